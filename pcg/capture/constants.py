@@ -47,11 +47,20 @@ def constants(
     graph, computed = program.graph, _held(program, named)
     fixed = _calculable(graph, computed)
     made: dict[fx.Node, Value] = {}
+    # Each layer looks at the one mask through a view of its own. What is computed is kept, so no
+    # other tensor comes to lie there.
+    told: dict[Any, Value | None] = {}
     for node in graph.nodes:
         if node not in fixed or fixed.issuperset(node.users):
             continue
         tensor = _computed(node, computed, where)
-        value = _value(tensor) if isinstance(tensor, torch.Tensor) else None
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        view = tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.is_neg()
+        place = tensor.data_ptr(), *view
+        if place not in told:
+            told[place] = _value(tensor)
+        value = told[place]
         if value is not None:
             made[node] = value
     return made
@@ -123,7 +132,7 @@ def _value(tensor: Tensor) -> Value | None:
     core = tensor  # in its own format: a mask takes an eighth of numbers
     for dim in range(tensor.dim()):
         first = core.narrow(dim, 0, 1)
-        if bool((core == first).all()):
+        if not core.stride(dim) or bool((core == first).all()):
             core = first
     sizes = [size for size in core.shape if size != 1]
     made = _core(core.reshape(sizes).double())

@@ -48,6 +48,7 @@ def export(
     refuse_hooks(module, where)
     with watched(module, where) as watching:
         program = _exported(module, inputs, kept, where)
+    _join_something(program)
     for place, use in watching.uses:
         check_use(use, place)
     for name in program.graph_signature.parameters_to_mutate.values():
@@ -81,6 +82,18 @@ def _exported(
                 problem = "chooses by the values of a tensor, which no graph can follow"
                 problem = f"{problem} ({kind}){HINT}"
             raise InputError(_line_at_fault(error, where), problem) from error
+
+
+def _join_something(program: ExportedProgram) -> None:
+    """Leave out of what is joined the vectors without elements, which torch takes beside tensors of
+    any rank: what caches of public models begin with."""
+    for node in program.graph.nodes:
+        if str(node.target) != "aten.cat.default":
+            continue
+        parts, *others = node.args
+        something = [part for part in parts if tuple(part.meta["val"].shape) != (0,)]
+        if something:
+            node.args = (something, *others)
 
 
 @contextmanager

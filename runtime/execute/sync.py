@@ -43,6 +43,8 @@ class GradientSync:
     """The weights, on all ranks alike, whose memory is that of their transpose; so is that of their
     gradients."""
     _buffers: dict[int, Tensor] = field(default_factory=dict[int, "Tensor"])
+    _spare: dict[int, Tensor] = field(default_factory=dict[int, "Tensor"])
+    """Of the step before: used again where nobody holds its gradients any more."""
     _views: dict[str, Tensor] = field(default_factory=dict[str, "Tensor"])
     _filled: set[str] = field(default_factory=set[str])
     _bucket_of: dict[str, int] = field(default_factory=dict[str, int])
@@ -82,7 +84,7 @@ class GradientSync:
         self._sent.clear()
         self._filled.clear()
         if not self.reuses:
-            self._buffers.clear()
+            self._spare, self._buffers = self._buffers, {}
             self._views.clear()
         return gradients
 
@@ -108,7 +110,10 @@ class GradientSync:
         weights = self.buckets[number].weights
         sizes = [extent(weight.region) for weight in weights]
         lengths = [elements(weight.region) for weight in weights]
-        self._buffers[number] = torch.empty(sum(lengths), dtype=like.dtype, device=like.device)
+        spare = self._spare.pop(number, None)
+        if spare is None or _is_held(spare) or spare.dtype != like.dtype:
+            spare = torch.empty(sum(lengths), dtype=like.dtype, device=like.device)
+        self._buffers[number] = spare
         for weight, size, part in zip(
             weights, sizes, self._buffers[number].split(lengths), strict=True
         ):
@@ -135,6 +140,13 @@ class GradientSync:
         """Tensors of this step only must not outlive it."""
         for weight in bucket.weights:
             del self._views[weight.register]
+
+
+def _is_held(tensor: Tensor) -> bool:
+    """Whether another tensor has the same memory."""
+    memory = tensor.untyped_storage()
+    # By the tensor itself, and by what was just made to ask.
+    return torch._C._storage_Use_Count(memory._cdata) > 2  # pyright: ignore[reportPrivateUsage]
 
 
 def _nothing() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf, isfinite, isnan, nan
+from math import isfinite
 
 import torch
 from torch import Tensor
 
 from pcg.errors import InputError
 from runtime.module.engine import Engine
+from runtime.module.gradient import norm_of_ranks
 
 
 @torch.no_grad()
@@ -26,15 +27,11 @@ def clip(
     if not kind > 0:
         raise InputError("norm_type", f"expected a number above 0, got {kind}")
     own = [
-        float(torch.linalg.vector_norm(gradient.double(), kind))
+        float(torch.linalg.vector_norm(gradient.as_subclass(Tensor).double(), kind))
         for leaf, gradient in gradients
         if gradient.numel() and engine.counts(leaf)
     ]
-    if kind == inf:
-        every = engine.world.gather(nan if any(map(isnan, own)) else max(own, default=0.0))
-        norm = nan if any(map(isnan, every)) else max(every)
-    else:
-        norm = engine.world.total(sum(one**kind for one in own)) ** (1.0 / kind)
+    norm = norm_of_ranks(engine.world, torch.tensor(own, dtype=torch.float64), kind)
     if error_if_nonfinite and not isfinite(norm):
         raise RuntimeError(f"the norm of all gradients is {norm}, so they cannot be clipped")
     factor = most / (norm + 1e-6)

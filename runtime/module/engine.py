@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -30,6 +30,23 @@ FORMATS: Mapping[torch.dtype, PrecisionName] = {
     torch.float64: "float64",
 }
 """What weights may be kept in. Shorter formats are for computing, by autocast."""
+
+
+@dataclass
+class Total:
+    """The loss of all ranks together, once it has been waited for."""
+
+    loss: Tensor
+    _sum: Tensor
+    _added: Callable[[], None] | None
+
+    @torch.no_grad()
+    def wait(self) -> None:
+        """Until ranks have added up their parts of the loss."""
+        if self._added is not None:
+            self._added()
+            self._added = None
+            self.loss.copy_(self._sum.squeeze(0))
 
 
 class Engine:
@@ -74,6 +91,8 @@ class Engine:
         self.seed = seed
         self.number = 0
         """Batches that went forward."""
+        self.changes = 0
+        """How often weights were given values."""
 
     @property
     def leaves(self) -> Iterable[str]:
@@ -95,14 +114,18 @@ class Engine:
         drawn = any(node.leaf.name.startswith(DRAWN) for node in self.plan.model.leaves)
         return drawn or bool(self.plan.statistics)
 
-    def forward(
-        self, inputs: Mapping[str, Tensor], *, trains: bool, keeps: bool
-    ) -> tuple[Begun, Tensor]:
-        """Take a batch forward: what ``backward`` takes, and the loss of all ranks together.
-        ``keeps``: whether running statistics take it in."""
+    def check_filled(self) -> None:
+        """Raise InputError where weights have no values."""
         if not self.is_filled:
             problem = "has no values, as the module had none: expected load_state_dict first"
             raise InputError(self.plan.model_name, problem)
+
+    def forward(
+        self, inputs: Mapping[str, Tensor], *, trains: bool, keeps: bool
+    ) -> tuple[Begun, Total]:
+        """Take a batch forward: what ``backward`` takes, and the loss. ``keeps``: whether running
+        statistics take it in."""
+        self.check_filled()
         number = self.number
         self.world.step, self.world.doing = number + 1, "computing"
         self.fed.give(inputs)
@@ -115,8 +138,9 @@ class Engine:
         total = torch.zeros(1, dtype=torch.float64, device=self.world.device)
         if begun.loss is not None:
             total += begun.loss
-        self.world.start_all_reduce(total, self._everyone)()
-        return begun, total.squeeze(0).to(self.form.dtype)
+        added = self.world.start_all_reduce(total, self._everyone)
+        loss = torch.zeros((), dtype=self.form.dtype, device=total.device)
+        return begun, Total(loss, total, added)
 
     def backward(self, begun: Begun, scale: Tensor, *, exchanges: bool) -> dict[str, Tensor]:
         """The gradients of this rank's pieces, by leaf."""
@@ -158,6 +182,7 @@ class Engine:
     @torch.no_grad()
     def load(self, leaf: str, value: Tensor) -> None:
         """Give this rank's piece of a weight, or of what the graph reads, its values."""
+        self.changes += 1
         weight = self.weights.get(leaf)
         if weight is not None:
             self._copy(self.executor.weights[weight.register], value, weight)

@@ -62,6 +62,27 @@ class Fed:
     def give(self, tensors: Mapping[str, Tensor]) -> None:
         """Take the inputs of a step; all ranks call together. Raises InputError for what does not
         fit the plan."""
+        fit, parts = self._fitting(tensors)
+        gathers = self._gathers(frozenset(parts))
+        ranks = self.world.size
+        for name, given in fit.items():
+            is_part = name in parts
+            if is_part and gathers:
+                given = self._together(given)
+            self._given[name] = given
+            rows = self.leaves[name].shape[0] // ranks if is_part and not gathers else 0
+            self._first[name] = rows * self.world.rank
+
+    def takes(self, tensors: Mapping[str, Tensor]) -> bool:
+        """Whether inputs fit the plan, by what this rank knows."""
+        try:
+            self._fitting(tensors)
+        except InputError:
+            return False
+        return True
+
+    def _fitting(self, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], set[str]]:
+        """Inputs as the program reads them, and those that are this rank's samples alone."""
         ranks = self.world.size
         parts: set[str] = set()
         fit: dict[str, Tensor] = {}
@@ -75,14 +96,7 @@ class Fed:
                 problem = f"expected shape {list(whole)} of the batch{mine}"
                 raise InputError(f"input {name}", f"{problem}, got {list(given.shape)}")
             fit[name] = fitting(leaf, given.detach(), tuple(given.shape), f"input {name}")
-        gathers = self._gathers(frozenset(parts))
-        for name, given in fit.items():
-            is_part = name in parts
-            if is_part and gathers:
-                given = self._together(given)
-            self._given[name] = given
-            rows = self.leaves[name].shape[0] // ranks if is_part and not gathers else 0
-            self._first[name] = rows * self.world.rank
+        return fit, parts
 
     def forget(self) -> None:
         """Let go of the inputs of a step."""

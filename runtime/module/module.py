@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,9 @@ from pcg.errors import InputError
 from runtime.execute.executor import Begun
 from runtime.module.calls import TARGET, Face, call_of, matched
 from runtime.module.clip import clip
-from runtime.module.engine import Engine
+from runtime.module.engine import Engine, Total
+from runtime.module.gradient import Gradient, Piece
+from runtime.module.itself import Itself
 from runtime.module.loss import Loss
 from runtime.module.resuming import Resuming
 from runtime.module.whole import load_whole, whole_tensors
@@ -55,8 +57,11 @@ class _Own:
     names: tuple[str, ...]
     """Of the module's state dict, in order."""
     kept: dict[str, Tensor]
+    itself: Itself
     places: list[_Place] = field(default_factory=list[_Place])
     syncs: bool = True
+    is_asked_itself: bool = False
+    """Whether the module itself is to evaluate."""
 
 
 class ParallelModule(Module):
@@ -76,26 +81,83 @@ class ParallelModule(Module):
         trained = {n for leaf in engine.leaves for n in engine.naming.parameter(leaf).in_module}
         running = {n for group in engine.executor.running.names.values() for n in group}
         kept = {n: tensors[n].detach() for n in names if n not in trained | running}
-        self._own = _Own(engine, Face.of(model), names, kept)
+        self._own = _Own(engine, Face.of(model), names, kept, Itself(model, engine, self._shards))
         self._register(names)
         self.train(model.training)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Loss:
-        """The loss of the whole batch. Raises InputError for what does not fit the plan."""
-        engine = self._own.engine
-        if not self.training and engine.depends_on_training:
-            problem = "the plan is of the module in training mode, with dropout or batch norms"
-            advice = "expected train(), or the module itself with this one's state_dict()"
-            raise InputError("eval()", f"{problem}, {advice}")
-        inputs = self._inputs(args, kwargs)
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The loss of the whole batch, and with it what the module returns, computed when that is
+        asked for. Without gradients, what is not of the plan (evaluation with dropout or batch
+        norms, no labels, another size of batch) is computed by the module itself: then it is what
+        that returns for this rank's inputs. Raises InputError for what does not fit the plan."""
         self._follow()
+        if not self._is_of_plan(args, kwargs):
+            return self._by_itself(args, kwargs)
+        engine, inputs = self._own.engine, self._inputs(args, kwargs)
         parameters = [place.parameter for place in self._own.places]
-        if not (torch.is_grad_enabled() and any(p.requires_grad for p in parameters)):
-            _, loss = engine.forward(inputs, trains=False, keeps=self.training)
-            return loss.as_subclass(Loss)
-        loss = _Step.apply(self._own, inputs, self.training, *parameters)
-        assert isinstance(loss, Tensor)
-        return loss.as_subclass(Loss)
+        trains = torch.is_grad_enabled() and any(p.requires_grad for p in parameters)
+        begun, total = engine.forward(inputs, trains=trains, keeps=self.training)
+        if trains:
+            self._own.itself.forget()
+            loss = _Step.apply(self._own, begun, total, *parameters)
+            assert isinstance(loss, Tensor)
+        else:
+            total.wait()
+            loss = total.loss
+        then = self._own.itself.version()
+        return Loss.of(loss, lambda: self._beside_loss(args, kwargs, then), total.wait)
+
+    def _is_of_plan(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether the plan, and not the module itself, is to compute a call, on all ranks."""
+        engine = self._own.engine
+        if self.training and (torch.is_grad_enabled() or engine.depends_on_training):
+            return True
+        can = self.training or not (engine.depends_on_training or self._own.is_asked_itself)
+        if can:
+            try:
+                can = engine.fed.takes(self._inputs(args, kwargs))
+            except InputError:
+                can = False
+        return all(engine.world.gather(can))
+
+    def _by_itself(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """What the module returns."""
+        own, refuses = self._own, torch.is_grad_enabled()
+        return own.itself.run(args, kwargs, own.kept, training=self.training, refuses=refuses)
+
+    def _beside_loss(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], then: Sequence[int]
+    ) -> Any:
+        """What the module returns for a batch that went forward with the weights of ``then``."""
+        own = self._own
+        if self.training and own.engine.depends_on_training:
+            problem = "but the loss are not kept, and dropout or batch norms would not be the same"
+            raise InputError("outputs", f"{problem}, expected eval()")
+        if own.itself.version() != then:
+            problem = "but the loss are of weights that have changed since"
+            raise InputError("outputs", f"{problem}, expected to be asked for before the update")
+        return self._by_itself(args, kwargs)
+
+    @property
+    def itself(self) -> Module | None:
+        """The module that it was made of, without the elements of its parameters; None for one that
+        cannot be copied."""
+        return self._own.itself.module
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The inputs that the plan was made with, by name."""
+        return tuple(name for name in self._own.engine.naming.inputs if name is not None)
+
+    @contextmanager
+    def by_itself(self) -> Generator[None]:
+        """Evaluation is by the module itself, also of what the plan could compute: what it returns
+        is of its own kind. All ranks enter together."""
+        before, self._own.is_asked_itself = self._own.is_asked_itself, True
+        try:
+            yield
+        finally:
+            self._own.is_asked_itself = before
 
     @contextmanager
     def no_sync(self) -> Generator[None]:
@@ -162,6 +224,9 @@ class ParallelModule(Module):
         self._own.engine.is_filled |= step > 0
         return step
 
+    def _shards(self) -> list[Tensor]:
+        return [place.shard for place in self._own.places]
+
     def _resuming(self) -> Resuming:
         own = self._own
         shards = {place.leaf: place.parameter for place in own.places}
@@ -169,8 +234,7 @@ class ParallelModule(Module):
 
     def _inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
         """By leaf of the graph, what a call gives."""
-        face, naming = self._own.face, self._own.engine.naming
-        wanted = [name for name in naming.inputs if name is not None]
+        face, naming, wanted = self._own.face, self._own.engine.naming, self.inputs
         has_target = TARGET in wanted or not all(face.takes(name) for name in kwargs)
         call = call_of(face, args, kwargs, has_target=has_target)
         found = matched(wanted, tuple(call.tensors))
@@ -199,6 +263,10 @@ class ParallelModule(Module):
                 (name,) = known[leaf].names
             shard = made[leaf].data if leaf in made else self._shard(leaf)
             parameter = made.setdefault(leaf, Parameter(shard))
+            if is_first and engine.world.size > 1:
+                parameter.register_post_accumulate_grad_hook(
+                    _marking(Piece(engine.world, engine.counts(leaf)))
+                )
             owner, last = self._owner(name), name.rpartition(".")[2]
             try:
                 owner.register_parameter(last, parameter)
@@ -245,11 +313,10 @@ class _Step(Function):
 
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, own: _Own, inputs: Mapping[str, Tensor], keeps: bool, *shards: Tensor
+        ctx: Any, own: _Own, begun: Begun, total: Total, *shards: Tensor
     ) -> Tensor:
-        begun, loss = own.engine.forward(inputs, trains=True, keeps=keeps)
-        ctx.own, ctx.begun, ctx.syncs = own, begun, own.syncs
-        return loss
+        ctx.own, ctx.begun, ctx.total, ctx.syncs = own, begun, total, own.syncs
+        return total.loss
 
     @staticmethod
     @once_differentiable
@@ -260,12 +327,28 @@ class _Step(Function):
             raise InputError("backward", "a second time through one loss, expected forward again")
         ctx.begun = None
         found = own.engine.backward(begun, gradient, exchanges=ctx.syncs)
+        ctx.total.wait()
         gradients: list[Tensor | None] = []
         for place in own.places:
             value = found.pop(place.leaf, None)
+            if value is None and not place.shard.numel():
+                # So that all ranks have the same gradients to take norms of.
+                gradients.append(torch.zeros_like(place.shard))
+                continue
             turned = own.engine.naming.parameter(place.leaf).transposed
             gradients.append(value.mT if turned and value is not None else value)
         return None, None, None, *gradients
+
+
+def _marking(piece: Piece) -> Callable[[Tensor], None]:
+    """Marks a parameter's gradient as that of a shard."""
+
+    def mark(parameter: Tensor) -> None:
+        gradient = parameter.grad
+        if gradient is not None and not isinstance(gradient, Gradient):
+            parameter.grad = Gradient.of(gradient, piece)
+
+    return mark
 
 
 def _described(tensor: Tensor) -> str:

@@ -45,12 +45,15 @@ class ModuleAgreement:
     gradients: int = 0
     error: float | None = None
     reason: str = ""
+    copy: str = ""
+    """What was compared in the place of the module itself, in words."""
 
     def __str__(self) -> str:
         if self.error is None:
-            return f"not compared with the module itself: {self.reason}"
+            own = f" ({self.copy})" if self.copy else ""
+            return f"not compared with the module itself{own}: {self.reason}"
         what = f"its outputs and {self.gradients} gradients agree to {self.error:.1e}"
-        return f"compared with the module itself: {what}"
+        return f"compared with {self.copy or 'the module itself'}: {what}"
 
 
 Make = Callable[[Callable[[], object]], tuple[Module, tuple[Any, ...]]]

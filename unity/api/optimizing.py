@@ -6,7 +6,6 @@ the meta device; nothing of it is changed or copied.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,11 +21,13 @@ from pcg.capture.watch import refuse_hooks
 from pcg.errors import InputError
 from pcg.models import MAX_BATCH
 from runtime.module.calls import Call, Face, call_of
+from runtime.module.twin import twin, without_elements
 from runtime.train.eager import MOST_PARAMETERS, ModuleAgreement, compare_captured
 from runtime.train.initial import tensors_of
 from search.choices import Mode
 from unity.api.losses import Loss, Losses, with_loss
 from unity.api.planned import PlannedModel, check_module
+from unity.api.shrunk import shorter, shrunk
 from unity.commands.optimize import Subject, answered, check, load
 from unity.optimize import Options
 
@@ -165,7 +166,7 @@ class _Asked:
         if _is_at_hand(model) and total <= MOST_BYTES:
             made = [_repeated(tensors[name], shape) for name, shape in shapes.items()]
         else:
-            model = twin(model, _without_elements)
+            model = twin(model, without_elements)
             dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
             made = [torch.empty(s, dtype=dtypes[n], device="meta") for n, s in shapes.items()]
         # On which the example call has tensors of its own, that are no inputs.
@@ -174,14 +175,14 @@ class _Asked:
 
     def agreement(self) -> ModuleAgreement:
         """The module beside its graph, for the batch of one device."""
-        count = sum(parameter.numel() for parameter in self.model.parameters())
-        if count > MOST_PARAMETERS:
-            problem = f"it has {count:,} parameters, more than {MOST_PARAMETERS:,}"
-            return ModuleAgreement(reason=problem)
-        others = set(tensors_of(self.model)) - {n for n, _ in _parameters(self.model)}
-        tensors = tensors_of(self.model)
-        if unknown := sorted(name for name in others if tensors[name].is_meta):
-            return ModuleAgreement(reason=f"{unknown[0]} has no values on the meta device")
+        problem = self._too_large_or_unknown()
+        if problem is not None:
+            return self._of_a_copy() or ModuleAgreement(reason=problem)
+        alone = replace(self, batch=None)
+        return alone._against(alone.captured(1, 1))
+
+    def _against(self, captured: Captured) -> ModuleAgreement:
+        """The module beside a graph of it."""
 
         def make(begin: Callable[[], object]) -> tuple[Module, tuple[Any, ...]]:
             begin()
@@ -189,36 +190,42 @@ class _Asked:
             examples = [torch.zeros(t.shape, dtype=t.dtype) for t in self.call.tensors.values()]
             return with_loss(copied, self.call, self.losses), tuple(examples)
 
-        alone = replace(self, batch=None).captured(1, 1)
-        return compare_captured(self.name, alone, make)
+        return compare_captured(self.name, captured, make)
+
+    def _too_large_or_unknown(self) -> str | None:
+        """Why the module itself cannot be compared."""
+        tensors, parameters = tensors_of(self.model), _parameters(self.model)
+        count = sum(parameter.numel() for parameter in self.model.parameters())
+        if count > MOST_PARAMETERS:
+            return f"it has {count:,} parameters, more than {MOST_PARAMETERS:,}"
+        others = set(tensors) - {name for name, _ in parameters}
+        unknown = sorted(name for name in others if tensors[name].is_meta)
+        return f"{unknown[0]} has no values on the meta device" if unknown else None
+
+    def _of_a_copy(self) -> ModuleAgreement | None:
+        """A small copy beside its own graph; None where there is none that can be captured. Raises
+        InputError where they differ."""
+        if (found := shrunk(self.model)) is None:
+            return None
+        model, words = found
+        call = replace(self.call, **_shorter(self.call))
+        asked = replace(self, model=model, name=f"{self.name}, {words}", call=call, batch=None)
+        try:
+            captured = asked.captured(1, 1)
+        except InputError:
+            return None
+        return replace(asked._against(captured), copy=words)
+
+
+def _shorter(call: Call) -> dict[str, Any]:
+    """The parts of a call with short texts."""
+    tensors = shorter(dict(call.tensors))
+    bound, targets = call.with_tensors(tuple(tensors.values()))
+    return {"arguments": dict(bound.arguments), "targets": targets, "tensors": tensors}
 
 
 def _parameters(model: Module) -> list[tuple[str, Parameter]]:
     return list(model.named_parameters(remove_duplicate=False))
-
-
-def twin(model: Module, of: Callable[[Tensor], Tensor]) -> Module:
-    """A copy of a module with other tensors in the places of its own, of which none is copied.
-    Raises InputError for a module that cannot be copied."""
-    made: dict[int, Any] = {}
-    for tensor in tensors_of(model).values():
-        if id(tensor) in made:
-            continue
-        other = of(tensor)
-        if isinstance(tensor, Parameter):
-            other = Parameter(other, requires_grad=tensor.requires_grad)
-        made[id(tensor)] = other
-    try:
-        return copy.deepcopy(model, made)
-    except Exception as error:
-        problem = (
-            f"cannot be copied ({type(error).__name__}: {error}), expected a module on the CPU"
-        )
-        raise InputError(type(model).__name__, problem) from error
-
-
-def _without_elements(tensor: Tensor) -> Tensor:
-    return torch.empty_like(tensor.detach(), device="meta")
 
 
 def _with_values(tensor: Tensor) -> Tensor:

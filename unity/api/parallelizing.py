@@ -5,17 +5,21 @@ from __future__ import annotations
 import atexit
 import os
 from contextlib import ExitStack
+from inspect import Parameter, Signature, currentframe
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 from torch.nn import Module
 
 from pcg.machine import DeviceKind
 from pcg.plan.plan import Plan, load_plan
+from runtime.module.calls import Face
 from runtime.module.module import ParallelModule
 from runtime.program.lower import Lowering
 from runtime.world.collectives import World, open_world, own_device
 from unity.api.planned import PlannedModel, check_module
+from unity.api.trainer import asked
 from unity.support.declarations import load_user_operators
 
 _WORLDS: dict[DeviceKind, World] = {}
@@ -51,7 +55,34 @@ def parallelize(
         where = str(plan)
         plan = load_plan(plan)
     lowering = Lowering(plan, where)
-    return ParallelModule(model, lowering, _world(plan.machine.kind, timeout), seed)
+    return _kind(model)(model, lowering, _world(plan.machine.kind, timeout), seed)
+
+
+def _kind(model: Module) -> type[ParallelModule]:
+    """A class whose name, signature and configuration are those of a module's own, by which loops
+    of others, such as the Trainer of transformers, find labels and columns of a dataset."""
+    signature = Face.of(model).signature
+    own = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
+
+    def forward(self: ParallelModule, *args: Any, **kwargs: Any) -> Any:
+        return ParallelModule.forward(self, *args, **kwargs)
+
+    def accepts_loss_kwargs(self: ParallelModule) -> bool:
+        return asked(self, currentframe().f_back)  # pyright: ignore[reportOptionalMemberAccess]
+
+    # setattr for pyright, which knows no such attribute.
+    setattr(  # noqa: B010
+        forward, "__signature__", Signature([own, *signature.parameters.values()])
+    )
+    members: dict[str, Any] = {"forward": forward, "__doc__": ParallelModule.__doc__}
+    members["accepts_loss_kwargs"] = property(accepts_loss_kwargs)
+    # So that accelerate does not put it into a DistributedDataParallel, which it needs as little.
+    members["_is_accelerate_prepared"] = True
+    members["_keys_to_ignore_on_save"] = None
+    for name in ("config", "main_input_name"):
+        if hasattr(model, name):
+            members[name] = getattr(model, name)
+    return type(type(model).__name__, (ParallelModule,), members)
 
 
 def _world(kind: DeviceKind, timeout: float) -> World:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.graphs.torch_functions import default_dtype
 from torch import Tensor, nn
 
-from pcg.capture import capture
+from pcg.capture import capture, constants
 from pcg.errors import InputError
 from runtime.train.check import evaluate
 
@@ -82,3 +82,34 @@ def test_what_torch_cannot_compute_is_refused_by_its_line() -> None:
     assert not capture(TooLarge(), (torch.ones(3, 3),)).opaque
     with pytest.raises(InputError, match=r"test_constants\.py: line \d+: aten\.full.*overflow"):
         capture(TooLarge().double(), (torch.ones(3, 3).double(),))
+
+
+class Views(nn.Module):
+    """One constant, looked at in several ways, and a cache that begins with nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        band = torch.ones(5, 5, dtype=torch.float64).tril()
+        views = (band, band.view(5, 5), band.T, band[:3], band[:, 2:], band[1:4, 1:4], band.flip(0))
+        cached = torch.cat([torch.tensor([], dtype=x.dtype), x.expand(2, 3)], dim=-2)
+        return (self.weight * x, self.weight * cached, *(view * self.weight for view in views))
+
+
+def test_views_of_one_constant_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Tensor] = []
+    value = constants._value
+    monkeypatch.setattr(constants, "_value", lambda t: (seen.append(t), value(t))[1])
+    module, x = Views(), torch.ones((), dtype=torch.float64)
+    made = capture(module, (x,))
+    assert made.opaque == ()
+    leaves = {w.leaf: module.weight for w in made.weights}
+    leaves |= {name: x for name in made.inputs if name}
+    expected = module(x)
+    with default_dtype(torch.float64):
+        found = evaluate(made.graph, leaves)
+    torch.testing.assert_close(tuple(found), expected, rtol=0, atol=0)
+    # The second is looked at as the first is, and so is not told again.
+    assert len([t for t in seen if t.dim()]) == len(expected) - 3

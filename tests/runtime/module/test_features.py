@@ -25,9 +25,9 @@ from torch.nn import functional
 from pcg.errors import InputError
 from pcg.plan.plan import Plan
 from runtime.module.module import ParallelModule
+from runtime.module.twin import twin, without_elements
 from runtime.program.lower import Lowering
 from runtime.world.collectives import World
-from unity.api.optimizing import twin
 
 MADE = captured(words(), batch_of(0))
 ZERO = planned(MADE, "zero")
@@ -110,7 +110,7 @@ def test_dropout_does_not_depend_on_the_plan():
 
 def on_meta(module: nn.Module) -> nn.Module:
     """The module without values. (``to`` would take its shared parameters apart.)"""
-    return twin(module, lambda tensor: torch.empty_like(tensor, device="meta"))
+    return twin(module, without_elements)
 
 
 def gradients(model: ParallelModule) -> list[Tensor]:
@@ -286,14 +286,6 @@ def test_a_loss_goes_back_once():
     loss.backward(retain_graph=True)
     with pytest.raises(InputError, match="a second time"):
         loss.backward()
-
-
-def test_evaluation_of_what_depends_on_it_is_refused():
-    module = dense(nn.Dropout(0.5))
-    plan = planned(captured(module, numbers_of(0)), "joint", 1)
-    model = parallel(module, plan, World()).eval()
-    with pytest.raises(InputError, match=r"eval\(\): the plan is of the module in training mode"):
-        model(**numbers_of(0))
 
 
 @pytest.mark.parametrize(

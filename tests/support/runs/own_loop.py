@@ -45,7 +45,8 @@ class Words(nn.Module):
         logits = self.head(self.norm(x + self.inner(x)))
         if labels is None:
             return {"logits": logits}
-        return {"loss": functional.cross_entropy(logits.flatten(0, 1), labels.flatten())}
+        loss = functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        return {"loss": loss, "logits": logits}
 
 
 def words(seed: int = 0) -> Words:

@@ -13,8 +13,9 @@ from torch.nn import functional
 import unity
 from pcg.capture import Captured
 from pcg.plan.plan import load_plan, save_plan
+from runtime.module.twin import twin, without_elements
 from unity.api.losses import Losses, with_loss
-from unity.api.optimizing import _Asked, _example, _without_elements, twin
+from unity.api.optimizing import _Asked, _example
 
 
 class Two(nn.Module):
@@ -170,7 +171,7 @@ def test_the_batch_is_that_of_all_devices(own: int, batch: int | None):
 
 
 def test_a_module_is_planned_as_on_the_meta_device_and_left_alone(tmp_path):
-    model, meta = words(), twin(words(), _without_elements)
+    model, meta = words(), twin(words(), without_elements)
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     before = {name: dict(part.__dict__) for name, part in model.named_modules()}
     inputs = batch_of(0)

@@ -1,0 +1,59 @@
+"""Scripts under torchrun: run to their end, or killed where they say that they wait for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from time import monotonic
+
+from support.paths import ROOT
+
+PROCESSES = 2
+WAIT = 'print("waits to be killed:", os.getpid(), flush=True), sys.stdin.read(), os._exit(1)'
+"""What a script does to wait, once it has imported os and sys."""
+
+
+def environment() -> dict[str, str]:
+    """Of scripts that import the repository's packages."""
+    path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+
+def torchrun(script: str) -> list[str]:
+    """The command that runs a script as several processes."""
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return [*start, "--nproc-per-node", str(PROCESSES), script]
+
+
+def ran(command: list[str], folder: Path) -> str:
+    """What a command prints."""
+    done = subprocess.run(
+        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[:4000]
+    return done.stdout
+
+
+def killed(command: list[str], folder: Path) -> None:
+    """Run until all ranks wait to be killed, and kill them."""
+    run = subprocess.Popen(
+        command, cwd=folder, env=environment(), stdout=subprocess.PIPE,
+        stdin=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert run.stdout is not None
+    ranks: list[int] = []
+    ends = monotonic() + 300
+    while len(ranks) < PROCESSES:
+        line = run.stdout.readline()
+        assert line
+        assert monotonic() < ends
+        if "killed" in line:
+            ranks.append(int(line.split()[-1]))
+    # Each by itself: torchrun gives them sessions of their own.
+    for process in (*ranks, run.pid):
+        os.kill(process, signal.SIGKILL)
+    run.wait()
+    run.stdout.close()

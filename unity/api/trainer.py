@@ -1,0 +1,159 @@
+"""The Trainer of ``transformers``, for modules that train by a plan.
+
+That Trainer saves and reads on one rank alone. Weights and what an optimizer keeps are shards here,
+so all ranks write and read them together: as ``save_checkpoint`` does, in a folder of the Trainer's
+checkpoint, beside whole weights in files as transformers writes them.
+
+A Trainer asks its module ``accepts_loss_kwargs`` while it is made, and nobody else does. Then it
+becomes one that does all this, of a class derived from its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from pcg.errors import InputError
+from runtime.module.loss import Loss
+from runtime.module.module import ParallelModule
+
+SHARDS, GROUPS, SCHEDULE = "shards", "groups.json", "scheduler.pt"
+"""Of a checkpoint: shards, the settings of the optimizer, the schedule as transformers has it."""
+ITEMS = "num_items_in_batch"
+"""What a Trainer calls the number of labels of all batches that make one update."""
+REFUSED = ("gradient_checkpointing", "torch_compile", "deepspeed", "fsdp", "parallelism_config")
+"""Arguments of a Trainer that would change what the plan decides."""
+
+
+class ByPlan:
+    """What a Trainer does otherwise for a ``ParallelModule``."""
+
+    args: Any
+    model: Any
+    optimizer: Any
+    lr_scheduler: Any
+    accelerator: Any
+    state: Any
+
+    @contextmanager
+    def autocast_smart_context_manager(self, *args: Any, **kwargs: Any) -> Generator[None]:
+        """Mixed precision too, which accelerate leaves to the modules that it wraps itself."""
+        above: Any = super()
+        with above.autocast_smart_context_manager(*args, **kwargs), self.accelerator.autocast():
+            yield
+
+    def _get_num_items_in_batch(self, *args: Any, **kwargs: Any) -> Any:
+        """Of all ranks together, as the loss is."""
+        above: Any = super()
+        with self._averaging(True):
+            return above._get_num_items_in_batch(*args, **kwargs)
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: Any,
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """The loss of the whole batch. That of the module itself is this rank's share of it, and a
+        mean over ranks follows, as for any module."""
+        above: Any = super()
+        with self._averaging(False):
+            loss, outputs = above.compute_loss(model, inputs, True, num_items_in_batch)
+        if not isinstance(outputs, Loss) and num_items_in_batch is not None:
+            loss = loss * self.accelerator.num_processes
+        return (loss, outputs) if return_outputs else loss
+
+    @contextmanager
+    def _averaging(self, averages: bool) -> Generator[None]:
+        """Tokens over ranks: to count them, or to multiply the loss with the number of ranks."""
+        before = self.args.average_tokens_across_devices
+        self.args.average_tokens_across_devices = averages
+        try:
+            yield
+        finally:
+            self.args.average_tokens_across_devices = before
+
+    def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
+        """By the module itself: batches may have any size, and each sample's loss is its own."""
+        above: Any = super()
+        with self.model.by_itself():
+            return above.prediction_step(*args, **kwargs)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Whole weights under the module's names, which rank 0 writes. All ranks call together."""
+        above: Any = super()
+        state, module = self.model.state_dict(), self.model
+        if self.args.should_save:
+            # With its configuration, and tied weights once, as its own class saves it.
+            self.model = module.itself or module
+            try:
+                above._save(output_dir or self.args.output_dir, state_dict=state)
+            finally:
+                self.model = module
+        if self.args.push_to_hub and not _internal_call:
+            above.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        folder = Path(output_dir)
+        self.model.save_checkpoint(
+            folder / SHARDS, _bare(self.optimizer), step=self.state.global_step
+        )
+        if self.args.should_save:
+            groups = [
+                {name: value for name, value in group.items() if name != "params"}
+                for group in self.optimizer.param_groups
+            ]
+            (folder / GROUPS).write_text(json.dumps(groups), "utf-8")
+            torch.save(self.lr_scheduler.state_dict(), folder / SCHEDULE)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        above: Any = super()
+        if (folder := Path(resume_from_checkpoint) / SHARDS).is_dir():
+            self.model.load_checkpoint(folder)
+        else:
+            above._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is None:
+            return
+        folder = Path(checkpoint)
+        if not (folder / SHARDS).is_dir():
+            problem = f"has no {SHARDS}, expected a checkpoint that a Trainer wrote by a plan"
+            raise InputError(checkpoint, problem)
+        self.model.load_checkpoint(folder / SHARDS, _bare(self.optimizer))
+        groups = json.loads((folder / GROUPS).read_text("utf-8"))
+        for group, saved in zip(self.optimizer.param_groups, groups, strict=True):
+            pairs = {n: tuple(v) if isinstance(v, list) else v for n, v in saved.items()}
+            group.update(pairs)
+        self.lr_scheduler.load_state_dict(torch.load(folder / SCHEDULE, weights_only=True))
+
+
+def _bare(optimizer: Any) -> Any:
+    """An optimizer without what accelerate wraps it in."""
+    return getattr(optimizer, "optimizer", optimizer)
+
+
+@cache
+def by_plan(kind: type) -> type:
+    """A class of Trainers for modules that train by a plan."""
+    return kind if issubclass(kind, ByPlan) else type(kind.__name__, (ByPlan, kind), {})
+
+
+def asked(module: ParallelModule, frame: FrameType | None) -> bool:
+    """Whether a module takes how many items there are in a batch. Who asks is a Trainer, which
+    becomes one for plans. Raises InputError for arguments that it was given against the plan."""
+    asker = None if frame is None else frame.f_locals.get("self")
+    if asker is not None and hasattr(type(asker), "_save_optimizer_and_scheduler"):
+        for name in REFUSED:
+            if getattr(asker.args, name, None):
+                raise InputError(f"TrainingArguments {name}", "expected none: the plan decides")
+        asker.__class__ = by_plan(type(asker))
+    return ITEMS in module.inputs
