@@ -38,17 +38,25 @@ MOST_LISTED = 64
 
 def constants(program: ExportedProgram, named: Container[str]) -> Mapping[fx.Node, Value]:
     """What the program's other nodes read of those that depend on nothing but constants. A tensor
-    whose name is among ``named`` is none: the module has it, and may have another one next time."""
+    whose name is among ``named`` is none: the module has it, and may have another one next time.
+
+    Where a tensor is of no kind that is known, those that it is computed from are asked for instead.
+    """
     graph, computed = program.graph, _held(program, named)
     fixed = _calculable(graph, computed)
     made: dict[fx.Node, Value] = {}
-    for node in graph.nodes:
-        if node not in fixed or fixed.issuperset(node.users):
-            continue
+    pending = [n for n in graph.nodes if n in fixed and not fixed.issuperset(n.users)]
+    seen = set(pending)
+    while pending:
+        node = pending.pop()
         tensor = _computed(node, computed)
         value = _value(tensor) if isinstance(tensor, torch.Tensor) else None
         if value is not None:
             made[node] = value
+            continue
+        sources = [source for source in node.all_input_nodes if source not in seen]
+        seen.update(sources)
+        pending += sources
     return made
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pcg.capture.aten.call import AtenCall, Unsupported
 from pcg.capture.aten.complexes import ENTRIES as COMPLEX
-from pcg.capture.aten.complexes import Complex
+from pcg.capture.aten.parts import Complex
 from pcg.capture.aten.random import Drawing, normal_input, read_by
 from pcg.capture.aten.table import DRAWING, TABLE
 from pcg.capture.constants import constants

@@ -213,10 +213,14 @@ def _count(call: AtenCall) -> Value:
     return apply(shift(offset=start), scaled(count, step)) if start else scaled(count, step)
 
 
-ENTRIES: Mapping[str, Entry] = {
+PRODUCTS: Mapping[str, Entry] = {
     "aten.mm.default": _matmul,
     "aten.bmm.default": _matmul,
     "aten.matmul.default": _matmul,
+}
+
+ENTRIES: Mapping[str, Entry] = {
+    **PRODUCTS,
     "aten.linear.default": _linear,
     "aten.addmm.default": _addmm,
     "aten.softmax.int": _softmax,
