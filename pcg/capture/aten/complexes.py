@@ -13,7 +13,7 @@ from typing import Any
 from pcg.capture.aten.call import AtenCall, Entry, Unsupported
 from pcg.capture.aten.fourier import ENTRIES as FOURIER
 from pcg.capture.aten.layers import PRODUCTS
-from pcg.capture.aten.moves import MOVES, SUMS, padded
+from pcg.capture.aten.moves import MOVES, PADS, SUMS
 from pcg.capture.aten.parts import Complex, as_complex, complex_argument, minus, plus, times
 from pcg.capture.aten.pointwise import scaled
 from pcg.capture.aten.shapes import (
@@ -169,11 +169,15 @@ def _bilinear(entry: Entry) -> Callable[[AtenCall], Parts]:
     return made
 
 
-def _padded(call: AtenCall) -> Parts:
-    """With zeros."""
-    if call.number("value"):
-        raise Unsupported("value")
-    return _by_parts(padded)(call)
+def _padded(entry: Entry) -> Callable[[AtenCall], Parts]:
+    """With zeros, or with elements of its own."""
+
+    def made(call: AtenCall) -> Parts:
+        if call.arguments["value"]:
+            raise Unsupported("value")
+        return _by_parts(entry)(call)
+
+    return made
 
 
 def _opposite(call: AtenCall) -> Complex:
@@ -225,7 +229,7 @@ ENTRIES: Mapping[str, Callable[[AtenCall], Parts]] = {
     "aten.mul.Tensor": _multiply,
     "aten.add.Tensor": _add(1.0),
     "aten.sub.Tensor": _add(-1.0),
-    "aten.constant_pad_nd.default": _padded,
+    **{name: _padded(entry) for name, entry in PADS.items()},
     "aten.div.Tensor": _divide,
     "aten.reciprocal.default": lambda call: _inverse(complex_argument(call, "self")),
     "aten.neg.default": _opposite,

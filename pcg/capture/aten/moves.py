@@ -64,7 +64,7 @@ def _stack(call: AtenCall) -> Value:
     return joined([reshaped(value, shape) for value in values], axis)
 
 
-def padded(call: AtenCall) -> Value:
+def _pad(call: AtenCall) -> Value:
     """A constant before and after the elements of dimensions, or fewer of these; from the last
     dimension on."""
     x = call.value("self")
@@ -84,7 +84,7 @@ def _pad_by(call: AtenCall) -> Value:
     if call.arguments["mode"] == "constant":
         value = call.arguments["value"]
         arguments = {**call.arguments, "value": 0.0 if value is None else value}
-        return padded(replace(call, arguments=arguments))
+        return _pad(replace(call, arguments=arguments))
     x, pads = call.value("self"), call.integers("pad")
     if max(map(abs, pads)) > MOST_TURNED:
         raise Unsupported("pad")
@@ -287,6 +287,10 @@ MOVES: Mapping[str, Entry] = {
 _MEAN = _reduce(mean_axis, mean_loss)
 _SUM = _reduce(sum_axis, sum_loss)
 
+PADS: Mapping[str, Entry] = {
+    "aten.constant_pad_nd.default": _pad,
+    "aten.pad.default": _pad_by,
+}
 SUMS: Mapping[str, Entry] = {
     "aten.mean.default": _MEAN,
     "aten.mean.dim": _MEAN,
@@ -297,8 +301,7 @@ SUMS: Mapping[str, Entry] = {
 ENTRIES: Mapping[str, Entry] = {
     **MOVES,
     **SUMS,
-    "aten.constant_pad_nd.default": padded,
-    "aten.pad.default": _pad_by,
+    **PADS,
     "aten.slice_scatter.default": _slice_scatter,
     "aten.select_scatter.default": _select_scatter,
     "aten.full_like.default": lambda call: spread(full(call.number("fill_value")), call.shape),
