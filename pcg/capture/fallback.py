@@ -31,13 +31,19 @@ def by_its_function(
         raise InputError(where, f"{target} draws random numbers, which no plan can repeat")
     if target.namespace != NAMESPACE:
         raise InputError(where, f"{target} has no equation, and is no function of torch's own")
+    if any(not isinstance(size, int) for size in _sizes(node)):
+        problem = (
+            "returns as many elements as the values of a tensor say, which no graph can follow"
+        )
+        raise InputError(where, f"{target} {problem}")
     operands = list(dict.fromkeys(node.all_input_nodes))
     args = [_text(arg, operands, where) for arg in node.args]
     kwargs = node.kwargs.items()
     args += [f"{k}={_text(arg, operands, where)}" for k, arg in kwargs if k not in PLACES]
     function = f"{target}({', '.join(args)})"
     try:
-        if is_pointwise(parse_call(function)) and 1 <= len(operands) <= MOST_OPERANDS:
+        is_one = isinstance(node.meta["val"], torch.Tensor)
+        if is_one and is_pointwise(parse_call(function)) and 1 <= len(operands) <= MOST_OPERANDS:
             return _element_by_element(function, node, [(o, value(o)) for o in operands])
         reads = [_type(operand.meta["val"]) for operand in operands]
         call = whole_or_batched(function, reads, [_type(result) for result in _results(node)])
@@ -69,6 +75,12 @@ def draws(node: fx.Node) -> bool:
     if str(target) in RATES:
         return bool(dropout_of(str(target), node.args, node.kwargs))
     return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+
+
+def _sizes(node: fx.Node) -> list[Any]:
+    """All sizes of what a call returns, and what it returns that is no tensor."""
+    made = _results(node)
+    return [n for r in made for n in (r.shape if isinstance(r, torch.Tensor) else [r])]
 
 
 def _results(node: fx.Node) -> list[Any]:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pcg.capture.aten.call import AtenCall, Entry, Unsupported
+from pcg.capture.aten.call import AtenCall, Entry, Unsupported, holds
 from pcg.capture.aten.fourier import ENTRIES as FOURIER
 from pcg.capture.aten.layers import PRODUCTS
 from pcg.capture.aten.moves import MOVES, PADS, SUMS
+from pcg.capture.aten.norms import root
 from pcg.capture.aten.parts import Complex, as_complex, complex_argument, minus, plus, times
 from pcg.capture.aten.pointwise import scaled
 from pcg.capture.aten.shapes import (
@@ -26,9 +27,11 @@ from pcg.capture.aten.shapes import (
     spread,
 )
 from pcg.graph.graph import Value, apply
-from pcg.ops.elementwise import exp, reciprocal, sqrt
+from pcg.ops.elementwise import exp, reciprocal
 
 
+PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
+"""The number formats of the parts of complex ones."""
 Parts = Complex | Value | tuple[Complex | Value, ...]
 
 
@@ -119,15 +122,7 @@ def _square(x: Complex) -> Value:
 
 
 def _absolute(call: AtenCall) -> Value:
-    """Of 0 the derivative is 0 to torch, which that of a root is not."""
-    square, real = _square(complex_argument(call, "self")), "float32"
-    is_zero = of_torch("aten.eq.Scalar(x0, 0)", "bool", (square, real))
-
-    def filled(value: Value, number: float) -> Value:
-        call = f"aten.masked_fill.Scalar(x0, x1, {number})"
-        return of_torch(call, real, (value, real), (is_zero, "bool"))
-
-    return filled(apply(sqrt(), filled(square, 1.0)), 0.0)
+    return root(_square(complex_argument(call, "self")))
 
 
 def _angle(call: AtenCall) -> Value:
@@ -178,6 +173,17 @@ def _padded(entry: Entry) -> Callable[[AtenCall], Parts]:
         return _by_parts(entry)(call)
 
     return made
+
+
+def _cast(call: AtenCall) -> Complex:
+    """To complex numbers of some format, from real ones too."""
+    x, old = as_complex(call, "self"), call.formats["self"]
+    new = PARTS[call.formats[""]]
+    old = PARTS.get(old, old)
+    if holds(old, new):
+        return x
+    rounding = f"aten._to_copy.default(x0, dtype={new})"
+    return Complex(*(of_torch(rounding, new, (part, old)) for part in (x.real, x.imaginary)))
 
 
 def _opposite(call: AtenCall) -> Complex:
@@ -236,7 +242,8 @@ ENTRIES: Mapping[str, Callable[[AtenCall], Parts]] = {
     "aten.exp.default": _exponential,
     "aten.abs.default": _absolute,
     "aten.angle.default": _angle,
-    "aten._to_copy.default": lambda call: as_complex(call, "self"),
+    "aten._to_copy.default": _cast,
+    "aten._conj_physical.default": _conjugate,
     "aten._conj.default": _conjugate,
     "aten.conj_physical.default": _conjugate,
     "aten.clone.default": lambda call: complex_argument(call, "self"),

@@ -76,9 +76,7 @@ class Shifted(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         regions = x.new_zeros(12, 12)
         for number, (rows, columns) in enumerate(
-            (a, b)
-            for a in ((0, -4), (-4, -2), (-2, None))
-            for b in ((0, -4), (-4, -2), (-2, None))
+            (a, b) for a in ((0, -4), (-4, -2), (-2, None)) for b in ((0, -4), (-4, -2), (-2, None))
         ):
             regions[slice(*rows), slice(*columns)] = number
         windows = regions.view(3, 4, 3, 4).permute(0, 2, 1, 3).reshape(9, 16)
