@@ -40,7 +40,7 @@ def constants(program: ExportedProgram, named: Container[str]) -> Mapping[fx.Nod
     """What the program's other nodes read of those that depend on nothing but constants. A tensor
     whose name is among ``named`` is none: the module has it, and may have another one next time.
 
-    Where a tensor is of no kind that is known, those that it is computed from are asked for instead.
+    Where a tensor is of no kind that is known, those that it is computed from are asked for.
     """
     graph, computed = program.graph, _held(program, named)
     fixed = _calculable(graph, computed)

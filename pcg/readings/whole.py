@@ -29,7 +29,6 @@ from pcg.language.expr import (
 )
 from pcg.types.operator import Call
 
-
 PLACES: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("aten.argmax.default", "aten.argmin.default"), (0,)),
     **dict.fromkeys(("aten.argsort.default", "aten.argsort.stable"), (0,)),

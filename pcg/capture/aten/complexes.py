@@ -29,7 +29,6 @@ from pcg.capture.aten.shapes import (
 from pcg.graph.graph import Value, apply
 from pcg.ops.elementwise import exp, reciprocal
 
-
 PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 """The number formats of the parts of complex ones."""
 Parts = Complex | Value | tuple[Complex | Value, ...]
