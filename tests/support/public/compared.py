@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from pcg.capture import Captured, capture
+from pcg.graph.opaque import Batched
 from runtime.train.eager import compare_module
 
 NEAR = 1e-8
@@ -40,6 +41,8 @@ def compared(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Captured, f
 
 def row(name: str, captured: Captured, seconds: float) -> str:
     """A line of the table in the docs."""
+    operators = [node.operator_call.operator for node in captured.graph.operators]
+    sliced = sum(isinstance(operator, Batched) for operator in operators)
     without = Counter(target.split(".")[1] for target in captured.opaque)
-    named = ", ".join(f"{count} {target}" for target, count in without.items()) or "none"
-    return f"| {name} | {len(captured.graph.operators)} | {named} | {seconds:.1f} |"
+    whole = ", ".join(f"{count} {target}" for target, count in without.items()) or "none"
+    return f"| {name} | {len(operators)} | {sliced} | {whole} | {seconds:.1f} |"
