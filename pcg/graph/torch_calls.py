@@ -36,8 +36,7 @@ UNMARKED = frozenset(
 """Pointwise functions that torch does not mark so: some may return what their operand holds."""
 PARTS = frozenset(
     {
-        *("_linalg_svd", "_linalg_eigh", "_linalg_det", "_linalg_slogdet", "_linalg_solve_ex"),
-        *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "_upsample_lanczos2d_aa"),
+        *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
         *(f"_upsample_nearest_exact{n}d" for n in (1, 2, 3)),
     }
 )

@@ -36,7 +36,15 @@ ELEMENTWISE = frozenset(
 )
 """Functions of single elements that torch would take apart into several, which round otherwise, or
 choose between numbers of which one has no derivative."""
-KEPT = TABLE.keys() | ELEMENTWISE
+DOCUMENTED = frozenset(
+    {
+        *("aten.linalg_det.default", "aten.logdet.default", "aten.linalg_slogdet.default"),
+        *("aten.linalg_eigh.default", "aten.linalg_eigvalsh.default", "aten.linalg_svd.default"),
+        *("aten.linalg_svdvals.default", "aten.linalg_solve.default"),
+    }
+)
+"""Functions that torch takes apart into ones of its own use, of which no graph knows anything."""
+KEPT = TABLE.keys() | ELEMENTWISE | DOCUMENTED
 """What a program is not taken apart beyond."""
 
 

@@ -108,6 +108,16 @@ EQUATIONS: Mapping[str, Function] = {
         torch.xlogy(w.relu(), w.relu()) + torch.special.entr(w.relu()) + torch.sinc(w.round())
     ),
     "far below": lambda w: torch.special.log_ndtr(w - 40),
+    "linear algebra": lambda w: (
+        torch.linalg.solve(w, w[:, :, :2]).sum(-1)
+        + torch.linalg.eigvalsh(w + w.mT)
+        + torch.linalg.svd(w, full_matrices=False)[1]
+        + torch.logdet(w @ w.mT + 7 * torch.eye(7))[:, None] * torch.det(w)[:, None]
+    ),
+    "sizes changed": lambda w: (
+        f.interpolate(w[None], size=(4, 3), mode="bilinear", antialias=True)
+        + f.interpolate(w[None], size=(4, 3), mode="nearest-exact")
+    ),
     "sum weighed": partial(weighed, shape=(9,)),
     "sum of rows weighed": partial(weighed, shape=(3, 3)),
     **dict(bags()),

@@ -108,9 +108,11 @@ def segmented(head: str, home: str) -> nn.Module:
     where: Any = import_module(f"torchvision.models.segmentation.{home}")
     fcn: Any = import_module("torchvision.models.segmentation.fcn")
     dilated = [False, True, True]
-    body = resnet("BasicBlock")() if head == "LRASPP" else resnet(
-        "Bottleneck", width_per_group=8, replace_stride_with_dilation=dilated
-    )()
+    body = (
+        resnet("BasicBlock")()
+        if head == "LRASPP"
+        else resnet("Bottleneck", width_per_group=8, replace_stride_with_dilation=dilated)()
+    )
     if head == "LRASPP":
         layers = parts.IntermediateLayerGetter(body, {"layer2": "low", "layer4": "high"})
         return where.LRASPP(layers, 128, 512, CLASSES, 16)
@@ -156,9 +158,7 @@ TORCHVISION: Mapping[str, Maker] = {
             layer_scale=1.0,
         )
     ),
-    "densenet": images(
-        made("densenet", "DenseNet", 4, (2, 2), num_init_features=8, drop_rate=0.1)
-    ),
+    "densenet": images(made("densenet", "DenseNet", 4, (2, 2), num_init_features=8, drop_rate=0.1)),
     "regnet": images(
         made(
             "regnet",
@@ -173,9 +173,7 @@ TORCHVISION: Mapping[str, Maker] = {
     "vgg": images(partial(narrow, "vgg11_bn")),
     "alexnet": images(partial(narrow, "alexnet"), 64),
     "mnasnet": images(made("mnasnet", "MNASNet", 0.25)),
-    "vit": images(
-        made("vision_transformer", "VisionTransformer", 32, 8, 2, 2, 16, 32, 0.1, 0.1)
-    ),
+    "vit": images(made("vision_transformer", "VisionTransformer", 32, 8, 2, 2, 16, 32, 0.1, 0.1)),
     "swin": images(
         made("swin_transformer", "SwinTransformer", [2, 2], **SWIN, window_size=[4, 4]), 16
     ),
