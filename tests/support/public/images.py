@@ -169,7 +169,7 @@ TORCHVISION: Mapping[str, Maker] = {
     "shufflenet": images(made("shufflenetv2", "ShuffleNetV2", [1, 1, 1], [8, 16, 24, 32, 40])),
     "squeezenet": images(of("squeezenet1_1"), 64),
     "googlenet": images(of("googlenet", init_weights=False), 64),
-    "inception-v3": images(of("inception_v3", init_weights=False), 171, 2),
+    "inception-v3": images(of("inception_v3", init_weights=False, aux_logits=False), 96, 2),
     "vgg": images(partial(narrow, "vgg11_bn")),
     "alexnet": images(partial(narrow, "alexnet"), 64),
     "mnasnet": images(made("mnasnet", "MNASNet", 0.25)),
