@@ -41,9 +41,11 @@ DOCUMENTED = frozenset(
         *("aten.linalg_det.default", "aten.logdet.default", "aten.linalg_slogdet.default"),
         *("aten.linalg_eigh.default", "aten.linalg_eigvalsh.default", "aten.linalg_svd.default"),
         *("aten.linalg_svdvals.default", "aten.linalg_solve.default"),
+        *("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor"),
     }
 )
-"""Functions that torch takes apart into ones of its own use, of which no graph knows anything."""
+"""Functions that torch takes apart into ones of its own use, of which no graph knows anything, or
+into ones that do not have its own derivative, as where an index fills an element twice."""
 KEPT = TABLE.keys() | ELEMENTWISE | DOCUMENTED
 """What a program is not taken apart beyond."""
 

@@ -120,8 +120,13 @@ EQUATIONS: Mapping[str, Function] = {
     ),
     "sum weighed": partial(weighed, shape=(9,)),
     "sum of rows weighed": partial(weighed, shape=(3, 3)),
-    **dict(bags()),
+    "filled where an index says it twice": lambda w: w.index_fill(
+        1, torch.tensor([1, 1, 3]), w[0, 0, 0]
+    ),
 }
+BAGS = dict(bags())
+FEW = dict(list(BAGS.items())[1::5])
+"""Of each kind some."""
 WHOLE = {"aten.index_add.default"}
 """Of numbers of ids there is but one dimension, along which it works."""
 
@@ -140,11 +145,18 @@ class Every(nn.Module):
         return (torch.stack(sums).sum(), *sums, *results)
 
 
-def test_values_and_gradients_are_those_of_torch() -> None:
+@pytest.mark.parametrize(
+    "cases",
+    [
+        pytest.param({**EQUATIONS, **FEW}, id="functions"),
+        pytest.param(BAGS, id="bags", marks=pytest.mark.soak),
+    ],
+)
+def test_values_and_gradients_are_those_of_torch(cases: Mapping[str, Function]) -> None:
     torch.manual_seed(0)
     with default_dtype(torch.float64):
         example = (torch.randn(SHAPE, dtype=torch.float64),)
-        captured = capture(module := Every(EQUATIONS), example)
+        captured = capture(module := Every(cases), example)
         found = compare_module(module, example, captured, "model")
     assert set(captured.opaque) <= WHOLE
     assert found.error is not None, found.reason

@@ -9,7 +9,7 @@ pytest.importorskip("torchvision")
 from support.public.compared import compared
 from support.public.images import TORCHVISION
 
-QUICK = ("convnext", "mobilenet-v2")
+QUICK = ("convnext", "densenet")
 CASES = [
     pytest.param(name, marks=() if name in QUICK else pytest.mark.soak) for name in TORCHVISION
 ]
