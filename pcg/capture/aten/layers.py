@@ -191,10 +191,10 @@ def _one_of_each(x: Value, places: Any, ids: Any) -> Value:
     if not isinstance(places, Value) or not isinstance(ids, Value) or not is_natural(ids):
         raise Unsupported("indices")
     samples, *sizes = shape_of(x)
-    counted = apply(position_ids(size=samples))
-    if 1 < ids.rank < places.rank or reshaped(counted, shape_of(places)) != places:
+    wanted = (samples, *(1,) * (ids.rank - 1))
+    if not ids.rank or shape_of(places) != wanted or shape_of(ids)[0] != samples:
         raise Unsupported("indices")
-    if shape_of(places) != (samples, *(1,) * (ids.rank - 1)) or shape_of(ids)[0] != samples:
+    if reshaped(apply(position_ids(size=samples)), wanted) != places:
         raise Unsupported("indices")
     each, rest = prod(shape_of(ids)[1:]), prod(sizes[1:])
     last = swapped(reshaped(x, (samples, sizes[0], rest)), 1, 2)

@@ -48,7 +48,6 @@ TIMM: Mapping[str, Maker] = dict(
         small("mobilenetv4_conv_small_035"),
         small("mobilevit_xxs"),
         small("pit_ti_224", 224, depth=(1, 1, 1)),
-        small("poolformer_s12", depths=(1, 1, 1, 1)),
         small("pvt_v2_b0", **FEW),
         small("resnetv2_18", layers=(1, 1, 1, 1)),
         small("sequencer2d_s", 64, img_size=64, layers=(1, 1, 1, 1)),

@@ -94,14 +94,6 @@ def efficientnet(home: Any) -> list[Any]:
     ]
 
 
-def mvit(home: Any) -> list[Any]:
-    pools = {"kernel_q": [3, 3, 3], "kernel_kv": [3, 3, 3], "stride_kv": [1, 2, 2]}
-    return [
-        home.MSBlockConfig(2, 8, 16, **pools, stride_q=[1, 1, 1]),
-        home.MSBlockConfig(2, 16, 16, **pools, stride_q=[1, 2, 2]),
-    ]
-
-
 def segmented(head: str, home: str) -> nn.Module:
     """A head for places, and an auxiliary one, on a small ResNet with dilation."""
     parts: Any = import_module("torchvision.models._utils")
@@ -169,7 +161,6 @@ TORCHVISION: Mapping[str, Maker] = {
     "shufflenet": images(made("shufflenetv2", "ShuffleNetV2", [1, 1, 1], [8, 16, 24, 32, 40])),
     "squeezenet": images(of("squeezenet1_1"), 64),
     "googlenet": images(of("googlenet", init_weights=False), 64),
-    "inception-v3": images(of("inception_v3", init_weights=False, aux_logits=False), 96, 2),
     "vgg": images(partial(narrow, "vgg11_bn")),
     "alexnet": images(partial(narrow, "alexnet"), 64),
     "mnasnet": images(made("mnasnet", "MNASNet", 0.25)),
@@ -219,7 +210,6 @@ TORCHVISION: Mapping[str, Maker] = {
             lambda home: home.R2Plus1dStem,
         )
     ),
-    "mvit": videos(made("video.mvit", "MViT", (32, 32), 4, mvit, True, True), 4, 32),
     "swin3d": videos(
         made(
             "video.swin_transformer",
