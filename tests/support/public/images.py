@@ -109,9 +109,7 @@ def segmented(head: str, home: str) -> nn.Module:
         layers = parts.IntermediateLayerGetter(body, {"layer2": "low", "layer4": "high"})
         return where.LRASPP(layers, 128, 512, CLASSES, 16)
     layers = parts.IntermediateLayerGetter(body, {"layer4": "out", "layer3": "aux"})
-    heads = {"FCN": "FCNHead", "DeepLabV3": "DeepLabHead"}
-    last = getattr(where, heads[head])(2048, CLASSES)
-    return getattr(where, head)(layers, last, fcn.FCNHead(1024, CLASSES))
+    return fcn.FCN(layers, fcn.FCNHead(2048, CLASSES), fcn.FCNHead(1024, CLASSES))
 
 
 class Flow(nn.Module):
@@ -188,7 +186,6 @@ TORCHVISION: Mapping[str, Maker] = {
         )
     ),
     "fcn": places(partial(segmented, "FCN", "fcn")),
-    "deeplab-v3": places(partial(segmented, "DeepLabV3", "deeplabv3")),
     "lr-aspp": places(partial(segmented, "LRASPP", "lraspp")),
     "r3d": videos(
         made(
