@@ -43,27 +43,38 @@ def constants(
 ) -> Mapping[fx.Node, Value]:
     """What the program's other nodes read of those that depend on nothing but constants. A tensor
     whose name is among ``named`` is none: the module has it, and may have another one next time.
-    Raises InputError for one that torch cannot compute, which it only sees now."""
+    Raises InputError for one that torch cannot compute, which it only sees now.
+
+    Where a tensor is of no kind that is known, those that it is computed from are asked for.
+    """
     graph, computed = program.graph, _held(program, named)
     fixed = _calculable(graph, computed)
     made: dict[fx.Node, Value] = {}
+    pending = [n for n in graph.nodes if n in fixed and not fixed.issuperset(n.users)]
+    seen = set(pending)
     # Each layer looks at the one mask through a view of its own. What is computed is kept, so no
     # other tensor comes to lie there.
     told: dict[Any, Value | None] = {}
-    for node in graph.nodes:
-        if node not in fixed or fixed.issuperset(node.users):
-            continue
+    while pending:
+        node = pending.pop()
         tensor = _computed(node, computed, where)
-        if not isinstance(tensor, torch.Tensor):
-            continue
-        view = tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.is_neg()
-        place = tensor.data_ptr(), *view
-        if place not in told:
-            told[place] = _value(tensor)
-        value = told[place]
+        value = _told(tensor, told) if isinstance(tensor, torch.Tensor) else None
         if value is not None:
             made[node] = value
+            continue
+        sources = [source for source in node.all_input_nodes if source not in seen]
+        seen.update(sources)
+        pending += sources
     return made
+
+
+def _told(tensor: torch.Tensor, told: dict[Any, Value | None]) -> Value | None:
+    """The value of a tensor, found once for all that lie in the same place."""
+    view = tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.is_neg()
+    place = tensor.data_ptr(), *view
+    if place not in told:
+        told[place] = _value(tensor)
+    return told[place]
 
 
 def _held(program: ExportedProgram, named: Container[str]) -> dict[fx.Node, Any]:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from pcg.capture.aten.call import AtenCall, Unsupported
 from pcg.capture.aten.complexes import ENTRIES as COMPLEX
-from pcg.capture.aten.complexes import Complex
+from pcg.capture.aten.parts import Complex
 from pcg.capture.aten.random import Drawing, normal_input, read_by
-from pcg.capture.aten.table import DRAWING, TABLE
+from pcg.capture.aten.table import DRAWING, KEPT, entry_of
 from pcg.capture.constants import constants
 from pcg.capture.export import examples, export, returned
 from pcg.capture.fallback import by_its_function, draws
@@ -90,7 +90,7 @@ def capture(
     """
     check_momentum(module, where)
     with without_loops(module) as blocks:
-        program = export(module, inputs, TABLE.keys(), where)
+        program = export(module, inputs, KEPT, where)
     signature = program.graph_signature
     outputs = _outputs(program, where)
     fixed = constants(program, named_tensors(module), where)
@@ -190,7 +190,7 @@ class _Walk:
                 return self._drawn(node, drawing)
             except Unsupported:
                 return by_its_function(node, self.value, place_of(node, self.where))
-        entry = TABLE.get(str(node.target))
+        entry = entry_of(str(node.target))
         if entry is not None:
             try:
                 return _checked(node, self._in_groups(entry(self._call(node))))

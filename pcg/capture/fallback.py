@@ -32,7 +32,7 @@ def by_its_function(
         raise InputError(where, f"{target} draws random numbers, which no plan can repeat")
     if target.namespace != NAMESPACE:
         raise InputError(where, f"{target} has no equation, and is no function of torch's own")
-    if not all(isinstance(size, int) for part in _results(node) for size in part.shape):
+    if not all(isinstance(size, int) for size in _sizes(node)):
         problem = f"{target} returns as much as a tensor's values say, which no graph can follow"
         raise InputError(where, f"{problem}{HINT}")
     operands = list(dict.fromkeys(node.all_input_nodes))
@@ -41,7 +41,8 @@ def by_its_function(
     args += [f"{k}={_text(arg, operands, where)}" for k, arg in kwargs if k not in PLACES]
     function = f"{target}({', '.join(args)})"
     try:
-        if is_pointwise(parse_call(function)) and 1 <= len(operands) <= MOST_OPERANDS:
+        is_one = isinstance(node.meta["val"], torch.Tensor)
+        if is_one and is_pointwise(parse_call(function)) and 1 <= len(operands) <= MOST_OPERANDS:
             return _element_by_element(function, node, [(o, value(o)) for o in operands])
         reads = [_type(operand.meta["val"]) for operand in operands]
         call = whole_or_batched(function, reads, [_type(result) for result in _results(node)])
@@ -73,6 +74,12 @@ def draws(node: fx.Node) -> bool:
     if str(target) in RATES:
         return bool(dropout_of(str(target), node.args, node.kwargs))
     return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+
+
+def _sizes(node: fx.Node) -> list[Any]:
+    """All sizes of what a call returns, and what it returns that is no tensor."""
+    made = _results(node)
+    return [n for r in made for n in (r.shape if isinstance(r, torch.Tensor) else [r])]
 
 
 def _results(node: fx.Node) -> list[Any]:

@@ -207,18 +207,19 @@ _POOLS = (
     *("max_pool{}d", "max_pool{}d_with_indices", "avg_pool{}d"),
     *("adaptive_avg_pool{}d", "adaptive_max_pool{}d"),
     *("reflection_pad{}d", "replication_pad{}d"),
-    "upsample_nearest{}d",
+    *("upsample_nearest{}d", "_upsample_nearest_exact{}d"),
 )
 _RESIZED = {
     "upsample_linear1d": 1,
     **dict.fromkeys(("upsample_bilinear2d", "upsample_bicubic2d"), 2),
+    **dict.fromkeys(("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"), 2),
     "upsample_trilinear3d": 3,
 }
 _MATRICES = (
     *("inverse", "linalg_inv", "linalg_inv_ex", "det", "linalg_det", "logdet", "linalg_slogdet"),
     *("cholesky", "linalg_cholesky", "linalg_cholesky_ex", "matrix_exp", "linalg_matrix_exp"),
     *("linalg_matrix_power", "linalg_eigh", "linalg_eigvalsh", "linalg_svdvals"),
-    *("linalg_qr", "tril", "triu"),
+    *("linalg_qr", "linalg_svd", "cholesky_inverse", "tril", "triu"),
 )
 _SAMPLES = (
     *(Proposal({"input": 0, "grid": 0}, 0), Proposal({"input": 1}, 1)),

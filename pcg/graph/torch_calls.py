@@ -27,8 +27,20 @@ FORMATS = frozenset(
     }
 )
 """Number formats of operands and results, by torch's names."""
-IDENTITIES = frozenset({"aten.detach.default", "aten._to_copy.default"})
-"""Pointwise functions that torch does not mark so, as they may return what their operand holds."""
+UNMARKED = frozenset(
+    {
+        *("aten.detach.default", "aten._to_copy.default"),
+        *("aten.hardswish.default", "aten.log_sigmoid.default"),
+    }
+)
+"""Pointwise functions that torch does not mark so: some may return what their operand holds."""
+PARTS = frozenset(
+    {
+        *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
+        *(f"_upsample_nearest_exact{n}d" for n in (1, 2, 3)),
+    }
+)
+"""Functions of torch's own use that its documented ones come down to, and that only compute."""
 ATTENTION = "aten.scaled_dot_product_attention.default"
 RATES = {
     ATTENTION: ("dropout_p", 4, 0.0),
@@ -166,7 +178,7 @@ def returns_memory(name: str) -> bool:
 def is_pointwise(call: TorchCall) -> bool:
     """Whether each element of its result is a function of the elements at that place, as torch
     marks it. Raises ValueError where there is no such function."""
-    return call.target in IDENTITIES or torch.Tag.pointwise in _resolved(call).tags
+    return call.target in UNMARKED or torch.Tag.pointwise in _resolved(call).tags
 
 
 def _resolved(call: TorchCall) -> Any:
@@ -195,7 +207,7 @@ def _check_function(call: TorchCall, function: Any) -> None:
     if returns_memory(call.name):
         raise ValueError(f"{name} returns what happens to be in memory")
     own = call.name.startswith("_") or "backward" in call.name
-    if own and torch.Tag.core not in tags:
+    if own and torch.Tag.core not in tags and call.name not in PARTS:
         raise ValueError(f"{name} is a function of torch's own use")
     # Their schemas do not say that they change these.
     if any(a.name.startswith("running_") for a in schema.arguments) and torch.Tag.core not in tags:

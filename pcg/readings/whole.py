@@ -9,6 +9,7 @@ It is linear in the graph, and sound; it does not know of a quotient that happen
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 from pcg.graph.graph import Graph, Value
@@ -27,6 +28,16 @@ from pcg.language.expr import (
     Sum,
 )
 from pcg.types.operator import Call
+
+PLACES: Mapping[str, tuple[int, ...]] = {
+    **dict.fromkeys(("aten.argmax.default", "aten.argmin.default"), (0,)),
+    **dict.fromkeys(("aten.argsort.default", "aten.argsort.stable"), (0,)),
+    **dict.fromkeys(("aten.searchsorted.Tensor", "aten.bucketize.Tensor"), (0,)),
+    **dict.fromkeys(("aten.sort.default", "aten.sort.stable", "aten.topk.default"), (1,)),
+    **dict.fromkeys(("aten.max.dim", "aten.min.dim", "aten.kthvalue.default"), (1,)),
+    **dict.fromkeys(("aten.median.dim", "aten.mode.default", "aten.cummax.default"), (1,)),
+}
+"""Torch's functions some of whose results are places, counted from 0 on."""
 
 
 def whole_values(graph: Graph) -> frozenset[Value]:
@@ -96,7 +107,7 @@ def is_natural(value: Value) -> bool:
         return node.leaf.below is not None and node.leaf.least >= 0
     call = node.operator_call
     if isinstance(call.operator, TorchFunction):
-        return False
+        return value.port in PLACES.get(call.operator.target, ())
     numbers = [call.values[name] for name in call.operator.reals]
     if not all(isinstance(n, (int, float)) and _is_integer(n) and n >= 0 for n in numbers):
         return False

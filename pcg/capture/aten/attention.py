@@ -14,10 +14,11 @@ from pcg.ops import algebra, attention, layers
 from pcg.ops.constants import lower_triangle
 from pcg.ops.elementwise import shift
 from pcg.ops.layout import expand
+from pcg.ops.reductions import max_axis
 
 LEFT_OUT = 1e30
 """How far below others the score of a key is that a query may not see. Its weight is 0 in every
-number format, unless no key may be seen: then torch gives no number, and this an average."""
+number format, unless no key may be seen: then it is an average, which is taken for zeros."""
 
 
 def attended(call: AtenCall) -> Value:
@@ -29,7 +30,7 @@ def attended(call: AtenCall) -> Value:
     mask = _added(call, q, k)
     if mask is None:
         return apply(attention.attention(), q, k, v)
-    return apply(attention.masked_attention(), q, k, v, mask)
+    return _of_what_sees(call, apply(attention.masked_attention(), q, k, v, mask))
 
 
 def attended_in_parts(call: AtenCall, normal: Normal) -> Value:
@@ -46,7 +47,7 @@ def attended_in_parts(call: AtenCall, normal: Normal) -> Value:
         scores = apply(algebra.add(), scores, mask)
     shares = apply(layers.softmax(axis=scores.rank - 1), scores)
     left = scaled(shares, 0.0) if rate == 1.0 else dropped(shares, 1.0 - rate, normal)[0]
-    return apply(product, left, v)
+    return _of_what_sees(call, apply(product, left, v))
 
 
 def _operands(call: AtenCall) -> tuple[Value, Value, Value]:
@@ -67,6 +68,29 @@ def _sees_only_before(call: AtenCall, q: Value, k: Value) -> bool:
     if mask is None or "attn_mask" not in call.choices:
         return bool(call.arguments["is_causal"])
     return is_causal(mask, shape_of(q)[-2], shape_of(k)[-2])
+
+
+def _of_what_sees(call: AtenCall, found: Value) -> Value:
+    """Zeros for a query that may see no key, where a mask can say so."""
+    mask = call.maybe("attn_mask")
+    if mask is None or "attn_mask" not in call.choices or _shows_the_first(mask):
+        return found
+    sees = apply(max_axis(axis=mask.rank - 1), mask)
+    sees = spread(reshaped(sees, (*shape_of(sees), 1)), shape_of(found), found)
+    return apply(algebra.multiply(), found, sees)
+
+
+def _shows_the_first(mask: Value) -> bool:
+    """Whether a mask is known to show each query the first key at least."""
+    while mask.node.name in ("expand", "slice") and mask.node.inputs[0].rank > 1:
+        call = mask.node.operator_call
+        is_rows = call.integer("axis") == mask.rank - 2
+        if mask.node.name == "slice" and not is_rows:
+            return False
+        if mask.node.name == "expand" and call.integer("axis") >= mask.rank - 2:
+            return False
+        mask = mask.node.inputs[0]
+    return mask.node.name == "lower_triangle"
 
 
 def _added(call: AtenCall, q: Value, k: Value) -> Value | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
+from typing import Any
 
 from pcg.capture.aten.attention import attended
 from pcg.capture.aten.call import AtenCall, Entry, Unsupported
@@ -34,13 +35,22 @@ def _product(x: Value, y: Value) -> Value:
         return apply(algebra.batch_matmul(), x, y)
     if 1 in (x.rank, y.rank):
         return _with_vector(x, y)
-    raise Unsupported("ranks")
+    return _broadcast_product(x, y)
+
+
+def _broadcast_product(x: Value, y: Value) -> Value:
+    """x @ y where one of them has fewer dimensions than the other, or some of size 1."""
+    rank = max(x.rank, y.rank)
+    shapes = [(*(1,) * (rank - one.rank), *shape_of(one)) for one in (x, y)]
+    batch = [max(pair) for pair in zip(*(shape[:-2] for shape in shapes), strict=True)]
+    wide = (spread(one, (*batch, *shape_of(one)[-2:])) for one in (x, y))
+    return apply(algebra.batch_matmul(), *wide)
 
 
 def _with_vector(x: Value, y: Value) -> Value:
-    """x @ y where the latter is a vector, or the former and the latter a matrix."""
+    """x @ y where one of them is a vector."""
     if y.rank > 1:
-        raise Unsupported("ranks")
+        return _with_vector(swapped(y, y.rank - 2, y.rank - 1), x)
     column = reshaped(y, (*shape_of(y), 1))
     rows = x if x.rank > 1 else reshaped(x, (1, *shape_of(x)))
     return reshaped(apply(algebra.matmul(), rows, column), shape_of(x)[:-1])
@@ -65,6 +75,49 @@ def _linear(call: AtenCall) -> Value:
 def _addmm(call: AtenCall) -> Value:
     product = scaled(_product(call.value("mat1"), call.value("mat2")), call.number("alpha"))
     return _biased(product, scaled(call.value("self"), call.number("beta")))
+
+
+def _addmv(call: AtenCall) -> Value:
+    product = scaled(_product(call.value("mat"), call.value("vec")), call.number("alpha"))
+    return _biased(product, scaled(call.value("self"), call.number("beta")))
+
+
+def _added_products(call: AtenCall) -> Value:
+    """Products of a batch of matrices, added up."""
+    product = _product(call.value("batch1"), call.value("batch2"))
+    total = scaled(apply(reductions.sum_axis(axis=0), product), call.number("alpha"))
+    return _biased(total, scaled(call.value("self"), call.number("beta")))
+
+
+def _bilinear(call: AtenCall) -> Value:
+    """x1[..., i] * weight[o, i, j] * x2[..., j], as a product of each row with all x2 makes of the
+    weights."""
+    x, y, weight = (call.value(name) for name in ("input1", "input2", "weight"))
+    outputs, first, second = shape_of(weight)
+    rows = prod(shape_of(x)[:-1])
+    matrix = swapped(reshaped(weight, (outputs * first, second)), 0, 1)
+    made = apply(algebra.matmul(), reshaped(y, (rows, second)), matrix)
+    made = reshaped(made, (rows, outputs, first))
+    column = reshaped(x, (rows, first, 1))
+    found = reshaped(apply(algebra.batch_matmul(), made, column), call.shape)
+    return _biased(found, call.maybe("bias"))
+
+
+def _safe_softmax(call: AtenCall) -> Value:
+    """Of a row of minus infinities zeros, and no gradient."""
+    x, real = call.value("self"), "float32"
+    call.expect_room("self")
+    axis = call.axis("dim", x.rank)
+    most = apply(reductions.max_axis(axis=axis), x)
+    kept = [1 if at == axis else size for at, size in enumerate(shape_of(x))]
+    wide = spread(reshaped(most, kept), shape_of(x), x)
+    nothing = of_torch("aten.eq.Scalar(x0, -inf)", "bool", (wide, real))
+
+    def filled(value: Value) -> Value:
+        fill = "aten.masked_fill.Scalar(x0, x1, 0.0)"
+        return of_torch(fill, real, (value, real), (nothing, "bool"))
+
+    return filled(apply(layers.softmax(axis=axis), filled(x)))
 
 
 def _softmax(call: AtenCall) -> Value:
@@ -103,30 +156,6 @@ def _normed_by_statistics(call: AtenCall) -> Value:
     return apply(algebra.add(), apply(algebra.multiply(), x, spread_factor), spread_offset)
 
 
-def _embedding_bag(call: AtenCall) -> tuple[Value, ...]:
-    """Of as many ids in each bag, which is how torch writes bags that are rows of a matrix."""
-    call.expect(per_sample_weights=None, include_last_offset=False, padding_idx=-1)
-    call.expect(scale_grad_by_freq=False, sparse=False)
-    ids, table, offsets = (call.value(name) for name in ("indices", "weight", "offsets"))
-    bags, size = shape_of(offsets)[0], shape_of(ids)[0]
-    if size % bags or _step(offsets) != size // bags or call.integer("mode") > 1:
-        raise Unsupported("offsets")
-    of_bags = reshaped(ids, (bags, size // bags))
-    out = apply(lookup.embedding_bag(), of_bags, table)
-    return (scaled(out, bags / size) if call.integer("mode") == 1 else out,)
-
-
-def _step(offsets: Value) -> float | None:
-    """By what numbers that begin at 0 grow; None where that is not known."""
-    node, step = offsets.node, 1.0
-    if not node.is_leaf and node.name == "scale":
-        factor, node = node.operator_call.values["factor"], node.inputs[0].node
-        step = factor if isinstance(factor, float) else step
-    if not node.is_leaf and (node.name == "position_ids" or shape_of(offsets) == (1,)):
-        return step
-    return None
-
-
 def _embedding(call: AtenCall) -> Value:
     call.expect(scale_grad_by_freq=False, sparse=False)
     ids, table = call.value("indices"), call.value("weight")
@@ -150,9 +179,28 @@ def _padded_rows(ids: Value, table: Value, padding: int) -> Value:
 def _rows_at(call: AtenCall) -> Value:
     """The rows of a tensor at whole numbers, which torch counts from the end where negative."""
     x, indices = call.value("self"), call.arguments["indices"]
+    if len(indices) == 2 and "indices" not in call.choices:
+        return _one_of_each(x, *indices)
     if len(indices) != 1 or not isinstance(ids := indices[0], Value) or "indices" in call.choices:
         raise Unsupported("indices")
     return _taken(x, ids)
+
+
+def _one_of_each(x: Value, places: Any, ids: Any) -> Value:
+    """Of each sample its own element of the second axis, or several: x[arange(samples), ids]."""
+    if not isinstance(places, Value) or not isinstance(ids, Value) or not is_natural(ids):
+        raise Unsupported("indices")
+    samples, *sizes = shape_of(x)
+    wanted = (samples, *(1,) * (ids.rank - 1))
+    if not ids.rank or shape_of(places) != wanted or shape_of(ids)[0] != samples:
+        raise Unsupported("indices")
+    if reshaped(apply(position_ids(size=samples)), wanted) != places:
+        raise Unsupported("indices")
+    each, rest = prod(shape_of(ids)[1:]), prod(sizes[1:])
+    last = swapped(reshaped(x, (samples, sizes[0], rest)), 1, 2)
+    chosen = spread(reshaped(ids, (samples, 1, each)), (samples, rest, each))
+    found = swapped(apply(lookup.gather(), last, chosen), 1, 2)
+    return reshaped(found, (*shape_of(ids), *sizes[1:]))
 
 
 def _rows_selected(call: AtenCall) -> Value:
@@ -213,12 +261,20 @@ def _count(call: AtenCall) -> Value:
     return apply(shift(offset=start), scaled(count, step)) if start else scaled(count, step)
 
 
-ENTRIES: Mapping[str, Entry] = {
+PRODUCTS: Mapping[str, Entry] = {
     "aten.mm.default": _matmul,
     "aten.bmm.default": _matmul,
     "aten.matmul.default": _matmul,
+}
+
+ENTRIES: Mapping[str, Entry] = {
+    **PRODUCTS,
     "aten.linear.default": _linear,
     "aten.addmm.default": _addmm,
+    "aten.addmv.default": _addmv,
+    "aten.addbmm.default": _added_products,
+    "aten.bilinear.default": _bilinear,
+    "aten._safe_softmax.default": _safe_softmax,
     "aten.softmax.int": _softmax,
     "aten.log_softmax.int": _log_softmax,
     "aten.batch_norm.default": _batch_norm,
@@ -227,7 +283,6 @@ ENTRIES: Mapping[str, Entry] = {
     "aten._native_batch_norm_legit_no_training.default": _normed_by_statistics,
     "aten.arange.start_step": _count,
     "aten.embedding.default": _embedding,
-    "aten._embedding_bag.default": _embedding_bag,
     "aten.index.Tensor": _rows_at,
     "aten.index_select.default": _rows_selected,
     "aten.gather.default": _gather,

@@ -11,6 +11,7 @@ from pcg.capture.aten.call import AtenCall, Entry, Unsupported
 from pcg.capture.aten.pointwise import full
 from pcg.capture.aten.shapes import joined, narrowed, reshaped, shape_of, spread, swapped
 from pcg.graph.graph import Value, apply
+from pcg.ops.elementwise import negate
 from pcg.ops.layers import mean_loss, sum_loss
 from pcg.ops.layout import expand, permute
 from pcg.ops.reductions import max_axis, mean_axis, sum_axis
@@ -239,7 +240,7 @@ def _unbind(call: AtenCall) -> tuple[Value, ...]:
     return tuple(reshaped(piece, call.shape) for piece in pieces)
 
 
-def _reduce(made: Callable[..., Call], everything: Callable[[], Call] | None) -> Entry:
+def _reduce(made: Callable[..., Call], everything: Callable[[], Call]) -> Entry:
     """A reduction along some axes, or along all."""
 
     def entry(call: AtenCall) -> Value:
@@ -247,7 +248,7 @@ def _reduce(made: Callable[..., Call], everything: Callable[[], Call] | None) ->
         call.expect_room("self")
         dims = call.arguments.get("dim")
         axes = sorted({dim % x.rank for dim in dims} if dims else range(x.rank))
-        if len(axes) == x.rank and everything is not None:
+        if len(axes) == x.rank:
             return reshaped(apply(everything(), x), call.shape)
         for axis in reversed(axes):
             x = apply(made(axis=axis), x)
@@ -287,16 +288,78 @@ MOVES: Mapping[str, Entry] = {
 _MEAN = _reduce(mean_axis, mean_loss)
 _SUM = _reduce(sum_axis, sum_loss)
 
-ENTRIES: Mapping[str, Entry] = {
-    **MOVES,
+
+def _greatest(call: AtenCall) -> Value:
+    """Along one axis, into which all are merged: what several elements share as the greatest of
+    all, they share evenly."""
+    x = call.value("self")
+    dims = call.arguments.get("dim", [])
+    axes = sorted({dim % x.rank for dim in dims} if dims else range(x.rank))
+    kept = [axis for axis in range(x.rank) if axis not in axes]
+    if not x.rank:
+        return x
+    if axes != list(range(axes[0], axes[-1] + 1)):
+        x, axes = permute(x, [*kept, *axes]), list(range(len(kept), x.rank))
+    shape, size = shape_of(x), prod(shape_of(x)[axis] for axis in axes)
+    merged = reshaped(x, (*shape[: axes[0]], size, *shape[axes[-1] + 1 :]))
+    return reshaped(apply(max_axis(axis=axes[0]), merged), call.shape)
+
+
+def _least(call: AtenCall) -> Value:
+    opposite = {**call.arguments, "self": apply(negate(), call.value("self"))}
+    return apply(negate(), _greatest(replace(call, arguments=opposite)))
+
+
+def _least_and_greatest(call: AtenCall) -> tuple[Value, ...]:
+    dim = call.arguments["dim"]
+    one = replace(call, arguments={**call.arguments, "dim": [] if dim is None else [dim]})
+    return _least(one), _greatest(one)
+
+
+def _diagonal(call: AtenCall) -> Value:
+    """Of two dimensions merged into one every so-manieth element."""
+    x = call.value("self")
+    first, second = call.axis("dim1", x.rank), call.axis("dim2", x.rank)
+    others = [axis for axis in range(x.rank) if axis not in (first, second)]
+    x = permute(x, [*others, first, second])
+    *before, rows, columns = shape_of(x)
+    offset, count = call.integer("offset"), call.shape[-1]
+    start = offset if offset >= 0 else -offset * columns
+    merged = reshaped(x, (*before, rows * columns))
+    return _strided(merged, len(before), start, columns + 1, count)
+
+
+def _full(call: AtenCall) -> Value:
+    number = call.arguments["fill_value" if "fill_value" in call.arguments else "value"]
+    if not isinstance(number, (bool, int, float)):
+        raise Unsupported("fill_value")
+    return spread(full(float(number)), call.shape)
+
+
+PADS: Mapping[str, Entry] = {
     "aten.constant_pad_nd.default": _pad,
     "aten.pad.default": _pad_by,
-    "aten.slice_scatter.default": _slice_scatter,
-    "aten.select_scatter.default": _select_scatter,
-    "aten.full_like.default": lambda call: spread(full(call.number("fill_value")), call.shape),
+}
+SUMS: Mapping[str, Entry] = {
     "aten.mean.default": _MEAN,
     "aten.mean.dim": _MEAN,
     "aten.sum.default": _SUM,
     "aten.sum.dim_IntList": _SUM,
-    "aten.amax.default": _reduce(max_axis, None),
+}
+
+ENTRIES: Mapping[str, Entry] = {
+    **MOVES,
+    **SUMS,
+    **PADS,
+    "aten.slice_scatter.default": _slice_scatter,
+    "aten.select_scatter.default": _select_scatter,
+    "aten.full_like.default": _full,
+    "aten.fill.Scalar": _full,
+    "aten.zero.default": lambda call: spread(full(0.0), call.shape),
+    "aten.amax.default": _greatest,
+    "aten.amin.default": _least,
+    "aten.max.default": _greatest,
+    "aten.min.default": _least,
+    "aten.aminmax.default": _least_and_greatest,
+    "aten.diagonal.default": _diagonal,
 }

@@ -7,10 +7,11 @@ from math import prod
 
 from pcg.capture.aten.call import AtenCall, Entry, Unsupported
 from pcg.capture.aten.pointwise import scaled
-from pcg.capture.aten.shapes import reshaped, shape_of, spread
+from pcg.capture.aten.shapes import of_torch, reshaped, shape_of, spread
 from pcg.graph.graph import Value, apply
 from pcg.ops import algebra, layers
 from pcg.ops.constants import ones1
+from pcg.ops.elementwise import sqrt
 from pcg.ops.layout import expand_vector
 from pcg.ops.reductions import mean_axis, sum_axis
 
@@ -48,6 +49,33 @@ def _group_norm(call: AtenCall) -> tuple[Value, ...]:
     if bias is not None:
         out = apply(algebra.add(), out, apply(expand_vector(axis=1), out, bias))
     return (out,)
+
+
+def _length(call: AtenCall) -> Value:
+    """The root of the sum of squares, or the sum of absolute values. Of zeros the derivative of a
+    length is 0 to torch, which that of a root is not."""
+    x, order = call.value("self"), call.number("ord")
+    call.expect_room("self")
+    axes, real = _axes(call, x.rank), "float32"
+    if order == 1.0:
+        sizes = of_torch("aten.abs.default(x0)", real, (x, real))
+        return reshaped(_along(sizes, axes, is_mean=False), call.shape)
+    if order != 2.0:
+        raise Unsupported("ord")
+    square = _along(apply(algebra.multiply(), x, x), axes, is_mean=False)
+    return reshaped(root(square), call.shape)
+
+
+def root(square: Value) -> Value:
+    """The square root, with a derivative of 0 at 0."""
+    real = "float32"
+    is_zero = of_torch("aten.eq.Scalar(x0, 0)", "bool", (square, real))
+
+    def filled(value: Value, number: float) -> Value:
+        fill = f"aten.masked_fill.Scalar(x0, x1, {number})"
+        return of_torch(fill, real, (value, real), (is_zero, "bool"))
+
+    return filled(apply(sqrt(), filled(square, 1.0)), 0.0)
 
 
 def _axes(call: AtenCall, rank: int) -> list[int]:
@@ -89,6 +117,7 @@ def _variance_and_mean(call: AtenCall) -> tuple[Value, ...]:
 ENTRIES: Mapping[str, Entry] = {
     "aten.layer_norm.default": _layer_norm,
     "aten.native_group_norm.default": _group_norm,
+    "aten.linalg_vector_norm.default": _length,
     "aten.var.correction": _variance,
     "aten.var_mean.correction": _variance_and_mean,
 }

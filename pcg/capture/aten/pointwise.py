@@ -116,6 +116,7 @@ def _copied(call: AtenCall) -> Value:
 ENTRIES: Mapping[str, Entry] = {
     "aten.relu.default": _unary(algebra.relu),
     "aten.neg.default": _unary(elementwise.negate),
+    "aten._neg_view.default": _unary(elementwise.negate),
     "aten.reciprocal.default": _unary(elementwise.reciprocal),
     "aten.exp.default": _unary(elementwise.exp),
     "aten.log.default": _unary(elementwise.log),

@@ -31,9 +31,10 @@ FILLED = frozenset(
         *("aten.rand_like.default", "aten.randn_like.default", "aten.normal_functional.default"),
         *("aten.bernoulli.p", "aten.uniform.default", "aten.exponential.default"),
         *("aten.geometric.default", "aten.cauchy.default", "aten.log_normal.default"),
+        *("aten.full_like.default", "aten.fill.Scalar", "aten.zero.default"),
     }
 )
-"""Functions that draw, and read nothing of their operand but its shape."""
+"""Functions that draw or fill, and read nothing of their operand but its shape."""
 NOISE = "aten.rrelu_with_noise_functional.default"
 """It fills its second operand."""
 

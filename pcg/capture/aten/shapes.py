@@ -7,7 +7,7 @@ from math import prod
 
 from pcg.capture.aten.call import Shape
 from pcg.graph.graph import Value, apply
-from pcg.graph.opaque import elementwise
+from pcg.graph.opaque import TensorType, elementwise, whole_or_batched
 from pcg.ops.algebra import scale
 from pcg.ops.elementwise import shift
 from pcg.ops.groups import times_scalar
@@ -24,6 +24,14 @@ def of_torch(function: str, result: str, *operands: tuple[Value, str]) -> Value:
     """A function of torch's of single elements, of tensors of one shape with their number formats.
     ``result``: the format of its result."""
     operator = elementwise(function, [number for _, number in operands], result)
+    return apply(operator(), *(value for value, _ in operands))
+
+
+def of_slices(function: str, result: tuple[Shape, str], *operands: tuple[Value, str]) -> Value:
+    """A function of torch's of whole tensors, cut as far as its slices are independent.
+    ``result``: the shape and the format of its only result."""
+    reads = [TensorType(shape_of(value), number) for value, number in operands]
+    operator = whole_or_batched(function, reads, [TensorType(*result)])
     return apply(operator(), *(value for value, _ in operands))
 
 
@@ -110,6 +118,19 @@ def _regrouped(value: Value, start: int, count: int, new: Shape) -> Value:
     return value
 
 
+def _is_constant(value: Value) -> bool:
+    """Whether a value depends on no leaf."""
+    seen: set[Value] = set()
+    pending = [value]
+    while pending:
+        one = pending.pop()
+        if one.node.is_leaf:
+            return False
+        pending += [operand for operand in one.node.inputs if operand not in seen]
+        seen.update(one.node.inputs)
+    return True
+
+
 def broadcast(a: Value, b: Value, shape: Shape) -> tuple[Value, Value]:
     """Two operands, each with its elements repeated to fill ``shape``."""
     return spread(a, shape, b), spread(b, shape, a)
@@ -128,6 +149,8 @@ def spread(value: Value, shape: Shape, like: Value | None = None) -> Value:
     kept = [i for i, size in enumerate(shape) if i >= first and own[i - first] == size]
     lacking = [i for i in range(len(shape)) if i not in kept]
     value = reshaped(value, [shape[i] for i in kept])
+    if not kept and _is_constant(value):
+        like = None  # 0 times its elements is no number where one is infinite
     if like is not None and shape_of(like) == shape:
         if not kept:
             ones = apply(shift(offset=1.0), apply(scale(factor=0.0), like))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from pcg.capture import capture, constants
 from pcg.errors import InputError
 from runtime.train.check import evaluate
+from runtime.train.eager import compare_module
 
 SIZES = st.integers(1, 6)
 
@@ -113,3 +114,33 @@ def test_views_of_one_constant_are_told_apart(monkeypatch: pytest.MonkeyPatch) -
     torch.testing.assert_close(tuple(found), expected, rtol=0, atol=0)
     # The second is looked at as the first is, and so is not told again.
     assert len([t for t in seen if t.dim()]) == len(expected) - 3
+
+
+class Shifted(nn.Module):
+    """Windows that see their own region alone, as Swin numbers and masks it: in pieces, none of
+    which reads an input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(9, 16, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        regions = x.new_zeros(12, 12)
+        for number, (rows, columns) in enumerate(
+            (a, b) for a in ((0, -4), (-4, -2), (-2, None)) for b in ((0, -4), (-4, -2), (-2, None))
+        ):
+            regions[slice(*rows), slice(*columns)] = number
+        windows = regions.view(3, 4, 3, 4).permute(0, 2, 1, 3).reshape(9, 16)
+        apart = windows.unsqueeze(1) - windows.unsqueeze(2)
+        mask = apart.masked_fill(apart != 0, -100.0).masked_fill(apart == 0, 0.0)
+        return ((self.weight * x + mask).softmax(-1) * x).sum()
+
+
+def test_constants_without_a_description_are_computed() -> None:
+    torch.manual_seed(0)
+    example = (torch.randn(9, 16, 16),)
+    captured = capture(module := Shifted(), example)
+    assert captured.buffers == {}
+    found = compare_module(module, example, captured, "model")
+    assert found.error is not None, found.reason
+    assert found.error < 1e-12

@@ -166,7 +166,7 @@ class Complex(nn.Module):
         self.weight = nn.Parameter(torch.randn(4))
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.polar(self.weight.abs(), x).abs().sum()
+        return torch.polar(self.weight.abs(), x).sqrt().abs().sum()
 
 
 class Unset(nn.Module):

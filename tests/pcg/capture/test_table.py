@@ -70,6 +70,7 @@ def convolved(x: Tensor, k: Tensor, b: Tensor | None = None, **options: object) 
 CASES = {
     "relu": case(torch.relu, X),
     "neg": case(torch.neg, X),
+    "neg of what is seen so": case(torch.ops.aten._neg_view.default, X),
     "reciprocal": case(torch.reciprocal, X, positive=True),
     "exp": case(torch.exp, X),
     "log": case(torch.log, X, positive=True),
@@ -232,6 +233,22 @@ CASES = {
         lambda x, y: f.cross_entropy(x, y.softmax(1), label_smoothing=0.2), (3, 5), (3, 5)
     ),
     "matrix and vector": case(torch.matmul, (2, 3, 4), (4,)),
+    "matrices of fewer axes": case(torch.matmul, (2, 3, 4, 5), (3, 5, 2)),
+    "addmv": case(torch.addmv, (4,), X, (6,)),
+    "addbmm": case(torch.addbmm, (3, 5), (2, 3, 4), (2, 4, 5)),
+    "bilinear": case(f.bilinear, (2, 4, 3), (2, 4, 5), (6, 3, 5), (6,)),
+    "softmax of what may be nothing": case(
+        lambda x: torch.ops.aten._safe_softmax.default(x, -1), X
+    ),
+    "least": case(lambda x: x.amin(1), X),
+    "greatest of all": case(lambda x: x.max() * x.min(), X),
+    "least and greatest": case(lambda x: torch.mul(*torch.aminmax(x, dim=1)), X),
+    "diagonal": case(lambda x: x.diagonal(1, 0, 2), (3, 4, 5)),
+    "length": case(lambda x: x.norm(dim=0), X),
+    "filled in place": case(lambda x, y: x * (y * 1).fill_(2.0) + (y * 1).zero_() + y, X, X),
+    "bags of what is computed": case(
+        lambda t, ids: f.embedding_bag(ids, t * 2, mode="mean"), (5, 4), buffers=("ids",)
+    ),
     # Taken apart by torch's own decompositions.
     "root of squares": case(lambda x: x.square().sum().sqrt(), X),
     "einsum": case(partial(torch.einsum, "bij,bjk->bik"), (2, 3, 4), (2, 4, 5)),

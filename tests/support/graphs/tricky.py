@@ -324,6 +324,8 @@ EXACT = {
     "poisson loss": lambda m, x: f.poisson_nll_loss(m.a(x), x.abs()),
     # images and sequences
     "interpolate": ends(lambda m, h: f.interpolate(h.view(1, 2, 4, 6), scale_factor=2)),
+    "fft": ends(lambda m, h: torch.fft.rfft(h).abs()),
+    "bilinear": lambda m, x: f.bilinear(m.a(x), x, m.w[None].expand(2, -1, -1)).square().sum(),
     "bilinear interpolation": ends(
         lambda m, h: f.interpolate(h.view(1, 2, 4, 6), (5, 7), mode="bilinear", align_corners=False)
     ),
@@ -380,11 +382,10 @@ EXACT = {
 
 REFUSED = {
     "gaussian loss": lambda m, x: f.gaussian_nll_loss(m.a(x), x, m.b(x).exp()),
-    "fft": ends(lambda m, h: torch.fft.rfft(h).abs()),
+    "a determinant of complex numbers": ends(lambda m, h: torch.linalg.det(torch.fft.fft(h)).abs()),
     "max_norm": lambda m, x: (f.embedding(m.ids, m.table.weight, max_norm=1.0) * m.a(x)).sum(),
     "a gradient penalty": lambda m, x: (
         torch.func.grad(lambda y: m.b(torch.tanh(m.a(y))).sum())(x).square().sum()
     ),
-    "bilinear": lambda m, x: f.bilinear(m.a(x), x, m.w[None].expand(2, -1, -1)).square().sum(),
 }
 """What no graph holds: each is refused by the line that asks for it."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 
 import torch
 from support.public.compared import Loss
@@ -15,7 +17,16 @@ from torch import Tensor, nn
 Plain = Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]
 
 TRANSFORMERS = {**LANGUAGE, **VISION}
-PLAIN: Mapping[str, Mapping[str, Plain]] = {"others": OTHERS}
+IMAGES = {"torchvision": "images", "timm": "families"}
+"""Packages with models of images, and the modules here that make them small."""
+PLAIN: Mapping[str, Mapping[str, Plain]] = {
+    "others": OTHERS,
+    **{
+        package: getattr(import_module(f"support.public.{module}"), package.upper())
+        for package, module in IMAGES.items()
+        if find_spec(package) is not None
+    },
+}
 """By package, the models that have but one way to compute attention, and return their loss."""
 PACKAGES = {"transformers": tuple(TRANSFORMERS), **{name: tuple(PLAIN[name]) for name in PLAIN}}
 
