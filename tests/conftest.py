@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -17,6 +18,12 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 settings.register_profile("unity", max_examples=8, deadline=None)
 settings.register_profile("soak", max_examples=100, deadline=None)
 settings.load_profile("unity")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Benchmarks take long to import, and most runs leave them out."""
+    left_out = "not benchmark" in str(config.getoption("markexpr"))
+    return True if left_out and collection_path.name == "benchmarks" else None
 
 
 def pytest_collection_finish() -> None:

@@ -17,6 +17,7 @@ from support.runs.own_loop import (
     planned,
     trained,
     words,
+    words_planned,
 )
 from support.runs.simulated import on_ranks
 from torch import Tensor, nn
@@ -28,10 +29,6 @@ from runtime.module.module import ParallelModule
 from runtime.module.twin import twin, without_elements
 from runtime.program.lower import Lowering
 from runtime.world.collectives import World
-
-MADE = captured(words(), batch_of(0))
-ZERO = planned(MADE, "zero")
-ALONE = planned(MADE, "joint", 1)
 
 
 class Dense(nn.Module):
@@ -119,7 +116,7 @@ def gradients(model: ParallelModule) -> list[Tensor]:
 
 def test_without_sync_gradients_wait_for_the_next_batch():
     def loop(world):
-        model = parallel(MODULES[world.rank], ZERO, world)
+        model = parallel(MODULES[world.rank], words_planned("zero"), world)
         for number in range(2):
             model(**batch_of(number)).loss.backward()
         expected = gradients(model)
@@ -135,7 +132,7 @@ def test_without_sync_gradients_wait_for_the_next_batch():
 
 
 def test_two_losses_of_one_step():
-    model = parallel(words(), ALONE, World())
+    model = parallel(words(), words_planned("joint", 1), World())
     first, second = model(**batch_of(0)), model(**batch_of(1))
     (first * 2.0 + second.loss).backward()
     module = words()
@@ -153,7 +150,7 @@ def test_clipping_counts_every_piece_once(kind: float):
     expected = nn.utils.clip_grad_norm_(module.parameters(), 0.1, kind)
 
     def norm(world):
-        model = parallel(MODULES[world.rank], ZERO, world)
+        model = parallel(MODULES[world.rank], words_planned("zero"), world)
         model(**batch_of(0)).loss.backward()
         return model.clip_grad_norm_(0.1, kind), model.clip_grad_norm_(0.1, kind)
 
@@ -163,7 +160,7 @@ def test_clipping_counts_every_piece_once(kind: float):
 
 
 def test_clipping_shows_what_is_no_number():
-    model = parallel(words(), ALONE, World())
+    model = parallel(words(), words_planned("joint", 1), World())
     model(**batch_of(0)).loss.backward()
     first = next(p.grad for p in model.parameters() if p.grad is not None)
     first.fill_(torch.nan)
@@ -201,7 +198,7 @@ def test_autocast_and_a_scaler():
 
 def test_ranks_agree_on_an_overflow():
     def seen(world):
-        model = parallel(MODULES[world.rank], ZERO, world)
+        model = parallel(MODULES[world.rank], words_planned("zero"), world)
         value = torch.inf if world.rank == 1 else 1.0
         found = {"a": torch.full((2,), value)}
         model._own.engine._agree_on_overflow(found)
@@ -211,7 +208,7 @@ def test_ranks_agree_on_an_overflow():
 
 
 def test_without_gradients_the_loss_is_the_same_and_nothing_is_kept():
-    model, module = parallel(words(), ALONE, World()), words()
+    model, module = parallel(words(), words_planned("joint", 1), World()), words()
     with torch.no_grad():
         loss = model(**batch_of(0))
     assert not loss.requires_grad
@@ -225,12 +222,12 @@ def test_state_goes_from_one_plan_to_another():
     """A state dict of four ranks begins one, which then goes on as the four do."""
 
     def states(world):
-        model = parallel(MODULES[world.rank], ZERO, world)
+        model = parallel(MODULES[world.rank], words_planned("zero"), world)
         first = trained(model, model.clip_grad_norm_)
         return first.state, trained(model, model.clip_grad_norm_).state
 
     (before, after), *_ = on_ranks(RANKS, states)
-    model = parallel(on_meta(words()), ALONE, World())
+    model = parallel(on_meta(words()), words_planned("joint", 1), World())
     with pytest.raises(InputError, match="load_state_dict"):
         model(**batch_of(0))
     missing, unexpected = model.load_state_dict(before)
@@ -242,7 +239,7 @@ def test_state_goes_from_one_plan_to_another():
 
 
 def test_what_replaces_a_shard_is_taken_over():
-    model, module = parallel(words(), ALONE, World()), words(3)
+    model, module = parallel(words(), words_planned("joint", 1), World()), words(3)
     for name, parameter in model.named_parameters():
         parameter.data = module.get_parameter(name).data.clone()
     expected = module(**batch_of(0))["loss"].item()
@@ -250,7 +247,7 @@ def test_what_replaces_a_shard_is_taken_over():
 
 
 def test_names_are_those_of_the_module_and_ties_stay():
-    model, module = parallel(words(), ALONE, World()), words()
+    model, module = parallel(words(), words_planned("joint", 1), World()), words()
     trained_names = [n for n, p in module.named_parameters() if p.requires_grad]
     assert [name for name, _ in model.named_parameters()] == trained_names
     assert model.get_parameter("head.weight") is model.get_parameter("table.weight")
@@ -278,11 +275,11 @@ LOSSES = batch_of(0)
 )
 def test_what_does_not_fit_is_refused(call, problem: str):
     with pytest.raises(InputError, match=problem):
-        call(parallel(words(), ALONE, World()))
+        call(parallel(words(), words_planned("joint", 1), World()))
 
 
 def test_a_loss_goes_back_once():
-    loss = parallel(words(), ALONE, World())(**batch_of(0)).loss
+    loss = parallel(words(), words_planned("joint", 1), World())(**batch_of(0)).loss
     loss.backward(retain_graph=True)
     with pytest.raises(InputError, match="a second time"):
         loss.backward()
@@ -297,7 +294,7 @@ def test_a_loss_goes_back_once():
     ],
 )
 def test_a_state_that_does_not_fit_changes_nothing(state, problem: str):
-    model = parallel(words(), ALONE, World())
+    model = parallel(words(), words_planned("joint", 1), World())
     before = model.state_dict()
     with pytest.raises(RuntimeError, match=problem):
         model.load_state_dict(state)
@@ -306,20 +303,24 @@ def test_a_state_that_does_not_fit_changes_nothing(state, problem: str):
 
 def test_what_no_loop_can_follow_is_refused():
     with pytest.raises(InputError, match="expected 4 processes, one a device, got 1"):
-        parallel(words(), ZERO, World())
+        parallel(words(), words_planned("zero"), World())
     with pytest.raises(InputError, match=r"has no table\.weight"):
-        parallel(dense(nn.ReLU()), ALONE, World())
+        parallel(dense(nn.ReLU()), words_planned("joint", 1), World())
     apart = words()
     apart.head.weight = nn.Parameter(apart.table.weight.detach().clone())
     with pytest.raises(InputError, match=r"head\.weight are several tensors"):
-        parallel(apart, ALONE, World())
+        parallel(apart, words_planned("joint", 1), World())
     untied = planned(captured(apart, batch_of(0)), "joint", 1)
     with pytest.raises(InputError, match=r"head\.weight are one tensor"):
         parallel(words(), untied, World())
     with pytest.raises(InputError, match="bfloat16, expected all in float32"):
-        parallel(words().bfloat16(), ALONE, World())
+        parallel(words().bfloat16(), words_planned("joint", 1), World())
     with pytest.raises(InputError, match="names no parameters"):
-        parallel(words(), replace(ALONE, naming=type(ALONE.naming)()), World())
+        parallel(
+            words(),
+            replace(words_planned("joint", 1), naming=type(words_planned("joint", 1).naming)()),
+            World(),
+        )
     delayed = planned(captured(dense(nn.ReLU()), numbers_of(0)), "pipeline-2bw")
     modules = [dense(nn.ReLU()) for _ in range(RANKS)]
     with pytest.raises(AssertionError, match="one update old"):
@@ -339,20 +340,20 @@ def test_checkpoints_go_from_one_plan_to_another(tmp_path):
                 model.save_checkpoint(folder, optimizer, step=step + 1, keep=2)
         return model.state_dict()
 
-    expected = loop(parallel(words(), ALONE, World()), 6, tmp_path / "none")
-    loop(parallel(words(), ALONE, World()), 3, tmp_path, saves=True)
+    expected = loop(parallel(words(), words_planned("joint", 1), World()), 6, tmp_path / "none")
+    loop(parallel(words(), words_planned("joint", 1), World()), 3, tmp_path, saves=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000003"]
     modules = [on_meta(words(5)) for _ in range(RANKS)]
 
     def on_four(world):
-        return loop(parallel(modules[world.rank], ZERO, world), 6, tmp_path)
+        return loop(parallel(modules[world.rank], words_planned("zero"), world), 6, tmp_path)
 
     for found in on_ranks(RANKS, on_four):
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_a_checkpoint_of_another_module_is_refused(tmp_path):
-    model = parallel(words(), ALONE, World())
+    model = parallel(words(), words_planned("joint", 1), World())
     assert model.load_checkpoint(tmp_path / "none") == 0
     model.save_checkpoint(tmp_path, step=1)
     other = dense(nn.ReLU())

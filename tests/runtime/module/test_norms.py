@@ -10,20 +10,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.plans.by_hand import make_plan
-from support.plans.random_plans import views_of
 from support.runs.own_loop import (
     MODULES,
     RANKS,
     assert_same,
     batch_of,
-    captured,
-    cut_at_random,
     eagerly,
-    named,
-    planned,
     trained,
     words,
+    words_cut_at_random,
+    words_planned,
 )
 from support.runs.simulated import on_ranks
 from torch import Tensor, nn
@@ -34,14 +30,13 @@ from runtime.module.module import ParallelModule
 from runtime.program.lower import Lowering
 from runtime.world.collectives import World
 
-MADE = captured(words(), batch_of(0))
-PLANS = {name: planned(MADE, name) for name in ("zero", "data-parallel")}
+PLANS = ("zero", "data-parallel")
 
 FOREACH = torch._foreach_norm  # pyright: ignore[reportPrivateImportUsage]
 
 
 def with_gradients(plan: str, world: World) -> ParallelModule:
-    model = ParallelModule(MODULES[world.rank], Lowering(PLANS[plan]), world, 0)
+    model = ParallelModule(MODULES[world.rank], Lowering(words_planned(plan)), world, 0)
     for number in range(2):
         (model(**batch_of(number)).loss / 2).backward()
     return model
@@ -58,8 +53,7 @@ def eager() -> nn.Module:
 @given(data=st.data())
 def test_any_plan_trains_as_the_module_with_torchs_clipping(data):
     """Also where ranks hold nothing of some weights."""
-    graph = cut_at_random(data.draw, MADE.graph)
-    plan = named(make_plan(MADE.graph, graph, RANKS, data.draw(views_of(graph))), MADE)
+    plan = words_cut_at_random(data.draw)
 
     def loop(world: World):
         model = ParallelModule(MODULES[world.rank], Lowering(plan), world, 0)

@@ -9,18 +9,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.plans.by_hand import make_plan
-from support.plans.random_plans import views_of
 from support.runs.own_loop import (
     BATCH,
     MODULES,
     RANKS,
     batch_of,
     captured,
-    cut_at_random,
-    named,
     planned,
     words,
+    words_cut_at_random,
+    words_planned,
 )
 from support.runs.simulated import on_ranks
 from torch import Tensor, nn
@@ -32,10 +30,6 @@ from runtime.module.module import ParallelModule
 from runtime.module.twin import twin, without_elements
 from runtime.program.lower import Lowering
 from runtime.world.collectives import World
-
-MADE = captured(words(), batch_of(0))
-ZERO = planned(MADE, "zero")
-ALONE = planned(MADE, "joint", 1)
 
 
 class Noisy(nn.Module):
@@ -89,8 +83,7 @@ def same(found: Tensor, expected: Tensor) -> None:
 @given(data=st.data())
 def test_logits_of_any_plan_are_those_of_the_module(data):
     """While it trains, before and after an update, of the whole batch and of a rank's samples."""
-    graph = cut_at_random(data.draw, MADE.graph)
-    plan = named(make_plan(MADE.graph, graph, RANKS, data.draw(views_of(graph))), MADE)
+    plan = words_cut_at_random(data.draw)
 
     def seen(world: World) -> list[Tensor]:
         model = parallel(MODULES[world.rank], plan, world)
@@ -111,7 +104,7 @@ def test_logits_of_any_plan_are_those_of_the_module(data):
 
 def test_without_labels_there_are_outputs_and_no_loss():
     def seen(world: World) -> dict[str, Tensor]:
-        model = parallel(MODULES[world.rank], ZERO, world).eval()
+        model = parallel(MODULES[world.rank], words_planned("zero"), world).eval()
         with torch.no_grad():
             return model(own(batch_of(2), world)["ids"])
 
@@ -144,7 +137,7 @@ def test_evaluation_is_that_of_the_module():
 
 
 def test_weights_are_gathered_once_until_they_change():
-    model = parallel(words(), ALONE, World()).eval()
+    model = parallel(words(), words_planned("joint", 1), World()).eval()
     expected = deepcopy(words())
     with torch.no_grad():
         same(model(batch_of(0)["ids"])["logits"], expected(batch_of(0)["ids"])["logits"])
@@ -156,7 +149,7 @@ def test_weights_are_gathered_once_until_they_change():
 
 
 def test_a_loss_is_copied_and_saved_as_a_number():
-    model = parallel(words(), ALONE, World())
+    model = parallel(words(), words_planned("joint", 1), World())
     with torch.no_grad():
         loss = model(**batch_of(0)).loss
     file = io.BytesIO()
@@ -168,7 +161,7 @@ def test_a_loss_is_copied_and_saved_as_a_number():
 
 
 def test_what_would_be_taken_for_something_else_is_refused():
-    model = parallel(words(), ALONE, World())
+    model = parallel(words(), words_planned("joint", 1), World())
     output = model(**batch_of(0))
     with pytest.raises(InputError, match="the loss of the plan alone has gradients"):
         (output.loss + output["logits"].square().mean()).backward()
@@ -181,7 +174,7 @@ def test_what_would_be_taken_for_something_else_is_refused():
         _ = model(**batch_of(0)).nothing
     with pytest.raises(InputError, match="lack labels"):
         model(batch_of(0)["ids"])
-    empty = parallel(twin(words(), without_elements), ALONE, World()).eval()
+    empty = parallel(twin(words(), without_elements), words_planned("joint", 1), World()).eval()
     with pytest.raises(InputError, match="expected load_state_dict first"):
         empty(batch_of(0)["ids"])
 
@@ -189,7 +182,7 @@ def test_what_would_be_taken_for_something_else_is_refused():
 def test_a_module_that_cannot_be_copied_trains_all_the_same():
     module = words()
     vars(module)["parts"] = (part for part in ())
-    model = parallel(module, ALONE, World())
+    model = parallel(module, words_planned("joint", 1), World())
     output = model(**batch_of(0))
     with pytest.raises(InputError, match="cannot be copied"):
         output["logits"]

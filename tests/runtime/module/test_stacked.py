@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.runs.own_loop import captured, planned
+from support.runs.own_loop import captured, once, planned
 from support.runs.simulated import on_ranks
 from torch import Tensor, nn
 from torch.nn import functional as f
 
+from pcg.capture import Captured
 from pcg.errors import InputError
+from pcg.plan.plan import Plan
 from runtime.checkpoints.checkpoint import newest_manifest
 from runtime.checkpoints.shards import Shard
 from runtime.module.module import ParallelModule
@@ -47,9 +49,17 @@ def batch_of(step: int) -> Tensor:
     return torch.randn(8, 8, dtype=torch.float64, generator=generator)
 
 
-MADE = captured(experts(), {"x": batch_of(0)})
-PLANS = {name: planned(MADE, name) for name in ("zero", "data-parallel")}
-ALONE = planned(MADE, "joint", 1)
+@once
+def made() -> Captured:
+    return captured(experts(), {"x": batch_of(0)})
+
+
+@once
+def plan_of(planner: str, ranks: int = RANKS) -> Plan:
+    return planned(made(), planner, ranks)
+
+
+PLANS = ("zero", "data-parallel")
 
 
 def stepped(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:
@@ -66,7 +76,7 @@ def eagerly(steps: int) -> dict[str, Tensor]:
 
 
 def parallel(name: str, world: World) -> ParallelModule:
-    return ParallelModule(experts(), Lowering(PLANS[name]), world, 0)
+    return ParallelModule(experts(), Lowering(plan_of(name)), world, 0)
 
 
 def test_states_speak_the_names_of_the_module():
@@ -102,7 +112,12 @@ def trained(model: ParallelModule, folder: Path, last: int, *, saves: bool = Fal
 @pytest.mark.parametrize("name", PLANS)
 def test_checkpoints_go_on_with_another_plan(name: str, tmp_path: Path):
     """One process writes, four go on; a state dict of it has the names of the module."""
-    trained(ParallelModule(experts(), Lowering(ALONE), World(), 0), tmp_path, 2, saves=True)
+    trained(
+        ParallelModule(experts(), Lowering(plan_of("joint", 1)), World(), 0),
+        tmp_path,
+        2,
+        saves=True,
+    )
     written, expected = state_dict(newest_manifest(tmp_path)), eagerly(2)
     assert written.keys() == expected.keys()
     torch.testing.assert_close(written, {n: expected[n] for n in written}, rtol=1e-9, atol=1e-9)
@@ -168,7 +183,7 @@ def test_a_module_that_lacks_a_part_is_refused():
         module = experts()
         del module.layers[3]
         with pytest.raises(InputError) as raised:
-            ParallelModule(module, Lowering(PLANS["zero"]), world, 0)
+            ParallelModule(module, Lowering(plan_of("zero")), world, 0)
         return str(raised.value)
 
     for said in on_ranks(RANKS, on_rank):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from functools import cache
+from threading import RLock
+from typing import TypeVar
 
 import torch
-from support.plans.random_plans import Cutter
+from support.plans.by_hand import make_plan
+from support.plans.random_plans import Cutter, views_of
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -22,6 +27,7 @@ from substitutions.rules.store import load_library
 from unity.api.losses import Losses, with_loss
 from unity.support.planners import planner_of
 
+T = TypeVar("T")
 RANKS = 4
 BATCH, WORDS, LENGTH = 8, 12, 4
 STEPS = 3
@@ -73,6 +79,29 @@ def captured(module: nn.Module, example: dict[str, Tensor]) -> Captured:
     return capture(with_loss(module, call, Losses(None)), tuple(call.tensors.values()))
 
 
+def once(make: Callable[..., T]) -> Callable[..., T]:
+    """What a function makes, made when it is first asked for, also by ranks that are threads."""
+    lock, kept = RLock(), cache(make)
+
+    def asked(*given: Hashable) -> T:
+        with lock:
+            return kept(*given)
+
+    return asked
+
+
+@once
+def words_captured() -> Captured:
+    """The graph of ``Words``."""
+    return captured(words(), batch_of(0))
+
+
+@once
+def words_planned(planner: str, ranks: int = RANKS) -> Plan:
+    """A planner's plan of ``Words``."""
+    return planned(words_captured(), planner, ranks)
+
+
 def named(plan: Plan, made: Captured) -> Plan:
     """A plan of a captured graph, with the module's names."""
     assert plan.model.digest == made.graph.digest
@@ -92,6 +121,13 @@ def cut_at_random(draw, model: Graph) -> Graph:
     for node in model.nodes:
         cutter.images[node] = Node(node.call) if node.is_leaf else cutter.node(node)
     return Graph(tuple(Value(cutter.images[v.node], v.port) for v in model.outputs))
+
+
+def words_cut_at_random(draw) -> Plan:
+    """A plan of ``Words`` with cuts and views at random."""
+    made = words_captured()
+    graph = cut_at_random(draw, made.graph)
+    return named(make_plan(made.graph, graph, RANKS, draw(views_of(graph))), made)
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,13 @@ import torch
 import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.plans.by_hand import make_plan
-from support.plans.random_plans import views_of
-from support.runs.own_loop import RANKS, batch_of, captured, cut_at_random, named, planned, words
+from support.runs.own_loop import (
+    RANKS,
+    planned,
+    words_captured,
+    words_cut_at_random,
+    words_planned,
+)
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -21,8 +25,6 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from pcg.plan.plan import Plan
 from runtime.program.lower import Lowering
 from unity.api.placements import to_dtensor
-
-MADE = captured(words(), batch_of(0))
 
 
 @contextmanager
@@ -65,20 +67,20 @@ def check(plan: Plan) -> int:
 
 
 def test_planners_weights_and_inputs_are_said():
-    plan = planned(MADE, "zero")
-    assert check(plan) >= RANKS * (len(MADE.weights) + 1)
+    plan = words_planned("zero")
+    assert check(plan) >= RANKS * (len(words_captured().weights) + 1)
     said = to_dtensor(plan)
     assert said.mesh_shape == (RANKS,)
     assert said.inputs["ids"] == (Shard(0),)
     assert Shard(0) in {p for placements in said.parameters.values() for p in placements}
-    copied = to_dtensor(planned(MADE, "data-parallel"))
+    copied = to_dtensor(words_planned("data-parallel"))
     assert set(copied.parameters.values()) == {(Replicate(),)}
     assert copied.parameters["head.weight"] == copied.parameters["table.weight"]
 
 
 @pytest.mark.parametrize(("ranks", "machine"), [(1, "local"), (6, "summit")])
 def test_other_numbers_of_devices(ranks: int, machine: str):
-    plan = planned(MADE, "zero", ranks, machine)
+    plan = planned(words_captured(), "zero", ranks, machine)
     on_cpus = plan.machine.model_copy(update={"kind": "cpu"})
     assert check(replace(plan, machine=on_cpus))
 
@@ -86,7 +88,6 @@ def test_other_numbers_of_devices(ranks: int, machine: str):
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_what_is_said_of_any_plan_is_so(data):
-    graph = cut_at_random(data.draw, MADE.graph)
-    plan = named(make_plan(MADE.graph, graph, RANKS, data.draw(views_of(graph))), MADE)
+    plan = words_cut_at_random(data.draw)
     check(plan)
     assert to_dtensor(plan).unsaid
