@@ -7,6 +7,7 @@ from functools import cache, partial
 
 import pytest
 import torch
+from support.cases import a_third
 from support.plans.by_hand import make_plan
 from support.runs.ddp_steps import SAMPLE, Net, trained
 from support.runs.plain_steps import STEPS, stepped
@@ -136,7 +137,7 @@ def test_the_data_parallel_plan_exchanges_gradients_alone(library):
 
 
 @pytest.mark.parametrize("family", ["data-parallel", "zero"])
-@pytest.mark.parametrize(("groups", "devices"), [(2, 2), (4, 2), (4, 4)])
+@pytest.mark.parametrize(("groups", "devices"), a_third([(2, 2), (4, 2), (4, 4)]))
 def test_their_programs_are_those_of_the_plan(groups, devices, family, library):
     validate_lowered(Lowering(planned(groups, devices, library, family)))
 

@@ -54,6 +54,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.soak
 def test_two_lines_train_by_a_plan_what_torch_trains(folder: Path, monkeypatch: pytest.MonkeyPatch):
     before, after = ((folder / name).read_text() for name in ("train.py", "train_by_plan.py"))
     changed = [line for line in ndiff(before.split("\n"), after.split("\n")) if line[0] == "+"]

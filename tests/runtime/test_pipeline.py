@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.cases import a_third
 from support.plans.pipelines import DEVICES, plan_of, planned, trained
 from support.plans.small_plans import two_stages
 from support.runs.simulated import on_ranks
@@ -25,14 +26,16 @@ def library():
 
 @pytest.mark.parametrize(
     ("name", "slices", "stages"),
-    [
-        ("mlp-mnist", 8, 2),
-        ("candle-uno-tiny", 4, 4),
-        ("xdl-tiny", 2, 2),
-        ("xdl-tiny", 4, 1),
-        ("tied", 2, 2),
-        ("tied", 4, 4),
-    ],
+    a_third(
+        [
+            ("mlp-mnist", 8, 2),
+            ("candle-uno-tiny", 4, 4),
+            ("xdl-tiny", 2, 2),
+            ("xdl-tiny", 4, 1),
+            ("tied", 2, 2),
+            ("tied", 4, 4),
+        ]
+    ),
 )
 def test_1f1b_computes_what_the_model_does(name, slices, stages, library):
     report = trained(planned(name, library, slices, stages, "1f1b"))

@@ -71,14 +71,14 @@ def check(library: Library, name: str, devices: int, how: str, mode: Mode = Mode
 @pytest.mark.parametrize(
     ("name", "devices", "how", "mode"),
     [
-        ("dlrm-tiny", 4, "joint", "joint"),
+        pytest.param("dlrm-tiny", 4, "joint", "joint", marks=pytest.mark.soak),
         pytest.param("mlp-mnist", 6, "joint", "sequential", marks=pytest.mark.soak),
-        ("xdl-tiny", 6, "joint", "parallel"),
+        pytest.param("xdl-tiny", 6, "joint", "parallel", marks=pytest.mark.soak),
         ("candle-uno-tiny", 4, "joint", "algebra"),
-        ("xdl-tiny", 4, "expert", "joint"),
+        pytest.param("xdl-tiny", 4, "expert", "joint", marks=pytest.mark.soak),
         pytest.param("bert-large-tiny", 4, "zero", "joint", marks=pytest.mark.soak),
         ("mlp-mnist", 4, "zero", "joint"),
-        ("candle-uno-tiny", 4, "megatron", "joint"),
+        pytest.param("candle-uno-tiny", 4, "megatron", "joint", marks=pytest.mark.soak),
         ("dlrm-tiny", 4, "pipeline", "joint"),
         ("mlp-mnist", 3, "pipeline-2bw", "joint"),
         ("mlp-mnist", 2, "backtracking", "joint"),

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from support.cases import a_third
 from support.graphs.instances import agree, agree_nearly, random_instance
 
 from pcg.graph.graph import Graph, Value
@@ -66,7 +67,7 @@ def applications(rule: Rule, host: Graph, free: dict[str, int]) -> list[tuple[Va
 
 
 @pytest.mark.parametrize("part", [PART, pytest.param(1, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("start", range(0, len(RULES), CHUNK))
+@pytest.mark.parametrize("start", a_third(range(0, len(RULES), CHUNK)))
 # Without shrinking: a chunk of rules is slow to try, and the message names rule and seed.
 @settings(max_examples=1, deadline=None, phases=[Phase.generate])
 @given(seed=st.integers(0, 2**32 - 1))

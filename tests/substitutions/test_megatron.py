@@ -144,7 +144,8 @@ def rule_between(
 
 
 @pytest.mark.parametrize(
-    ("leaves", "steps"), [(FEED_FORWARD, feed_forward), (ATTENTION, attention)]
+    ("leaves", "steps"),
+    [(FEED_FORWARD, feed_forward), pytest.param(ATTENTION, attention, marks=pytest.mark.soak)],
 )
 def test_every_step_is_an_application_of_a_library_rule(library, leaves, steps):
     graphs = [parse_graph(leaves.format(text)) for text in steps()]

@@ -148,6 +148,7 @@ ATTENTION = """
 """
 
 
+@pytest.mark.soak  # the property above has such graphs too
 def test_rewrites_of_a_graph_with_shared_inputs(library):
     """Products that share an input are merged in pairs, and so are alike functions of values that
     share one; nothing is merged with what it is made of."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.cases import a_third
 from typer.testing import CliRunner, Result
 
 from pcg.errors import InputError, NegativeAnswer
@@ -90,7 +91,7 @@ def test_json_has_the_figures(plan: Path):
     assert content["side_conditions"] > 10 * content["rules"]
 
 
-@pytest.mark.parametrize("family", PLANNERS)
+@pytest.mark.parametrize("family", a_third(PLANNERS))
 def test_plans_of_every_planner_follow(family: str, tmp_path: Path, library: Library):
     machine = load_machine("summit").with_devices(6)
     graph = build_model("dlrm-tiny", 48, machine.devices)
@@ -212,12 +213,12 @@ def means_swapped(content: Content) -> None:
 
 @pytest.mark.parametrize(
     ("change", "says"),
-    [
+    a_third([
         (means_swapped, r"statistics\[0\].mean: .*, expected .*running_mean"),
         (lambda c: c["statistics"][1].update(momentum=0.5), r"statistics\[1\].momentum: 0.5, exp"),
         (lambda c: c["statistics"][1].update(at=None), r"statistics\[1\].at: None, expected t\d+"),
         (lambda c: c["statistics"].pop(), r"statistics\[\d+\]: nothing, expected a record"),
-    ],
+    ]),
 )  # fmt: skip
 def test_running_statistics_are_of_what_is_normed(
     normed: Path, tmp_path: Path, change: Callable[[Content], None], says: str

@@ -317,8 +317,8 @@ from substitutions.rules.store import load_library
 from unity.support.planners import planner_of
 
 machine, library = load_machine("local").with_devices(2), load_library()
-text = "x = input[64, 784]\\nw = weight[784, 256]\\nu = weight[256, 10]"
-graph = parse_graph(text + "\\nreturn mean_loss(matmul(relu(matmul(x, w)), u))")
+text = "x = input[64, 784]\\nw = weight[784, 256]\\nreturn mean_loss(relu(matmul(x, w)))"
+graph = parse_graph(text)
 if sys.argv[2] == "backtracking":
     search = Optimizer(machine, library, Settings(budget=3, final_budget=1, seed=7))
     plan = search.optimize("layers", graph).plan

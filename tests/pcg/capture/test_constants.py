@@ -51,7 +51,7 @@ class Times(nn.Module):
         return (self.weight * x, *(one * self.weight for one in made))
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(st.lists(tensors(), min_size=6, max_size=12))
 def test_operators_give_the_same_numbers(constants: list[Tensor]) -> None:
     module = Times(constants)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.cases import a_third
 from torch import nn
 
 from pcg.capture import capture
@@ -36,7 +37,7 @@ def captured(module, groups, *shape):
     return capture(module, (given,), "net", groups)
 
 
-@pytest.mark.parametrize("groups", [1, 2, 3, 4, 6, 12])
+@pytest.mark.parametrize("groups", a_third([1, 2, 3, 4, 6, 12]))
 def test_values_and_gradients_are_those_of_a_module_for_each_group(groups):
     torch.manual_seed(0)
     module, x = Net().double(), torch.randn(BATCH, 5, 2, dtype=torch.float64)
@@ -70,7 +71,7 @@ def refusal(module, groups, *shape):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("groups", [5, 7, 8, 24, 1 << 20])
+@pytest.mark.parametrize("groups", a_third([5, 7, 8, 24, 1 << 20]))
 def test_groups_that_are_not_equal_are_refused(groups):
     assert f"12 samples cannot take them in {groups} equal groups" in refusal(Net(), groups)
 

@@ -96,9 +96,9 @@ def test_a_users_model_begins_with_its_own_values(own, devices, planner):
 @pytest.mark.parametrize(
     ("name", "devices", "planner"),
     [
-        ("bert-large-tiny", 2, "pipeline"),
         ("dlrm-tiny", 4, "expert"),
         ("mlp-tiny", 3, "zero"),
+        pytest.param("bert-large-tiny", 2, "pipeline", marks=pytest.mark.soak),
         *(
             pytest.param(name, devices, planner, marks=pytest.mark.soak)
             for name in MODELS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from support.cases import a_third
 from support.graphs.strategies import parts_of_leaves
 
 from pcg.errors import NegativeAnswer
@@ -51,7 +52,7 @@ def built(source: Streams, library, slices: int, stages: int):
     return batches, build(batches, batches.choose(), bounds)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", a_third(MODELS))
 @pytest.mark.parametrize(("slices", "stages"), [(2, 2), (4, 1)])
 def test_a_pipeline_computes_what_the_model_does(name, slices, stages, library):
     """Under the reference evaluation, shard by shard and slice by slice."""

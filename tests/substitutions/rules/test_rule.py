@@ -7,6 +7,7 @@ from itertools import product
 from random import Random
 
 import pytest
+from support.cases import a_third
 from support.graphs.instances import agree, random_instance
 
 from pcg.ops import OPERATORS
@@ -94,7 +95,7 @@ GENERAL = [
 ]
 
 
-@pytest.mark.parametrize("rule", GENERAL[:3] + GENERAL[4:], ids=lambda rule: rule.text)
+@pytest.mark.parametrize("rule", a_third(GENERAL[:3] + GENERAL[4:]), ids=lambda rule: rule.text)
 @pytest.mark.parametrize("operator", ["relu", "scale"])
 def test_every_concrete_rule_holds(rule, operator):
     """At random types, values and degrees, at all small numbers of axes."""

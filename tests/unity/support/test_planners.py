@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.cases import a_third
 
 from pcg.errors import InputError
 from pcg.graph.graph import Graph
@@ -33,11 +34,7 @@ DATA = frozenset({Dimension.DATA, Dimension.PIPELINE})
 
 @pytest.mark.parametrize(
     "mode",
-    [
-        Mode.JOINT,
-        pytest.param(Mode.SEQUENTIAL, marks=pytest.mark.soak),
-        pytest.param(Mode.PARALLEL, marks=pytest.mark.soak),
-    ],
+    a_third([Mode.PARALLEL, Mode.JOINT, Mode.SEQUENTIAL]),
 )
 def test_pipelines_are_in_the_space_of_every_mode(mode: Mode, library: Library):
     """But in that of algebra, which is of data parallelism alone."""

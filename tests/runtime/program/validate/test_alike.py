@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.cases import a_third
 from support.plans.small_plans import NAMES, small_plan
 
 from pcg.plan.plan import Plan
@@ -32,7 +33,7 @@ def held(plan: Plan, readings: int, monkeypatch) -> tuple[list[dict[str, str]], 
     return [{name: str(own.get(name)) for name in own.tensors} for own in kept], len(looked)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", a_third(NAMES))
 def test_rows_make_what_their_operators_make(name, monkeypatch):
     plan = small_plan(name)
     each, all_of_them = held(plan, 0, monkeypatch)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import islice
 
 import pytest
+from support.cases import a_third
 from support.plans.by_hand import make_plan
 from support.plans.program_mutants import mutants
 from support.plans.small_plans import NAMES, small_plan
@@ -89,7 +90,7 @@ def shown(kept: Holdings, program: Program) -> dict[str, str]:
     return held | {name: str(content) for name, content in kept.statistics.items()}
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", a_third(ALL))
 def test_lockstep_finds_what_each_rank_is_found_to_do(name):
     plan, programs = lowered(name)
     found = in_lockstep(plan, programs)

@@ -10,6 +10,7 @@ from random import Random
 import numpy as np
 import pytest
 import torch
+from support.cases import a_third
 from support.graphs.behaviour import assert_same
 from support.graphs.images import ONE_IMAGE, four_devices
 
@@ -90,7 +91,7 @@ CASES = list(product(SMALL, MACHINES, SIZED))
 @pytest.mark.parametrize(
     ("name", "machine", "sizes"),
     [
-        pytest.param(*case, marks=() if (i + i // 3 + i // 9) % 3 == 0 else pytest.mark.soak)
+        pytest.param(*case, marks=() if (i + i // 3 + i // 9) % 6 == 0 else pytest.mark.soak)
         for i, case in enumerate(CASES)
     ],
 )
@@ -133,11 +134,13 @@ def test_the_joint_plan_is_never_slower(model):
 
 @pytest.mark.parametrize(
     ("dimension", "others"),
-    [
-        (Dimension.DATA, {"model"}),
-        (Dimension.MODEL, {"data", "reduction"}),
-        (Dimension.REDUCTION, {"data", "model"}),
-    ],
+    a_third(
+        [
+            (Dimension.DATA, {"model"}),
+            (Dimension.MODEL, {"data", "reduction"}),
+            (Dimension.REDUCTION, {"data", "model"}),
+        ]
+    ),
 )
 def test_only_what_is_allowed_is_cut(dimension, others):
     machine = load_machine("dgx-a100").with_devices(2)

@@ -156,7 +156,7 @@ def test_each_rule_is_one_of_the_equalities(name, active):
             assert found.relation in every
 
 
-@pytest.mark.parametrize(("name", "active"), SMALL)
+@pytest.mark.parametrize(("name", "active"), a_third(SMALL))
 def test_graphs_and_types_are_counted(name, active):
     layout = layout_of(name, active)
     found = classes_around(name, active)
