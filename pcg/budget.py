@@ -23,7 +23,7 @@ MIB = 1 << 20
 _STATM = Path("/proc/self/statm")
 
 
-class Spent(StrEnum):
+class BudgetSpent(StrEnum):
     """Why there is no answer."""
 
     TIME = "out of time"
@@ -56,10 +56,10 @@ def enter_limited() -> None:
     _limit(resource.RLIMIT_CORE, 0)
 
 
-def cause(exit_code: int | None) -> Spent:
+def cause(exit_code: int | None) -> BudgetSpent:
     """What a process had spent that ended before it answered, by its exit code as
     ``multiprocessing`` has it: the negative number of the signal."""
-    return Spent.TIME if exit_code == -signal.SIGXCPU else Spent.MEMORY
+    return BudgetSpent.TIME if exit_code == -signal.SIGXCPU else BudgetSpent.MEMORY
 
 
 def _address_space() -> int | None:

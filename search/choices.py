@@ -34,7 +34,7 @@ class Mode(StrEnum):
     PARALLEL = "parallel"
 
 
-class Dimension(StrEnum):
+class IndexRole(StrEnum):
     """What an index of an operator runs over."""
 
     DATA = "data"

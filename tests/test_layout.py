@@ -59,6 +59,20 @@ def test_layers():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_a_public_class_has_a_name_of_its_own():
+    """A name means one thing. ``Options`` are those of a command, in each of their modules."""
+    modules: dict[str, list[str]] = {}
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    modules.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert len(modules) > 300
+    commands = [path for path in modules.pop("Options") if Path(path).parent != Path("unity")]
+    assert not commands
+    assert not {name: paths for name, paths in modules.items() if len(paths) > 1}
+
+
 def test_rules_are_data_only():
     assert not list((ROOT / "generated_rules").rglob("*.py"))
     assert files("generated_rules").joinpath("rules.json").is_file()

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from pcg.zoo import MODELS
-from search.choices import PLANNER_NAMES, Dimension, Engine, Mode
+from search.choices import PLANNER_NAMES, Engine, IndexRole, Mode
 from unity.support.batch_norm import HELP, LOCAL_PLANNERS, WHOLE
 from unity.support.cli import app_of, run_app, say
 from unity.support.options import (
@@ -76,7 +76,7 @@ class Options:
     allow: Annotated[
         str | None,
         typer.Option(
-            help=f"Cuts that a plan may use, such as data,model; of {', '.join(Dimension)}."
+            help=f"Cuts that a plan may use, such as data,model; of {', '.join(IndexRole)}."
         ),
     ] = None
     engine: Annotated[

@@ -19,7 +19,7 @@ from unity.support.cli import app_of, run_app
 from unity.support.options import AsJson, Operators, Rules, Timeline
 
 
-class Precision(StrEnum):
+class RunFormats(StrEnum):
     """The number formats of a run; bf16 and fp16 with float32 weights."""
 
     float32 = "float32"
@@ -122,7 +122,7 @@ class Options:
         bool, typer.Option("--check", help="Compare with one process, in float64.")
     ] = False
     precision: Annotated[
-        Precision | None,
+        RunFormats | None,
         typer.Option(help="Default: float32. bf16 and fp16 keep float32 weights."),
     ] = None
     compile: Annotated[

@@ -6,6 +6,6 @@ becomes operators of the graph. No value is computed, so parameters may be on th
 
 from __future__ import annotations
 
-from pcg.capture.convert import Captured, Weight, capture
+from pcg.capture.convert import Captured, CapturedWeight, capture
 
-__all__ = ["Captured", "Weight", "capture"]
+__all__ = ["Captured", "CapturedWeight", "capture"]

@@ -17,7 +17,7 @@ from pcg.capture.export import examples, export, returned
 from pcg.capture.fallback import by_its_function, draws
 from pcg.capture.frozen import check_changed, frozen_parameters
 from pcg.capture.groups import check_samples, in_groups
-from pcg.capture.leaves import Leaves, Weight, named_tensors
+from pcg.capture.leaves import CapturedWeight, Leaves, named_tensors
 from pcg.capture.regions import STOPS, ancestors, place_of, with_history
 from pcg.capture.statistics import NORMS, check_momentum, running_statistics
 from pcg.errors import InputError, OperatorError
@@ -41,7 +41,7 @@ class Captured:
     """A module as a graph, whose outputs are the module's, and where its leaves come from."""
 
     graph: Graph
-    weights: tuple[Weight, ...]
+    weights: tuple[CapturedWeight, ...]
     """In the order of the module's ``state_dict``; parameters that no output needs are left out."""
     inputs: tuple[str | None, ...]
     """The leaves that the module's inputs feed, lists of tensors taken apart; None for one that no

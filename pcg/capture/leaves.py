@@ -37,7 +37,7 @@ SAME_ELEMENTS = MOVES.keys() | {
 
 
 @dataclass(frozen=True)
-class Weight:
+class CapturedWeight:
     """A weight of the graph, by its leaf's name, and the parameter of the module that it is."""
 
     leaf: str
@@ -95,7 +95,7 @@ class Leaves:
         }
         self._constants = signature.inputs_to_lifted_tensor_constants
         self._named = {"", *named_tensors(module)}
-        self._made: dict[str, tuple[Value, Weight]] = {}
+        self._made: dict[str, tuple[Value, CapturedWeight]] = {}
         self._stacks = stacks(live, self._single(), self._shared)
         self._parts = {part for node in self._stacks for part in node.all_input_nodes}
         self._names: set[str] = {"return"}
@@ -103,7 +103,7 @@ class Leaves:
         self.inputs: dict[object, str] = {}
 
     @property
-    def weights(self) -> tuple[Weight, ...]:
+    def weights(self) -> tuple[CapturedWeight, ...]:
         weights = [weight for _, weight in self._made.values()]
         return tuple(sorted(weights, key=lambda w: self._order.index(w.record.in_module[0])))
 
@@ -123,7 +123,7 @@ class Leaves:
             name = self._fresh(together)
             value = leaf("weight", name, swapped_last(shape) if turned else shape)
             value = swapped(value, 1, 2) if turned else value
-            self._made[together] = value, Weight(name, together, turned, stacked=parts)
+            self._made[together] = value, CapturedWeight(name, together, turned, stacked=parts)
         return self._made[together][0]
 
     def _together(self, parts: tuple[str, ...]) -> str:
@@ -173,7 +173,7 @@ class Leaves:
             name, aliases = self._fresh(qualified), tuple(self._shared[qualified][1:])
             value = leaf("weight", name, shape[::-1] if turned else shape)
             value = swapped(value, 0, 1) if turned else value
-            self._made[qualified] = (value, Weight(name, qualified, turned, aliases))
+            self._made[qualified] = (value, CapturedWeight(name, qualified, turned, aliases))
         return self._made[qualified][0]
 
     def _is_turned(self, node: fx.Node) -> bool:

@@ -28,7 +28,7 @@ LOST = "is lost when the module is captured"
 
 
 @dataclass
-class Watch:
+class ModuleWatch:
     """What a module did: the functions that it applied, with the user's lines."""
 
     where: str
@@ -36,10 +36,10 @@ class Watch:
 
 
 @contextmanager
-def watched(module: Module, where: str) -> Generator[Watch]:
+def watched(module: Module, where: str) -> Generator[ModuleWatch]:
     """Watch what a module does. A hook raises InputError with the line that registers it, and so
     does a module that chooses in its ``forward`` which parameters are trained."""
-    watch = Watch(where)
+    watch = ModuleWatch(where)
     checkpoint = import_module("torch.utils.checkpoint").CheckpointFunction
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pcg.graph.slices import MOST_AXES, Axis
+from pcg.graph.slices import MOST_AXES, SharedIndex
 from pcg.graph.torch_calls import Format
 
 
 @dataclass(frozen=True)
-class Slot:
+class OperandSlot:
     """A tensor among the arguments: an operand, by its number."""
 
     number: int
@@ -40,7 +40,7 @@ class Proposal:
 
 
 @dataclass(frozen=True)
-class Given:
+class CallFormats:
     """The arguments of a call, and the formats of its operands and results."""
 
     values: Mapping[str, Any]
@@ -50,19 +50,21 @@ class Given:
     @cached_property
     def first(self) -> str:
         """The name of the first tensor."""
-        return next((name for name, value in self.values.items() if isinstance(value, Slot)), "")
+        return next(
+            (name for name, value in self.values.items() if isinstance(value, OperandSlot)), ""
+        )
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of an argument; of what is no tensor that of a number."""
         value = self.values.get(name)
-        return self.reads[value.number].shape if isinstance(value, Slot) else ()
+        return self.reads[value.number].shape if isinstance(value, OperandSlot) else ()
 
     def rank(self, name: str) -> int:
         return len(self.shape(name))
 
     def have_its_rank(self, names: Sequence[str]) -> bool:
         """Whether all tensors among some arguments have the rank of the first."""
-        tensors = (name for name in names if isinstance(self.values.get(name), Slot))
+        tensors = (name for name in names if isinstance(self.values.get(name), OperandSlot))
         return all(self.rank(name) == self.rank(self.first) for name in tensors)
 
     def dims(self, name: str) -> frozenset[int] | None:
@@ -76,19 +78,19 @@ class Given:
         return frozenset(dim % rank for dim in dims)
 
 
-class Entry(ABC):
+class Independence(ABC):
     """What a table says of a function."""
 
     counts: tuple[tuple[str, str, int], ...] = ()
     """Arguments that are the size of a dimension of another: the names of both, and which."""
 
     @abstractmethod
-    def proposals(self, given: Given) -> Iterator[Proposal]:
+    def proposals(self, given: CallFormats) -> Iterator[Proposal]:
         """Indices that may be axes."""
 
 
 @dataclass(frozen=True)
-class Along(Entry):
+class Along(Independence):
     """It works along dimensions that an argument names, and is the same for all others.
 
     ``alike``: arguments of the dimensions of the first tensor; others are shared. ``always``: the
@@ -103,7 +105,7 @@ class Along(Entry):
     reduces: bool = False
     index: str = ""
 
-    def proposals(self, given: Given) -> Iterator[Proposal]:
+    def proposals(self, given: CallFormats) -> Iterator[Proposal]:
         if not given.have_its_rank(self.alike):
             return
         rank = given.rank(given.first)
@@ -123,7 +125,7 @@ class Along(Entry):
 
 
 @dataclass(frozen=True)
-class Leading(Entry):
+class Leading(Independence):
     """It works on the last dimensions, and is the same for all that stand before them.
 
     ``last``: how many these are, or the argument whose length says so, of which each takes
@@ -134,7 +136,7 @@ class Leading(Entry):
     alike: tuple[str, ...] = ()
     each: int = 1
 
-    def proposals(self, given: Given) -> Iterator[Proposal]:
+    def proposals(self, given: CallFormats) -> Iterator[Proposal]:
         last = self.last
         if isinstance(last, str):
             listed = given.values.get(last)
@@ -148,31 +150,31 @@ class Leading(Entry):
 
 
 @dataclass(frozen=True)
-class Stated(Entry):
+class Stated(Independence):
     """Indices by where they stand; in a tensor of another rank than ``rank`` nowhere."""
 
     indices: tuple[Proposal, ...]
     rank: int | None = None
     counts: tuple[tuple[str, str, int], ...] = ()
 
-    def proposals(self, given: Given) -> Iterator[Proposal]:
+    def proposals(self, given: CallFormats) -> Iterator[Proposal]:
         if self.rank is None or given.rank(given.first) == self.rank:
             yield from self.indices
 
 
 @dataclass(frozen=True)
-class Made(Entry):
+class Made(Independence):
     """What a function of the arguments says."""
 
-    make: Callable[[Given], Iterator[Proposal]]
+    make: Callable[[CallFormats], Iterator[Proposal]]
 
-    def proposals(self, given: Given) -> Iterator[Proposal]:
+    def proposals(self, given: CallFormats) -> Iterator[Proposal]:
         yield from self.make(given)
 
 
-def proposed_axes(entry: Entry, given: Given) -> tuple[Axis, ...]:
+def proposed_axes(entry: Independence, given: CallFormats) -> tuple[SharedIndex, ...]:
     """The axes among what an entry proposes."""
-    axes: list[Axis] = []
+    axes: list[SharedIndex] = []
     for proposal in entry.proposals(given):
         axis = _axis(proposal, given)
         if axis is not None and not any(_overlap(axis, other) for other in axes):
@@ -180,7 +182,7 @@ def proposed_axes(entry: Entry, given: Given) -> tuple[Axis, ...]:
     return tuple(axes[:MOST_AXES])
 
 
-def _axis(proposal: Proposal, given: Given) -> Axis | None:
+def _axis(proposal: Proposal, given: CallFormats) -> SharedIndex | None:
     """The axis of a proposal; None where it is none here."""
     dims: dict[int, int | None] = {}
     for name, value in given.values.items():
@@ -197,23 +199,23 @@ def _axis(proposal: Proposal, given: Given) -> Axis | None:
         for tensor, dim in zip((*given.reads, *given.writes), (*operands, *ends), strict=True)
         if dim is not None
     }
-    return Axis(operands, tuple(ends)) if len(sizes) == 1 and None not in sizes else None
+    return SharedIndex(operands, tuple(ends)) if len(sizes) == 1 and None not in sizes else None
 
 
 def _places(
     value: Any, dims: int | Sequence[int | None] | None
-) -> Iterator[tuple[Slot, int | None]]:
+) -> Iterator[tuple[OperandSlot, int | None]]:
     """The operands in an argument, and where an index stands in each."""
-    if isinstance(value, Slot):
+    if isinstance(value, OperandSlot):
         yield value, dims if isinstance(dims, int) else None
     elif isinstance(value, list):
         listed = [dims] * len(value) if dims is None or isinstance(dims, int) else dims
         for part, dim in zip(value, listed, strict=True):
-            if isinstance(part, Slot):
+            if isinstance(part, OperandSlot):
                 yield part, dim
 
 
-def _overlap(one: Axis, other: Axis) -> bool:
+def _overlap(one: SharedIndex, other: SharedIndex) -> bool:
     """Whether two axes are the same dimension anywhere."""
     pairs = zip((*one.operands, *one.results), (*other.operands, *other.results), strict=True)
     return any(a == b is not None for a, b in pairs)

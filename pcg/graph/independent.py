@@ -9,44 +9,44 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pcg.graph.independence import (
     Along,
-    Entry,
-    Given,
+    CallFormats,
+    Independence,
     Leading,
     Made,
+    OperandSlot,
     Proposal,
-    Slot,
     Stated,
     proposed_axes,
 )
-from pcg.graph.slices import MOST_SLICED, Axis
+from pcg.graph.slices import MOST_SLICED, SharedIndex
 from pcg.graph.torch_calls import Format, TorchCall
 
 
 def independent(
     call: TorchCall, reads: Sequence[Format], writes: Sequence[Format]
-) -> tuple[Axis, ...]:
+) -> tuple[SharedIndex, ...]:
     """The axes of a call for operands and results of these formats; none where none is known.
     Raises ValueError for what is no call of a function."""
     entry = ENTRIES.get(call.name)
     if entry is None or not 0 < len(reads) <= MOST_SLICED or not 0 < len(writes) <= MOST_SLICED:
         return ()
-    values = call.bound([Slot(number) for number in range(len(reads))])
-    return proposed_axes(entry, Given(values, reads, writes))
+    values = call.bound([OperandSlot(number) for number in range(len(reads))])
+    return proposed_axes(entry, CallFormats(values, reads, writes))
 
 
 def sizes_among_arguments(call: TorchCall, reads: Sequence[Format]) -> dict[str, tuple[int, int]]:
     """The arguments of a call in the table that are the size of a dimension, each with the operand
     and the dimension: for blocks they are the size of the block."""
-    values = call.bound([Slot(number) for number in range(len(reads))])
+    values = call.bound([OperandSlot(number) for number in range(len(reads))])
     sized: dict[str, tuple[int, int]] = {}
     for name, tensor, dim in ENTRIES[call.name].counts:
         slot = values[tensor]
-        if isinstance(slot, Slot):
+        if isinstance(slot, OperandSlot):
             sized[name] = slot.number, dim
     return sized
 
 
-def _attention(given: Given) -> Iterator[Proposal]:
+def _attention(given: CallFormats) -> Iterator[Proposal]:
     """Batches and heads, as far as queries, keys and values have the same. Queries too, where no
     mask tells them apart by number; and what a value holds."""
     rank = given.rank("query")
@@ -68,24 +68,24 @@ def _attention(given: Given) -> Iterator[Proposal]:
     yield Proposal({"value": rank - 1}, rank - 1)
 
 
-def _convolution(given: Given) -> Iterator[Proposal]:
+def _convolution(given: CallFormats) -> Iterator[Proposal]:
     """The samples of a batch; and without groups the output channels, each of which has weights of
     its own."""
     yield from _convolved(given, is_transposed=bool(given.values.get("transposed")))
 
 
-def _transposed_convolution(given: Given) -> Iterator[Proposal]:
+def _transposed_convolution(given: CallFormats) -> Iterator[Proposal]:
     yield from _convolved(given, is_transposed=True)
 
 
-def _convolved(given: Given, *, is_transposed: bool) -> Iterator[Proposal]:
+def _convolved(given: CallFormats, *, is_transposed: bool) -> Iterator[Proposal]:
     if given.rank("input") == given.rank("weight"):
         yield Proposal({"input": 0}, 0)
         if given.values.get("groups") == 1:
             yield Proposal({"weight": int(is_transposed), "bias": 0}, 1)
 
 
-def _repeat(given: Given) -> Iterator[Proposal]:
+def _repeat(given: CallFormats) -> Iterator[Proposal]:
     """The dimensions that are there once, new ones apart."""
     times = given.values.get("repeats")
     rank = given.rank("self")
@@ -94,7 +94,7 @@ def _repeat(given: Given) -> Iterator[Proposal]:
             yield Proposal({"self": dim}, len(times) - rank + dim)
 
 
-def _select_scatter(given: Given) -> Iterator[Proposal]:
+def _select_scatter(given: CallFormats) -> Iterator[Proposal]:
     """Source lacks the dimension in which it is put."""
     worked = given.dims("dim") or frozenset(range(given.rank("self")))
     for dim in range(given.rank("self")):
@@ -102,7 +102,7 @@ def _select_scatter(given: Given) -> Iterator[Proposal]:
             yield Proposal({"self": dim, "src": dim - sum(w < dim for w in worked)}, dim)
 
 
-def _diagonal(given: Given) -> Iterator[Proposal]:
+def _diagonal(given: CallFormats) -> Iterator[Proposal]:
     """The diagonal of two dimensions comes last."""
     rank = given.rank("self")
     worked = {given.values["dim1"] % rank, given.values["dim2"] % rank}
@@ -110,20 +110,20 @@ def _diagonal(given: Given) -> Iterator[Proposal]:
         yield Proposal({"self": dim}, dim - sum(w < dim for w in worked))
 
 
-def _cdist(given: Given) -> Iterator[Proposal]:
+def _cdist(given: CallFormats) -> Iterator[Proposal]:
     """Batches alone: for many rows torch computes otherwise than for few, and rounds otherwise."""
     if given.have_its_rank(("x2",)):
         for dim in range(given.rank("x1") - 2):
             yield Proposal({"x1": dim, "x2": dim}, dim)
 
 
-def _isin(given: Given) -> Iterator[Proposal]:
+def _isin(given: CallFormats) -> Iterator[Proposal]:
     """Each element on its own."""
     for dim in range(given.rank("elements")):
         yield Proposal({"elements": dim}, dim)
 
 
-def _searchsorted(given: Given) -> Iterator[Proposal]:
+def _searchsorted(given: CallFormats) -> Iterator[Proposal]:
     """Each number in the one sequence, or in that of its row."""
     rows = given.rank("sorted_sequence") - 1
     for dim in range(given.rank("self")):
@@ -136,9 +136,12 @@ class _Indexing:
     the indices, broadcast, in the place of the dimensions that they index, where these are side by
     side, or else first."""
 
-    def __init__(self, given: Given) -> None:
+    def __init__(self, given: CallFormats) -> None:
         listed = given.values["indices"]
-        self.given, self.indices = given, [i if isinstance(i, Slot) else None for i in listed]
+        self.given, self.indices = (
+            given,
+            [i if isinstance(i, OperandSlot) else None for i in listed],
+        )
         self.taken = [dim for dim, index in enumerate(self.indices) if index]
         shapes = [given.reads[i.number].shape for i in self.indices if i]
         self.width = max(map(len, shapes), default=0)
@@ -168,7 +171,7 @@ class _Indexing:
             yield Proposal({"indices": dims}, self.start + at)
 
 
-def _index(given: Given) -> Iterator[Proposal]:
+def _index(given: CallFormats) -> Iterator[Proposal]:
     indexing = _Indexing(given)
     if indexing.chooses:
         for dim, result in indexing.kept():
@@ -176,7 +179,7 @@ def _index(given: Given) -> Iterator[Proposal]:
         yield from indexing.chosen()
 
 
-def _index_put(given: Given) -> Iterator[Proposal]:
+def _index_put(given: CallFormats) -> Iterator[Proposal]:
     """The dimensions that are not indexed; values are broadcast to what is replaced."""
     indexing, values = _Indexing(given), given.shape("values")
     if not indexing.chooses:
@@ -188,7 +191,7 @@ def _index_put(given: Given) -> Iterator[Proposal]:
         yield Proposal({"self": dim, **alike}, dim)
 
 
-def _recurrent(given: Given) -> Iterator[Proposal]:
+def _recurrent(given: CallFormats) -> Iterator[Proposal]:
     """The sequences of a batch; states have them second."""
     if given.rank("input") == 3:
         batch = 0 if given.values.get("batch_first") else 1
@@ -227,7 +230,7 @@ _SAMPLES = (
 )
 _FIRST = (Proposal({"self": 0, "input": 0}, 0),)
 
-ENTRIES: Mapping[str, Entry] = {
+ENTRIES: Mapping[str, Independence] = {
     **dict.fromkeys((*_SCANS, *_SOFTMAXES), Along()),
     **dict.fromkeys(("flip", "roll", "rot90"), Along("dims")),
     **dict.fromkeys(("index_fill", "glu", "repeat_interleave"), Along()),

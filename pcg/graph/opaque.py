@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Node
 from pcg.graph.independent import independent, sizes_among_arguments
-from pcg.graph.slices import Axis, SliceForm, form_of, parse_axes, sliced_equation
+from pcg.graph.slices import SharedIndex, SliceForm, form_of, parse_axes, sliced_equation
 from pcg.graph.torch_calls import (
     Format,
     TorchCall,
@@ -48,7 +48,7 @@ from pcg.types.operator import Kernel, Operator
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pcg.types.task import Task
+    from pcg.types.task import KernelTask
 
 MOST_OPERANDS = 3
 """Of an element-wise function: as many as those about which there are rules."""
@@ -126,7 +126,7 @@ class Batched(TorchFunction):
     any; ``reads`` and ``writes`` have those of the whole."""
 
     keyword = "batched"
-    axes: tuple[Axis, ...] = ()
+    axes: tuple[SharedIndex, ...] = ()
 
     @property
     def declaration(self) -> str:
@@ -161,7 +161,7 @@ def batched(
     function: str,
     reads: Sequence[TensorType],
     writes: Sequence[TensorType],
-    axes: Sequence[Axis] | None = None,
+    axes: Sequence[SharedIndex] | None = None,
 ) -> Batched:
     """The operator of a function such as ``aten.cumsum.default(x0, 1)``, cut along ``axes``, or all
     along which its slices are independent.
@@ -316,7 +316,7 @@ def _kernel(
 ) -> Kernel:
     """The torch function, on tensors that hold whole numbers as real ones."""
 
-    def run(task: Task, *blocks: Tensor) -> tuple[Tensor, ...]:
+    def run(task: KernelTask, *blocks: Tensor) -> tuple[Tensor, ...]:
         results = _ran(call, reads, blocks, [written.shape for written in writes])
         number = blocks[0].dtype if blocks else torch.get_default_dtype()
         return tuple(tensor.to(number) for tensor in results)
@@ -328,12 +328,12 @@ def _batched_kernel(
     call: TorchCall,
     reads: tuple[TensorType, ...],
     writes: tuple[TensorType, ...],
-    axes: Sequence[Axis],
+    axes: Sequence[SharedIndex],
 ) -> Kernel:
     """The torch function, on blocks along the axes."""
     counted = sizes_among_arguments(call, reads)
 
-    def run(task: Task, *blocks: Tensor) -> tuple[Tensor, ...]:
+    def run(task: KernelTask, *blocks: Tensor) -> tuple[Tensor, ...]:
         replaced = {name: blocks[operand].shape[dim] for name, (operand, dim) in counted.items()}
         shapes = [list(written.shape) for written in writes]
         for axis in axes:
@@ -354,7 +354,7 @@ def _elementwise_kernel(call: TorchCall, reads: tuple[TensorType, ...]) -> Kerne
     """The same for blocks of any one shape. The result has the format of the operands; of several,
     the one that holds all of them."""
 
-    def run(task: Task, *blocks: Tensor) -> Tensor:
+    def run(task: KernelTask, *blocks: Tensor) -> Tensor:
         (result,) = _ran(call, reads, blocks, [tuple(blocks[0].shape)])
         return result.to(reduce(torch.promote_types, (block.dtype for block in blocks)))
 

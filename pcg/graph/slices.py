@@ -38,7 +38,7 @@ MOST_SLICED = 12
 
 
 @dataclass(frozen=True)
-class Axis:
+class SharedIndex:
     """Where an index stands in each operand, or None where one lacks it, and in each result."""
 
     operands: tuple[int | None, ...]
@@ -57,17 +57,17 @@ class SliceForm(Operator):
 Shapes = Sequence[Sequence[int]]
 
 
-def parse_axes(text: str) -> tuple[Axis, ...]:
+def parse_axes(text: str) -> tuple[SharedIndex, ...]:
     """Axes as printed, separated by semicolons. Raises ValueError."""
     return tuple(_axis(part) for part in text.split(";")[: MOST_AXES + 1])
 
 
-def _axis(text: str) -> Axis:
+def _axis(text: str) -> SharedIndex:
     operands, arrow, results = text.partition("->")
     try:
         if arrow:
             dims = tuple(None if d.strip() == "-" else _dim(d) for d in operands.split(","))
-            return Axis(dims, tuple(_dim(dim) for dim in results.split(",")))
+            return SharedIndex(dims, tuple(_dim(dim) for dim in results.split(",")))
     except ValueError:
         pass
     raise ValueError(f"expected dimensions as in '0, - -> 0', got {text.strip()[:40]!r}")
@@ -79,18 +79,20 @@ def _dim(text: str) -> int:
     return int(text)
 
 
-def sliced_equation(reads: Shapes, writes: Shapes, axes: Sequence[Axis]) -> str:
+def sliced_equation(reads: Shapes, writes: Shapes, axes: Sequence[SharedIndex]) -> str:
     """The equation of one function of tensors of these shapes; the sizes of axes may be others."""
     return _equation(_named(reads, writes, axes, stated=True))
 
 
-def form_of(reads: Shapes, writes: Shapes, axes: Sequence[Axis]) -> SliceForm:
+def form_of(reads: Shapes, writes: Shapes, axes: Sequence[SharedIndex]) -> SliceForm:
     """The form of a function of tensors of these shapes."""
     return _form(tuple(map(len, reads)), tuple(map(len, writes)), tuple(axes))
 
 
 @lru_cache(maxsize=4096)
-def _form(reads: tuple[int, ...], writes: tuple[int, ...], axes: tuple[Axis, ...]) -> SliceForm:
+def _form(
+    reads: tuple[int, ...], writes: tuple[int, ...], axes: tuple[SharedIndex, ...]
+) -> SliceForm:
     operands, results = ([(0,) * rank for rank in ranks] for ranks in (reads, writes))
     named = _named(operands, results, axes, stated=False)
     sizes = tuple(dim.size for result in named.results for dim in result if not dim.is_axis)
@@ -117,7 +119,7 @@ class _Named:
     results: tuple[tuple[_Dim, ...], ...]
 
 
-def _named(reads: Shapes, writes: Shapes, axes: Sequence[Axis], *, stated: bool) -> _Named:
+def _named(reads: Shapes, writes: Shapes, axes: Sequence[SharedIndex], *, stated: bool) -> _Named:
     """``stated``: with the sizes of all that is no axis; else those of results are attributes."""
 
     def dims(kind: str, tensor: int, shape: Sequence[int], places: list[int | None]) -> list[_Dim]:
@@ -160,7 +162,7 @@ def _taken(value: str, indices: Sequence[str], own: Iterator[int]) -> str:
     return value
 
 
-def _form_name(reads: Sequence[int], writes: Sequence[int], axes: Sequence[Axis]) -> str:
+def _form_name(reads: Sequence[int], writes: Sequence[int], axes: Sequence[SharedIndex]) -> str:
     """A name that says all: ``batched_01s_s_to_01s`` has two axes and a shared second operand."""
     operands = (_pattern(r, [a.operands[i] for a in axes]) for i, r in enumerate(reads))
     results = (_pattern(r, [a.results[i] for a in axes]) for i, r in enumerate(writes))

@@ -51,7 +51,7 @@ def chain(fan_in: int, *steps: ConvolutionSpec) -> nn.Sequential:
     return nn.Sequential(*(Convolution(w, step) for w, step in zip(widths, steps, strict=False)))
 
 
-class Fork(nn.Module):
+class ConvolutionFork(nn.Module):
     """Two convolutions of the same input, 1x3 and 3x1, side by side."""
 
     def __init__(self, fan_in: int, fan_out: int) -> None:
@@ -164,9 +164,10 @@ def _coarse(fan_in: int, d: int) -> Mixed:
     """On 8x8."""
     return Mixed(
         chain(fan_in, (320 // d, 1, 1, 0)),
-        nn.Sequential(*chain(fan_in, (384 // d, 1, 1, 0)), Fork(384 // d, 384 // d)),
+        nn.Sequential(*chain(fan_in, (384 // d, 1, 1, 0)), ConvolutionFork(384 // d, 384 // d)),
         nn.Sequential(
-            *chain(fan_in, (448 // d, 1, 1, 0), (384 // d, 3, 1, 1)), Fork(384 // d, 384 // d)
+            *chain(fan_in, (448 // d, 1, 1, 0), (384 // d, 3, 1, 1)),
+            ConvolutionFork(384 // d, 384 // d),
         ),
         nn.Sequential(AveragePool(), *chain(fan_in, (192 // d, 1, 1, 0))),
     )

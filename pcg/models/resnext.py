@@ -30,7 +30,7 @@ SIZES = {
 }
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """1x1, grouped 3x3 and 1x1 convolutions around a shortcut, which is a 1x1 convolution where the
     shape changes."""
 
@@ -61,14 +61,14 @@ class ResNext(nn.Module):
         self.stem = nn.Conv2d(3, size.stem, 7, 2, 3, bias=False)
         self.stem_norm = nn.BatchNorm2d(size.stem)
         self.stem_pool = nn.MaxPool2d(3, 2, 1)
-        blocks: list[Block] = []
+        blocks: list[ResidualBlock] = []
         channels = size.stem
         for stage, depth in enumerate(size.depths):
             inner = size.cardinality * size.group_width * 2**stage
             fan_out = EXPANSION * size.stem * 2**stage
             for i in range(depth):
                 stride = 2 if stage and not i else 1
-                blocks.append(Block(channels, inner, fan_out, size.cardinality, stride))
+                blocks.append(ResidualBlock(channels, inner, fan_out, size.cardinality, stride))
                 channels = fan_out
         self.blocks = nn.Sequential(*blocks)
         self.pool = nn.AdaptiveAvgPool2d(1)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from pcg.types.task import Task
+    from pcg.types.task import KernelTask
 
 matmul = Operator(
     "matmul",
@@ -67,7 +67,7 @@ def with_epilogue() -> Callable[[Tensor, Tensor], Tensor]:
     return MatmulRelu.apply
 
 
-def _matmul_relu(task: Task, x: Tensor, w: Tensor) -> Tensor:
+def _matmul_relu(task: KernelTask, x: Tensor, w: Tensor) -> Tensor:
     # Autocast chooses the number format of the product, but not of the one kernel.
     if x.is_cuda and not torch.is_autocast_enabled("cuda"):
         return with_epilogue()(x, w)

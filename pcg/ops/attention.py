@@ -13,7 +13,7 @@ from pcg.types.operator import Operator
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pcg.types.task import Task
+    from pcg.types.task import KernelTask
 
 _OPERANDS = "q[b..., i, d], k[b..., j, d], v[b..., j, e]"
 _SCORE = "(sum d: q[b..., i, d] * k[b..., j, d]) * rsqrt(|d|)"
@@ -23,11 +23,13 @@ _OUT = (
 )
 
 
-def _attention(task: Task, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+def _attention(
+    task: KernelTask, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None
+) -> Tensor:
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask)
 
 
-def _causal_attention(task: Task, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _causal_attention(task: KernelTask, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Rows are global: those of this task may begin in the middle."""
     rows = torch.arange(q.shape[-2], device=q.device) + task.start("i")
     columns = torch.arange(k.shape[-2], device=q.device)

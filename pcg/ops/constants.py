@@ -10,7 +10,7 @@ from pcg.types.operator import Operator
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pcg.types.task import Task
+    from pcg.types.task import KernelTask
 
 ones1 = Operator("ones1", "out[i < size0] = 1", sizes=("size0",))
 
@@ -27,7 +27,7 @@ ones4 = Operator(
 )
 
 
-def _eye(task: Task) -> Tensor:
+def _eye(task: KernelTask) -> Tensor:
     return torch.eye(task.attributes["size"])
 
 
@@ -39,7 +39,7 @@ identity_matrix = Operator(
 )
 
 
-def _lower_triangle(task: Task) -> Tensor:
+def _lower_triangle(task: KernelTask) -> Tensor:
     return torch.ones(task.attributes["rows"], task.attributes["columns"]).tril()
 
 
@@ -52,7 +52,7 @@ lower_triangle = Operator(
 )
 
 
-def _count(task: Task) -> Tensor:
+def _count(task: KernelTask) -> Tensor:
     return torch.arange(task.attributes["size"], dtype=torch.get_default_dtype())
 
 

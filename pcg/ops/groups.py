@@ -14,7 +14,7 @@ from pcg.types.operator import Operator
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pcg.types.task import Task
+    from pcg.types.task import KernelTask
 
 # The size of a group, r, stands in no operand; the ``let`` is there to state it.
 repeat_each = Operator(
@@ -37,7 +37,7 @@ sum_groups = Operator(
 """The sums of ``times`` elements in a row."""
 
 
-def _sliced_linear(task: Task, x: Tensor, w: Tensor) -> Tensor:
+def _sliced_linear(task: KernelTask, x: Tensor, w: Tensor) -> Tensor:
     p, q, r = x.shape[0], w.shape[0], task.length("r")
     samples, outputs, channels = x.shape[1], w.shape[1], x.shape[2] // r
     slices_x = x.reshape(p, q, samples // q, r, channels)

@@ -11,7 +11,7 @@ from pcg.types.operator import Operator
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pcg.types.task import Task
+    from pcg.types.task import KernelTask
 
 softmax = Operator(
     "softmax",
@@ -33,7 +33,7 @@ layer_norm = Operator(
 )
 
 
-def _embedding_kernel(task: Task, ids: Tensor, table: Tensor) -> Tensor:
+def _embedding_kernel(task: KernelTask, ids: Tensor, table: Tensor) -> Tensor:
     """Look up the rows that this task holds; the others are another task's partial sum."""
     rows, held = held_rows(task, ids, table.shape[0])
     out = torch.nn.functional.embedding(rows, table)

@@ -15,7 +15,7 @@ from pcg.types.operator import Operator
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pcg.types.task import Task
+    from pcg.types.task import KernelTask
 
 
 def cut_out(x: Tensor, axis: int, start: int, size: int, outside: float = 0.0) -> Tensor:
@@ -119,7 +119,7 @@ expand_as = Operator(
 """Repeated along one axis, as the mean of a row is for all of its elements."""
 
 
-def _expand_vector(task: Task, like: Tensor, x: Tensor) -> Tensor:
+def _expand_vector(task: KernelTask, like: Tensor, x: Tensor) -> Tensor:
     after = like.dim() - 1 - task.attributes["axis"]
     return x.reshape(-1, *[1] * after).expand_as(like)
 

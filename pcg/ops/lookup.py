@@ -13,10 +13,10 @@ from pcg.types.operator import Operator
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pcg.types.task import Task
+    from pcg.types.task import KernelTask
 
 
-def held_rows(task: Task, ids: Tensor, held: int) -> tuple[Tensor, Tensor]:
+def held_rows(task: KernelTask, ids: Tensor, held: int) -> tuple[Tensor, Tensor]:
     """Where in this task's block of ``held`` rows each id lies, and whether it lies there.
 
     The rows of the others are another task's partial sum; their place is given as 0.
@@ -26,7 +26,7 @@ def held_rows(task: Task, ids: Tensor, held: int) -> tuple[Tensor, Tensor]:
     return torch.where(inside, rows, 0), inside
 
 
-def _gather(task: Task, x: Tensor, ids: Tensor) -> Tensor:
+def _gather(task: KernelTask, x: Tensor, ids: Tensor) -> Tensor:
     rows, inside = held_rows(task, ids, x.shape[-1])
     return torch.where(inside, x.gather(-1, rows), 0.0)
 
@@ -39,7 +39,7 @@ gather = Operator(
 )
 
 
-def _embedding_bag(task: Task, ids: Tensor, table: Tensor) -> Tensor:
+def _embedding_bag(task: KernelTask, ids: Tensor, table: Tensor) -> Tensor:
     rows, inside = held_rows(task, ids, table.shape[0])
     bags = torch.nn.functional.embedding_bag(
         rows.flatten(0, -2) if rows.dim() > 1 else rows.unsqueeze(0),
@@ -58,7 +58,7 @@ embedding_bag = Operator(
 )
 
 
-def _one_hot(task: Task, ids: Tensor) -> Tensor:
+def _one_hot(task: KernelTask, ids: Tensor) -> Tensor:
     classes = torch.arange(task.attributes["classes"], device=ids.device)
     return (ids.unsqueeze(-1) == classes).to(ids.dtype)
 

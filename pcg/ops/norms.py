@@ -10,7 +10,7 @@ from pcg.types.operator import Operator
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pcg.types.task import Task
+    from pcg.types.task import KernelTask
 
 
 def _batch_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
@@ -48,7 +48,7 @@ batch_norm = Operator(
 )
 
 
-def _ghost_batch_norm(task: Task, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def _ghost_batch_norm(task: KernelTask, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     eps = task.attributes["eps"]
     return norm_groups_with(x, weight, bias, None, None, task.length("g"), eps)
 

@@ -10,7 +10,7 @@ from pcg.types.operator import Operator
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pcg.types.task import Task
+    from pcg.types.task import KernelTask
 
 sum_axis = Operator(
     "sum_axis",
@@ -38,7 +38,7 @@ log_softmax = Operator(
 )
 
 
-def _cross_entropy(task: Task, logits: Tensor, target: Tensor) -> Tensor:
+def _cross_entropy(task: KernelTask, logits: Tensor, target: Tensor) -> Tensor:
     """This task's part of the mean over all rows."""
     entropy = torch.nn.functional.cross_entropy(logits, target.long(), reduction="sum")
     return entropy / task.sizes["n"]

@@ -22,7 +22,7 @@ from pcg.types.operator import Operator
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pcg.types.task import Task
+    from pcg.types.task import KernelTask
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class _Along(NamedTuple):
     extent: int
 
 
-def _along(task: Task, kernel: tuple[int, int]) -> Iterator[_Along]:
+def _along(task: KernelTask, kernel: tuple[int, int]) -> Iterator[_Along]:
     given = task.attributes
     for axis, index, stride, dilation, padding, size in zip(
         (-2, -1), _INDICES, _STRIDES, _DILATIONS, _PADDING, kernel, strict=True
@@ -108,14 +108,14 @@ def _along(task: Task, kernel: tuple[int, int]) -> Iterator[_Along]:
         yield _Along(axis, start, task.length(index), given[stride], extent)
 
 
-def _read(task: Task, x: Tensor, kernel: tuple[int, int], outside: float = 0.0) -> Tensor:
+def _read(task: KernelTask, x: Tensor, kernel: tuple[int, int], outside: float = 0.0) -> Tensor:
     """The rows and columns from the first to the last that some window reads."""
     for axis, start, windows, stride, extent in _along(task, kernel):
         x = cut_out(x, axis, start, (windows - 1) * stride + extent, outside)
     return x
 
 
-def _even_padding(task: Task, x: Tensor, kernel: tuple[int, int]) -> tuple[int, int] | None:
+def _even_padding(task: KernelTask, x: Tensor, kernel: tuple[int, int]) -> tuple[int, int] | None:
     """The padding, as much before as after, with which torch reads just the task's windows; None
     where none does. It saves a copy of the operand."""
     rows, columns = _along(task, kernel)
@@ -126,11 +126,11 @@ def _even_padding(task: Task, x: Tensor, kernel: tuple[int, int]) -> tuple[int, 
     return -rows.start, -columns.start
 
 
-def _pair(task: Task, names: tuple[str, str]) -> tuple[int, int]:
+def _pair(task: KernelTask, names: tuple[str, str]) -> tuple[int, int]:
     return task.attributes[names[0]], task.attributes[names[1]]
 
 
-def _convolve(task: Task, x: Tensor, k: Tensor, groups: int) -> Tensor:
+def _convolve(task: KernelTask, x: Tensor, k: Tensor, groups: int) -> Tensor:
     kernel = (k.shape[2], k.shape[3])
     padding = _even_padding(task, x, kernel)
     return torch.nn.functional.conv2d(
@@ -178,21 +178,21 @@ _POOLED = f"x[n, c, {_POOLED_ROW}, {_POOLED_COLUMN}]"
 _INSIDE = f"0 <= {_POOLED_ROW} < |i| and 0 <= {_POOLED_COLUMN} < |j|"
 
 
-def _average(task: Task, x: Tensor) -> Tensor:
+def _average(task: KernelTask, x: Tensor) -> Tensor:
     kernel, strides = _pair(task, _KERNEL), _pair(task, _STRIDES)
     padding = _pool_padding(task, x)
     read = _read(task, x, kernel) if padding is None else x
     return torch.nn.functional.avg_pool2d(read, kernel, strides, padding or 0)
 
 
-def _greatest(task: Task, x: Tensor) -> Tensor:
+def _greatest(task: KernelTask, x: Tensor) -> Tensor:
     kernel, strides = _pair(task, _KERNEL), _pair(task, _STRIDES)
     padding = _pool_padding(task, x)
     read = _read(task, x, kernel, float("-inf")) if padding is None else x
     return torch.nn.functional.max_pool2d(read, kernel, strides, padding or 0)
 
 
-def _pool_padding(task: Task, x: Tensor) -> tuple[int, int] | None:
+def _pool_padding(task: KernelTask, x: Tensor) -> tuple[int, int] | None:
     """``_even_padding``, which for a pool torch allows up to half of the kernel."""
     kernel = _pair(task, _KERNEL)
     even = _even_padding(task, x, kernel)
@@ -201,7 +201,7 @@ def _pool_padding(task: Task, x: Tensor) -> tuple[int, int] | None:
     return even
 
 
-def _average_inside(task: Task, x: Tensor) -> Tensor:
+def _average_inside(task: KernelTask, x: Tensor) -> Tensor:
     ones = torch.ones_like(x[:1, :1])
     return _average(task, x) / _average(task, ones)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pcg.graph.graph import Node
-from pcg.placement.schedule import Compute, Load, Schedule, Slot, Step
+from pcg.placement.schedule import Compute, LeafAtHome, Schedule, Slot, Step
 from pcg.readings.saved import differentiated
 from pcg.readings.work import needing_gradients
 
@@ -49,7 +49,7 @@ def gradients(schedule: Schedule) -> Gradients:
     for number in range(len(schedule.steps) - 1, -1, -1):
         step = schedule.steps[number]
         needs: frozenset[int] | None = None
-        if isinstance(step, Load):
+        if isinstance(step, LeafAtHome):
             if step.slot in live and step.slot.value.node.is_weight:
                 weights.append(step.slot.value.node)
         elif _node(step) in wanted and not live.isdisjoint(step.results):

@@ -30,7 +30,7 @@ from pcg.placement.view import MachineView
 from pcg.types.halo import typing_of
 from pcg.types.infer import carriers_of, index_sizes
 from pcg.types.local import LocalTyping
-from pcg.types.task import Task
+from pcg.types.task import KernelTask
 from pcg.types.tensor import ParallelTensor
 
 _KEPT = 65536
@@ -240,7 +240,7 @@ def operand_layout(node: Node, operand: int, view: MachineView) -> Layout:
     return Layout(tensor, tuple(placed))
 
 
-def tasks(node: Node, view: MachineView) -> Iterator[tuple[int, Task]]:
+def tasks(node: Node, view: MachineView) -> Iterator[tuple[int, KernelTask]]:
     """Every device of a compute operator with the task that it runs."""
     call = node.operator_call
     types = [value.type for value in node.inputs]
@@ -251,7 +251,7 @@ def tasks(node: Node, view: MachineView) -> Iterator[tuple[int, Task]]:
         for (name, degree), digit in zip(axes, task, strict=False):
             length = sizes[name] // degree
             ranges[name] = (digit * length, (digit + 1) * length)
-        yield view.device(task), Task(call.values, sizes, ranges)
+        yield view.device(task), KernelTask(call.values, sizes, ranges)
 
 
 def _pieces_shape(tensor: ParallelTensor) -> tuple[int, ...]:

@@ -36,7 +36,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Load:
+class LeafAtHome:
     """A leaf at home: inputs come from the data, weights stay from step to step."""
 
     slot: Slot
@@ -80,7 +80,7 @@ class Compute:
     results: tuple[Slot, ...]
 
 
-Step = Load | Reshard | Compute
+Step = LeafAtHome | Reshard | Compute
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,12 +179,12 @@ class Scheduler:
             slot = Slot(source, layout)
             if slot not in self._made:
                 self._made[slot] = slot
-                self._steps.append(Load(slot))
+                self._steps.append(LeafAtHome(slot))
             return layout
         if node not in self._homes:
             # A weight is stored once: its halos are fetched, and their gradients brought back.
             self._homes[node] = home(source, chain, wanted).without_halos
-            self._steps.append(Load(Slot(source, self._homes[node])))
+            self._steps.append(LeafAtHome(Slot(source, self._homes[node])))
         return self._homes[node]
 
 
@@ -198,7 +198,7 @@ def schedule(graph: Graph, views: Mapping[Node, MachineView]) -> Schedule:
 
 __all__ = [
     "Compute",
-    "Load",
+    "LeafAtHome",
     "Piece",
     "Reshard",
     "Schedule",

@@ -29,8 +29,8 @@ from pcg.plan.schema import (
     MachineFile,
     ModelFile,
     PlanFile,
-    RuleFile,
     StepFile,
+    StepRule,
     ViewFile,
 )
 from pcg.plan.statistics import RunningFile, groups_of, problems
@@ -154,8 +154,8 @@ def altered_parts(content: PlanFile) -> tuple[str, ...]:
     )
 
 
-def _rule_file(applied: AppliedRule) -> RuleFile:
-    return RuleFile(
+def _rule_file(applied: AppliedRule) -> StepRule:
+    return StepRule(
         rule=applied.rule,
         axes=applied.axes,
         operators=applied.operators,

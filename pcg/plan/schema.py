@@ -47,7 +47,7 @@ Symbol = Whole | float
 """The value of a rule's symbol: a degree or size, or a real attribute."""
 
 
-class RuleFile(FileModel):
+class StepRule(FileModel):
     """A rule of the library in the form in which steps apply it."""
 
     rule: Name
@@ -76,7 +76,7 @@ class StepFile(FileModel):
 class DecisionsFile(FileModel):
     graph: Lines
     views: dict[Name, ViewFile]
-    rules: dict[Name, RuleFile]
+    rules: dict[Name, StepRule]
     derivation: tuple[StepFile, ...] = Field(strict=False)
     optimizer: Optimizer = "sgd"
     recompute: tuple[Name, ...] = Field(strict=False, default=())

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from math import prod
 
-from pcg.graph.independence import Given, Slot
+from pcg.graph.independence import CallFormats, OperandSlot
 from pcg.graph.opaque import Batched, TorchFunction
 from pcg.graph.torch_calls import parse_call
 from pcg.types.operator import Operator
 
 
-def _convolution(given: Given) -> int:
+def _convolution(given: CallFormats) -> int:
     """Each element of the result, or of what is convolved the other way, meets all weights of its
     channel."""
     turned = given.values.get("transposed")
@@ -26,23 +26,25 @@ def _convolution(given: Given) -> int:
     return prod(shape) * prod(weight[1:])
 
 
-def _transposed(given: Given) -> int:
+def _transposed(given: CallFormats) -> int:
     return prod(given.shape("input")) * prod(given.shape("weight")[1:])
 
 
-def _attention(given: Given) -> int:
+def _attention(given: CallFormats) -> int:
     """Each query meets all keys, and then all values."""
     query, key, value = (given.shape(name) for name in ("query", "key", "value"))
     return prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
 
 
-def _recurrent(given: Given) -> int:
+def _recurrent(given: CallFormats) -> int:
     """Each element of each sequence meets all matrices."""
-    matrices = (given.reads[p.number].shape for p in given.values["params"] if isinstance(p, Slot))
+    matrices = (
+        given.reads[p.number].shape for p in given.values["params"] if isinstance(p, OperandSlot)
+    )
     return prod(given.shape("input")[:-1]) * sum(prod(m) for m in matrices if len(m) == 2)
 
 
-PRODUCTS: Mapping[str, Callable[[Given], int]] = {
+PRODUCTS: Mapping[str, Callable[[CallFormats], int]] = {
     **dict.fromkeys(("convolution", "conv1d", "conv2d", "conv3d"), _convolution),
     **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _transposed),
     "scaled_dot_product_attention": _attention,
@@ -76,5 +78,5 @@ def _of_whole(operator: TorchFunction) -> int:
     count = PRODUCTS.get(call.name) or PRODUCTS.get(f"{call.name}.{call.overload}")
     if count is None:
         return 0
-    values = call.bound([Slot(number) for number in range(len(operator.reads))])
-    return count(Given(values, operator.reads, operator.writes))
+    values = call.bound([OperandSlot(number) for number in range(len(operator.reads))])
+    return count(CallFormats(values, operator.reads, operator.writes))

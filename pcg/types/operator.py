@@ -22,7 +22,7 @@ from pcg.language.poly import Poly
 from pcg.language.template import Declared, EquationError, Template, parse_template
 from pcg.types import local
 from pcg.types.parallel_operators import PARALLEL
-from pcg.types.task import Task
+from pcg.types.task import KernelTask
 
 Attribute = int | float | Poly
 """The value of an attribute; a polynomial where a rule leaves it symbolic."""
@@ -30,13 +30,13 @@ Attribute = int | float | Poly
 Attributes = tuple[tuple[str, Attribute], ...]
 
 Kernel = (
-    Callable[[Task], Any]
-    | Callable[[Task, Any], Any]
-    | Callable[[Task, Any, Any], Any]
-    | Callable[[Task, Any, Any, Any], Any]
+    Callable[[KernelTask], Any]
+    | Callable[[KernelTask, Any], Any]
+    | Callable[[KernelTask, Any, Any], Any]
+    | Callable[[KernelTask, Any, Any, Any], Any]
     | Callable[..., Any]
 )
-"""A torch function of a ``Task`` and the local blocks of the operands."""
+"""A torch function of a ``KernelTask`` and the local blocks of the operands."""
 
 
 @dataclass(frozen=True)

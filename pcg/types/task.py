@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Task:
+class KernelTask:
     """What a kernel may ask about its task; indices and sizes are named as in the equation."""
 
     attributes: Mapping[str, Any]

@@ -16,7 +16,7 @@ from runtime.world.rendezvous import identity
 
 
 @dataclass(frozen=True)
-class Begun:
+class TakenFolder:
     """A folder that a run has taken. ``goes_on``: whether from the checkpoints there; ``lock``: on
     rank 0."""
 
@@ -26,7 +26,7 @@ class Begun:
     lock: Lock | None
 
 
-def begin(world: World, folder: Path, *, resume: bool) -> Begun:
+def begin(world: World, folder: Path, *, resume: bool) -> TakenFolder:
     """Take a folder for this run, which goes on from the checkpoints there because it is asked to
     (``resume``), or because an earlier start of it wrote them. What killed runs left half written
     goes. All ranks call together, and rank 0 decides.
@@ -34,7 +34,7 @@ def begin(world: World, folder: Path, *, resume: bool) -> Begun:
     Raises AgreedError where others' checkpoints are there, or none can be written, and FolderTaken
     where another run writes there.
     """
-    begun: Begun | None = None
+    begun: TakenFolder | None = None
     problem: tuple[str, bool] | None = None
     if world.rank == 0:
         try:
@@ -45,10 +45,10 @@ def begin(world: World, folder: Path, *, resume: bool) -> Begun:
     (run, goes_on), refused = world.gather((shared, problem))[0]
     if refused is not None:
         raise (TryAgain if refused[1] else AgreedError)(str(folder), refused[0])
-    return begun or Begun(run, goes_on, None)
+    return begun or TakenFolder(run, goes_on, None)
 
 
-def _taken(folder: Path, resume: bool) -> Begun:
+def _taken(folder: Path, resume: bool) -> TakenFolder:
     """A folder taken, and cleared of what other runs left half written."""
     run = identity()
     try:
@@ -70,4 +70,4 @@ def _taken(folder: Path, resume: bool) -> Begun:
         held.release()
         problem = "has checkpoints already, expected --resume or another folder"
         raise AgreedError(str(folder), problem)
-    return Begun(run, goes_on, held)
+    return TakenFolder(run, goes_on, held)

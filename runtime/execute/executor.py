@@ -36,7 +36,7 @@ class StepResult:
 
 
 @dataclass(frozen=True)
-class Begun:
+class PendingBatch:
     """A batch that went forward, to be taken back once: ``loss`` is this rank's part. A pipeline,
     which takes slices back meanwhile, has the gradients of a loss that counts once already."""
 
@@ -149,7 +149,7 @@ class Executor:
         return StepResult(total, perf_counter() - begins[0])
 
     @torch.no_grad()
-    def forward(self, number: int, form: Precision, *, trains: bool) -> Begun:
+    def forward(self, number: int, form: Precision, *, trains: bool) -> PendingBatch:
         """The first half of a step that others control: batch ``number``, in the precision
         ``form``. ``trains``: whether ``backward`` may follow. Not for delayed weights."""
         (own,) = self._versions
@@ -159,19 +159,19 @@ class Executor:
             self._updates = True
             parts: list[Tensor | None] = []
             self._passes.run(number, shared, Told(_nothing, parts.append, self._done))
-            begun = Begun(parts[0], form, gradients=self._sync.finish())
+            begun = PendingBatch(parts[0], form, gradients=self._sync.finish())
         else:
             if not trains:
                 # Nothing is kept for a way back.
                 shared = replace(shared, program=replace(self.program, active=frozenset()))
             frame, loss = self._passes.forward(number, shared)
-            begun = Begun(loss, form, frame if trains else None)
+            begun = PendingBatch(loss, form, frame if trains else None)
         self._world.settle()
         return begun
 
     @torch.no_grad()
     def backward(
-        self, begun: Begun, scale: Tensor, *, exchanges: bool = True
+        self, begun: PendingBatch, scale: Tensor, *, exchanges: bool = True
     ) -> Mapping[str, Tensor]:
         """The second half: the complete gradients of the loss times ``scale``, by register. Without
         ``exchanges`` they stay here, to be added to those of a later batch; but those of a pipeline

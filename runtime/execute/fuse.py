@@ -17,11 +17,11 @@ from torch.nn.functional import linear as torch_linear
 from pcg.ops.algebra import add, matmul
 from pcg.ops.layout import expand_vector
 from pcg.types.operator import Operator
-from pcg.types.task import Task
+from pcg.types.task import KernelTask
 from runtime.program.program import Local, Run, sources
 
 
-def _linear(task: Task, x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+def _linear(task: KernelTask, x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     return torch_linear(x, w.t(), b)
 
 

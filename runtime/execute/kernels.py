@@ -16,7 +16,7 @@ from pcg.readings.evaluate import Block, evaluate_output
 from pcg.readings.ring import IndexArray
 from pcg.types.infer import index_sizes
 from pcg.types.operator import Attribute, Call
-from pcg.types.task import Task
+from pcg.types.task import KernelTask
 from pcg.types.tensor import ParallelTensor
 from runtime.execute.pointwise import pointwise
 
@@ -89,7 +89,7 @@ BlockFunction = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 """The output blocks of a task from its operands' blocks."""
 
 
-def prepare(call: Call, task: Task, starts: Sequence[tuple[int, ...]]) -> BlockFunction:
+def prepare(call: Call, task: KernelTask, starts: Sequence[tuple[int, ...]]) -> BlockFunction:
     """What runs a task on its operands' blocks, which begin at ``starts``: the operator's kernel,
     or its equation, read as torch functions of whole blocks where it is element by element."""
     kernel = call.operator.kernel
@@ -108,14 +108,14 @@ def prepare(call: Call, task: Task, starts: Sequence[tuple[int, ...]]) -> BlockF
 
 
 def run_task(
-    call: Call, task: Task, blocks: Sequence[Tensor], starts: Sequence[tuple[int, ...]]
+    call: Call, task: KernelTask, blocks: Sequence[Tensor], starts: Sequence[tuple[int, ...]]
 ) -> tuple[Tensor, ...]:
     """The output blocks of a task from its operands' blocks, which begin at ``starts``."""
     return prepare(call, task, starts)(blocks)
 
 
 def run_equation(
-    call: Call, task: Task, blocks: Sequence[Tensor], starts: Sequence[tuple[int, ...]]
+    call: Call, task: KernelTask, blocks: Sequence[Tensor], starts: Sequence[tuple[int, ...]]
 ) -> tuple[Tensor, ...]:
     """The output blocks of a task by the operator's equation alone. The first block sets dtype and
     device; a constant, which has no block, takes torch's default."""
@@ -131,9 +131,9 @@ def run_equation(
     )
 
 
-def whole_task(call: Call, shapes: Sequence[tuple[int, ...]]) -> Task:
+def whole_task(call: Call, shapes: Sequence[tuple[int, ...]]) -> KernelTask:
     """The one task of an operator that is not cut, on operands of these shapes."""
-    return Task(call.values, index_sizes(call, [ParallelTensor.whole(s) for s in shapes]), {})
+    return KernelTask(call.values, index_sizes(call, [ParallelTensor.whole(s) for s in shapes]), {})
 
 
 def run_whole(call: Call, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -31,7 +31,7 @@ class NotFinite(AgreedError):
 
 
 @dataclass(frozen=True)
-class Options:
+class TrainingOptions:
     """How to train. ``seed`` fixes weights and data; ``check`` compares with one process."""
 
     steps: int = 5

@@ -25,7 +25,7 @@ TARGET = "loss_target"
 
 
 @dataclass(frozen=True)
-class Call:
+class ModuleCall:
     """A call of a module, taken apart. ``arguments``: by parameter of ``forward``; ``targets``:
     what is for the loss alone, by name; ``tensors``: all tensors of both."""
 
@@ -62,7 +62,7 @@ class Face:
 
 def call_of(
     face: Face, args: Sequence[Any], kwargs: Mapping[str, Any], *, has_target: bool = False
-) -> Call:
+) -> ModuleCall:
     """A call of a module. ``has_target``: whether the last of ``args``, and what of ``kwargs``
     ``forward`` does not take, is for the loss. Raises InputError for arguments that do not fit."""
     signature = face.signature
@@ -76,7 +76,7 @@ def call_of(
     except TypeError as error:
         raise InputError("inputs", f"do not fit forward of {face.name}: {error}") from error
     arguments = dict(bound.arguments)
-    return Call(signature, arguments, targets, _tensors(signature, arguments, targets))
+    return ModuleCall(signature, arguments, targets, _tensors(signature, arguments, targets))
 
 
 def _bound(signature: inspect.Signature, arguments: Mapping[str, Any]) -> inspect.BoundArguments:

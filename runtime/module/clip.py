@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from pcg.errors import InputError
-from runtime.module.engine import Engine
+from runtime.module.engine import RankEngine
 from runtime.module.gradient import norm_of_ranks
 
 
 @torch.no_grad()
 def clip(
-    engine: Engine,
+    engine: RankEngine,
     gradients: Sequence[tuple[str, Tensor]],
     most: float,
     kind: float,

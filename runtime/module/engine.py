@@ -13,7 +13,7 @@ from pcg.placement.region import as_slices
 from pcg.plan.naming import DRAWN, NamingFile
 from pcg.plan.plan import Plan
 from pcg.plan.text import print_graph
-from runtime.execute.executor import Begun, Executor
+from runtime.execute.executor import Executor, PendingBatch
 from runtime.execute.precision import Precision, PrecisionName, precision
 from runtime.inputs.seeded import LeafRegion, Synthetic
 from runtime.job.job import AgreedError
@@ -49,7 +49,7 @@ class Total:
             self.loss.copy_(self._sum.squeeze(0))
 
 
-class Engine:
+class RankEngine:
     """A plan on one rank. All ranks make one together and use it in the same order."""
 
     def __init__(
@@ -122,7 +122,7 @@ class Engine:
 
     def forward(
         self, inputs: Mapping[str, Tensor], *, trains: bool, keeps: bool
-    ) -> tuple[Begun, Total]:
+    ) -> tuple[PendingBatch, Total]:
         """Take a batch forward: what ``backward`` takes, and the loss. ``keeps``: whether running
         statistics take it in."""
         self.check_filled()
@@ -142,7 +142,7 @@ class Engine:
         loss = torch.zeros((), dtype=self.form.dtype, device=total.device)
         return begun, Total(loss, total, added)
 
-    def backward(self, begun: Begun, scale: Tensor, *, exchanges: bool) -> dict[str, Tensor]:
+    def backward(self, begun: PendingBatch, scale: Tensor, *, exchanges: bool) -> dict[str, Tensor]:
         """The gradients of this rank's pieces, by leaf."""
         by_register = self.executor.backward(begun, scale, exchanges=exchanges)
         if begun.form.needs_scale and exchanges:

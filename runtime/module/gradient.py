@@ -25,13 +25,13 @@ _plain = torch._C.DisableTorchFunctionSubclass  # pyright: ignore[reportPrivateU
 
 
 @dataclass(frozen=True)
-class Piece:
+class GradientPiece:
     """Whose a gradient is. ``counts``: whether this rank stands for all that hold its piece."""
 
     world: World
     counts: bool
 
-    def __deepcopy__(self, memo: object) -> Piece:
+    def __deepcopy__(self, memo: object) -> GradientPiece:
         """The same one: there is one world."""
         return self
 
@@ -97,10 +97,10 @@ class Pending(Tensor):
 class Gradient(Tensor):
     """The gradient of a shard. Its norm is that of the whole gradient."""
 
-    piece: Piece
+    piece: GradientPiece
 
     @classmethod
-    def of(cls, own: Tensor, piece: Piece) -> Gradient:
+    def of(cls, own: Tensor, piece: GradientPiece) -> Gradient:
         """The same memory."""
         made = own.as_subclass(cls)
         made.piece = piece

@@ -18,7 +18,7 @@ from torch.nn import Module, Parameter
 from torch.utils import _pytree as trees
 
 from pcg.errors import InputError
-from runtime.module.engine import Engine
+from runtime.module.engine import RankEngine
 from runtime.module.twin import twin, without_elements
 from runtime.module.whole import whole_tensors
 
@@ -27,7 +27,7 @@ class Itself:
     """A module whose weights are shards elsewhere. All ranks use it together."""
 
     def __init__(
-        self, model: Module, engine: Engine, shards: Callable[[], Sequence[Tensor]]
+        self, model: Module, engine: RankEngine, shards: Callable[[], Sequence[Tensor]]
     ) -> None:
         """``shards``: those of this rank, as they are now."""
         self._engine, self._shards = engine, shards

@@ -17,11 +17,11 @@ from torch.nn.modules.module import _IncompatibleKeys  # pyright: ignore[reportP
 from torch.optim import Optimizer
 
 from pcg.errors import InputError
-from runtime.execute.executor import Begun
+from runtime.execute.executor import PendingBatch
 from runtime.module.calls import TARGET, Face, call_of, matched
 from runtime.module.clip import clip
-from runtime.module.engine import Engine, Total
-from runtime.module.gradient import Gradient, Piece
+from runtime.module.engine import RankEngine, Total
+from runtime.module.gradient import Gradient, GradientPiece
 from runtime.module.itself import Itself
 from runtime.module.loss import Loss
 from runtime.module.resuming import Resuming
@@ -52,7 +52,7 @@ class _Own:
     """What a module keeps beside parameters. ``kept``: tensors of the module that are not trained,
     by name."""
 
-    engine: Engine
+    engine: RankEngine
     face: Face
     names: tuple[str, ...]
     """Of the module's state dict, in order."""
@@ -77,7 +77,7 @@ class ParallelModule(Module):
     def __init__(self, model: Module, lowering: Lowering, world: World, seed: int) -> None:
         super().__init__()
         tensors, names = tensors_of(model), tuple(model.state_dict(keep_vars=True))
-        engine = Engine(lowering, tensors, world, seed)
+        engine = RankEngine(lowering, tensors, world, seed)
         trained = {n for leaf in engine.leaves for n in engine.naming.parameter(leaf).in_module}
         running = {n for group in engine.executor.running.names.values() for n in group}
         kept = {n: tensors[n].detach() for n in names if n not in trained | running}
@@ -265,7 +265,7 @@ class ParallelModule(Module):
             parameter = made.setdefault(leaf, Parameter(shard))
             if is_first and engine.world.size > 1:
                 parameter.register_post_accumulate_grad_hook(
-                    _marking(Piece(engine.world, engine.counts(leaf)))
+                    _marking(GradientPiece(engine.world, engine.counts(leaf)))
                 )
             owner, last = self._owner(name), name.rpartition(".")[2]
             try:
@@ -313,7 +313,7 @@ class _Step(Function):
 
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, own: _Own, begun: Begun, total: Total, *shards: Tensor
+        ctx: Any, own: _Own, begun: PendingBatch, total: Total, *shards: Tensor
     ) -> Tensor:
         ctx.own, ctx.begun, ctx.total, ctx.syncs = own, begun, total, own.syncs
         return total.loss
@@ -322,7 +322,7 @@ class _Step(Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         own: _Own = ctx.own
-        begun: Begun | None = ctx.begun
+        begun: PendingBatch | None = ctx.begun
         if begun is None:
             raise InputError("backward", "a second time through one loss, expected forward again")
         ctx.begun = None
@@ -340,7 +340,7 @@ class _Step(Function):
         return None, None, None, *gradients
 
 
-def _marking(piece: Piece) -> Callable[[Tensor], None]:
+def _marking(piece: GradientPiece) -> Callable[[Tensor], None]:
     """Marks a parameter's gradient as that of a shard."""
 
     def mark(parameter: Tensor) -> None:

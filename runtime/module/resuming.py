@@ -22,7 +22,7 @@ from runtime.checkpoints.contents import TensorFile
 from runtime.checkpoints.shards import Shard, apart
 from runtime.job.job import AgreedError
 from runtime.job.recipe import Recipe
-from runtime.module.engine import Engine
+from runtime.module.engine import RankEngine
 
 MODEL, OPTIMIZER = "model.", "optimizer."
 
@@ -32,7 +32,7 @@ class Resuming:
     """What checkpoints of a module hold. ``shards``: this rank's parameters by leaf; ``kept``: the
     tensors of the module that are not trained, by name."""
 
-    engine: Engine
+    engine: RankEngine
     shards: Mapping[str, Parameter]
     kept: dict[str, Tensor]
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from pcg.plan.naming import ParameterFile
-from runtime.module.engine import Engine
+from runtime.module.engine import RankEngine
 
 
 @torch.no_grad()
-def whole_tensors(engine: Engine) -> dict[str, Tensor]:
+def whole_tensors(engine: RankEngine) -> dict[str, Tensor]:
     """All trained weights and running statistics on the CPU, under all of their names. All ranks
     call together."""
     found: dict[str, Tensor] = {}
@@ -37,7 +37,7 @@ def _own(tensor: Tensor, parameter: ParameterFile) -> Tensor:
 
 @torch.no_grad()
 def load_whole(
-    engine: Engine,
+    engine: RankEngine,
     names: Sequence[str],
     kept: dict[str, Tensor],
     state: Mapping[str, Any],
@@ -71,7 +71,7 @@ def load_whole(
     return missing
 
 
-def _shapes(engine: Engine, kept: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+def _shapes(engine: RankEngine, kept: Mapping[str, Tensor]) -> dict[str, torch.Size]:
     """Of all tensors of the module."""
     shapes = {name: tensor.shape for name, tensor in kept.items()}
     for leaf, whole in engine.shapes.items():

@@ -22,7 +22,7 @@ from runtime.program.program import (
     Exchange,
     Group,
     LocalCopy,
-    Part,
+    PieceRegion,
     ReduceScatter,
 )
 
@@ -122,15 +122,15 @@ def _exchanges(transfer: Transfer) -> Mapping[int, Exchange]:
 def by_rank(messages: Iterable[tuple[int, int, Region, Region]]) -> Mapping[int, Exchange]:
     """What each rank does with messages, as (sender, receiver, region of what the sender has,
     region of what the receiver wants). Both ends list theirs in the order given."""
-    sends: dict[int, list[Part]] = {}
-    receives: dict[int, list[Part]] = {}
+    sends: dict[int, list[PieceRegion]] = {}
+    receives: dict[int, list[PieceRegion]] = {}
     kept: dict[int, list[LocalCopy]] = {}
     for sender, receiver, given, place in messages:
         if sender == receiver:
             kept.setdefault(sender, []).append(LocalCopy(given, place))
             continue
-        sends.setdefault(sender, []).append(Part(receiver, given))
-        receives.setdefault(receiver, []).append(Part(sender, place))
+        sends.setdefault(sender, []).append(PieceRegion(receiver, given))
+        receives.setdefault(receiver, []).append(PieceRegion(sender, place))
     return {
         rank: Exchange(
             None,

@@ -22,7 +22,7 @@ from pcg.placement.transfer import transfer
 from pcg.plan.pipeline import turns
 from pcg.plan.plan import Plan
 from pcg.plan.text import node_names
-from pcg.types.task import Task
+from pcg.types.task import KernelTask
 from pcg.types.tensor import ParallelTensor
 from runtime.program.communication import collective, exchange, pattern
 from runtime.program.executable import check_devices, check_leaves, check_types, concrete
@@ -49,11 +49,11 @@ from runtime.program.slices import (
     tail_trains,
     with_loss_in_parts,
 )
-from runtime.program.watch import Lowered, Watch, running, watches
+from runtime.program.watch import Lowered, WatchedTensor, running, watches
 
 Instructions = tuple[Instruction, ...]
 
-_Placed = tuple[Task, tuple[tuple[int, ...], ...]]
+_Placed = tuple[KernelTask, tuple[tuple[int, ...], ...]]
 """A task, and where its operands start."""
 
 
@@ -175,13 +175,13 @@ class Lowering:
         return Slot(node.value(), self.schedule.homes[node])
 
     @cached_property
-    def _watches(self) -> Mapping[str, Watch]:
+    def _watches(self) -> Mapping[str, WatchedTensor]:
         return watches(self.plan, self.schedule)
 
     @cached_property
-    def _watched(self) -> Mapping[int, tuple[Watch, ...]]:
+    def _watched(self) -> Mapping[int, tuple[WatchedTensor, ...]]:
         """By step of the schedule, what statistics are taken of there."""
-        watched: dict[int, tuple[Watch, ...]] = {}
+        watched: dict[int, tuple[WatchedTensor, ...]] = {}
         for watch in dict.fromkeys(self._watches.values()):
             watched[watch.number] = (*watched.get(watch.number, ()), watch)
         return watched
@@ -297,7 +297,7 @@ class Lowering:
 
     def _lower(self, number: int, step: steps.Step, ranks: Sequence[int], part: int) -> Lowered:
         match step:
-            case steps.Load(slot):
+            case steps.LeafAtHome(slot):
                 name, leaf = self.register(slot), slot.value.node.leaf
                 regions = global_regions(slot.layout, part)
                 for rank in _holders(slot, ranks):

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from pcg.lazy import torch
 from pcg.ops.norms import batch_norm, ghost_batch_norm, norm_groups_with, norm_with
 from pcg.types.operator import Operator
-from pcg.types.task import Task
+from pcg.types.task import KernelTask
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def _normed(task: Task, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+def _normed(task: KernelTask, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
     wide = torch.promote_types(x.dtype, weight.dtype)
     mean, variance = (x.new_zeros(x.shape[1], dtype=wide) for _ in range(2))
     out = norm_with(x, weight, bias, mean, variance, task.attributes["eps"])
@@ -31,7 +31,9 @@ NORM = Operator(
 the latter is no number."""
 
 
-def _normed_in_groups(task: Task, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+def _normed_in_groups(
+    task: KernelTask, x: Tensor, weight: Tensor, bias: Tensor
+) -> tuple[Tensor, ...]:
     groups, channels = task.length("g"), x.shape[1]
     wide = torch.promote_types(x.dtype, weight.dtype)
     mean, variance = (x.new_zeros(groups * channels, dtype=wide) for _ in range(2))
@@ -51,7 +53,7 @@ GROUP_NORM = Operator(
 first group: to be run where that one is."""
 
 
-def _statistics(task: Task, x: Tensor) -> tuple[Tensor, ...]:
+def _statistics(task: KernelTask, x: Tensor) -> tuple[Tensor, ...]:
     x = x.detach()
     if x.dtype in (torch.bfloat16, torch.float16):
         x = x.float()

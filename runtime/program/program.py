@@ -21,7 +21,7 @@ from pcg.graph.graph import Leaf
 from pcg.placement.region import Region, region_text
 from pcg.plan.statistics import RunningFile
 from pcg.types.operator import Call
-from pcg.types.task import Task
+from pcg.types.task import KernelTask
 
 Group = tuple[int, ...]
 """The ranks that take part in a collective, ascending."""
@@ -119,7 +119,7 @@ class AllToAll:
 
 
 @dataclass(frozen=True)
-class Part:
+class PieceRegion:
     """A region of a piece, counted from the piece's first element, for or from another rank."""
 
     peer: int
@@ -143,8 +143,8 @@ class Exchange:
 
     source: str | None
     target: str | None
-    sends: tuple[Part, ...]
-    receives: tuple[Part, ...]
+    sends: tuple[PieceRegion, ...]
+    receives: tuple[PieceRegion, ...]
     kept: tuple[LocalCopy, ...]
     active: bool = False
     """Whether the target has a gradient, for the ranks that do not hold the target to know."""
@@ -175,7 +175,7 @@ class Run:
     """One task of an operator. ``starts``: the global index of each operand's first element."""
 
     call: Call
-    task: Task
+    task: KernelTask
     starts: tuple[tuple[int, ...], ...]
     operands: tuple[str, ...]
     results: tuple[str, ...]

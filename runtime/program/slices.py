@@ -19,9 +19,9 @@ from pcg.errors import InputError
 from pcg.graph.graph import Node, Value
 from pcg.placement.layout import Layout, Piece
 from pcg.placement.region import Region, intersection, within
-from pcg.placement.schedule import Compute, Load, Reshard, Schedule, Slot, Step
+from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot, Step
 from pcg.placement.transfer import Transfer, transfer
-from pcg.types.task import Task
+from pcg.types.task import KernelTask
 from pcg.types.tensor import ParallelTensor
 from runtime.program.communication import NOTHING, by_rank
 from runtime.program.program import Exchange
@@ -138,7 +138,7 @@ def global_regions(layout: Layout, number: int) -> Mapping[int, Region]:
     return {device: moved[part] for device, part in one_slice(layout).regions.items()}
 
 
-def sliced_task(node: Node, task: Task, number: int) -> Task:
+def sliced_task(node: Node, task: KernelTask, number: int) -> KernelTask:
     """A device's task on one slice: the cut index of the samples is cut again, in time first."""
     ranks = tuple(value.rank for value in node.inputs)
     for axis in node.operator_call.typing(ranks).axes:
@@ -193,7 +193,7 @@ def _check_sliced(step: Step, where: str) -> None:
         if len(cut) > 1:
             problem = f"{slot.layout.type} is cut in slices along {len(cut)} dimensions, expected 1"
             raise InputError(where, f"{slot.value.node.name}: {problem}")
-    if isinstance(step, Load) and step.slot.value.node.leaf.kind == "weight":
+    if isinstance(step, LeafAtHome) and step.slot.value.node.leaf.kind == "weight":
         problem = "a weight is stored in slices, expected pieces in space only"
         raise InputError(where, f"{step.slot.value.node.leaf.name}: {problem}")
     if isinstance(step, Reshard):

@@ -11,7 +11,7 @@ from pcg.placement.schedule import Compute, Schedule, Slot
 from pcg.plan.plan import Plan
 from pcg.plan.statistics import named_values
 from pcg.types.operator import Operator
-from pcg.types.task import Task
+from pcg.types.task import KernelTask
 from runtime.program.norms import FIRST_STATISTICS, GROUP_NORM, NORM, STATISTICS
 from runtime.program.program import Instruction, Run, Running, StatisticsPart
 
@@ -20,7 +20,7 @@ Lowered = Iterator[tuple[int, Instruction]]
 
 
 @dataclass(frozen=True)
-class Watch:
+class WatchedTensor:
     """A tensor of which statistics are taken, where it lies in step ``number`` of the schedule.
     ``is_normed``: whether the step is a batch norm of it, and not the one that makes it.
 
@@ -69,26 +69,30 @@ class Watch:
     def _statistics(self, rank: int, piece: StatisticsPart, name: str) -> Run:
         starts = (starts_of(self.slot.layout.regions[rank]),)
         call = STATISTICS() if self.groups == 1 else FIRST_STATISTICS(rows=self._rows(rank))
-        task = Task(call.values, {}, {})
+        task = KernelTask(call.values, {}, {})
         return Run(call, task, starts, (name,), piece.registers, position=self.number)
 
 
-def watches(plan: Plan, schedule: Schedule) -> Mapping[str, Watch]:
+def watches(plan: Plan, schedule: Schedule) -> Mapping[str, WatchedTensor]:
     """By what is normed in the model. Of a pipeline there are none."""
     if not plan.statistics or plan.pipeline is not None:
         return {}
     values, groups = named_values(plan.graph), plan.norm_groups
     norm = batch_norm if groups == 1 else ghost_batch_norm
-    normed: dict[object, Watch] = {}
-    made: dict[object, Watch] = {}
+    normed: dict[object, WatchedTensor] = {}
+    made: dict[object, WatchedTensor] = {}
     for number, step in enumerate(schedule.steps):
         if isinstance(step, Compute) and _is_norm(step, norm, groups):
             slot = step.operands[0]
-            normed.setdefault(slot.value, Watch(slot, number, is_normed=True, groups=groups))
+            normed.setdefault(
+                slot.value, WatchedTensor(slot, number, is_normed=True, groups=groups)
+            )
         for slot in step.results:
             if _is_plain(slot):
-                made.setdefault(slot.value, Watch(slot, number, is_normed=False, groups=groups))
-    watched: dict[str, Watch] = {}
+                made.setdefault(
+                    slot.value, WatchedTensor(slot, number, is_normed=False, groups=groups)
+                )
+    watched: dict[str, WatchedTensor] = {}
     for record in plan.statistics:
         value = None if record.at is None else values[record.at]
         if (watch := normed.get(value) or made.get(value)) is not None:
@@ -97,7 +101,7 @@ def watches(plan: Plan, schedule: Schedule) -> Mapping[str, Watch]:
 
 
 def running(
-    plan: Plan, watched: Mapping[str, Watch], rank: int, names: Mapping[Slot, str]
+    plan: Plan, watched: Mapping[str, WatchedTensor], rank: int, names: Mapping[Slot, str]
 ) -> Iterator[Running]:
     """What a rank knows of each of the module's running statistics."""
     values = named_values(plan.model) if plan.statistics else {}

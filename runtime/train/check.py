@@ -15,7 +15,7 @@ from pcg.readings.evaluate import evaluate_nodes
 from runtime.execute.kernels import run_whole
 from runtime.execute.precision import in_float64
 from runtime.inputs.seeded import InputSource, initial_weight
-from runtime.job.job import Comparison, Options
+from runtime.job.job import Comparison, TrainingOptions
 from runtime.train.optimizer import Updater
 from runtime.world.collectives import World
 
@@ -58,7 +58,7 @@ def _inputs(
 
 def train_alone(
     graph: Graph,
-    options: Options,
+    options: TrainingOptions,
     source: InputSource,
     device: torch.device,
     *,

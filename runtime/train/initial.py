@@ -36,7 +36,7 @@ from pcg.placement.region import Region, as_slices, elements, extent, whole_regi
 from pcg.plan.naming import ParameterFile
 from pcg.plan.plan import Plan
 from runtime.inputs.seeded import InputSource, LeafRegion
-from runtime.job.job import AgreedError, Options
+from runtime.job.job import AgreedError, TrainingOptions
 from runtime.program.program import Program, Weight
 from runtime.train.plain import read_state_dict
 from runtime.world.collectives import World
@@ -218,7 +218,7 @@ class WithConstants:
 
 
 def with_constants(
-    source: InputSource, initial: Initial, program: Program, options: Options
+    source: InputSource, initial: Initial, program: Program, options: TrainingOptions
 ) -> InputSource:
     """A source that knows what the graph reads of the module, too, unless it has that already."""
     plan = initial.plan

@@ -58,7 +58,7 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Measured:
+class RankMeasurements:
     """All measurements of a rank."""
 
     device: str
@@ -80,7 +80,7 @@ class LinkTimings:
 
 def measure(
     kind: DeviceKind, dtypes: Sequence[DType], units: Sequence[int], timeout: float
-) -> Measured | None:
+) -> RankMeasurements | None:
     """Measure as one of the ranks that torchrun started, or alone; rank 0 has the answer.
 
     ``units``: devices of a unit of each level, from a device to the whole machine.
@@ -94,7 +94,7 @@ def measure(
         }
         links = tuple(tuple(_link(world, inner, outer)) for inner, outer in pairwise(units))
         name = _device_name(world)
-    return Measured(name, operators, links) if world.rank == 0 else None
+    return RankMeasurements(name, operators, links) if world.rank == 0 else None
 
 
 def _device_name(world: World) -> str:

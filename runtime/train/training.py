@@ -26,7 +26,7 @@ from runtime.job.job import (
     Mark,
     NotFinite,
     Observer,
-    Options,
+    TrainingOptions,
 )
 from runtime.program.lower import Lowering
 from runtime.program.program import Weight
@@ -49,7 +49,7 @@ class Training:
     def __init__(
         self,
         lowering: Lowering,
-        options: Options,
+        options: TrainingOptions,
         world: World,
         executor: Executor,
         initial: Initial | None = None,

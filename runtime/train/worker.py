@@ -24,8 +24,8 @@ from runtime.job.job import (
     Begins,
     FinishedStep,
     Observer,
-    Options,
     RunReport,
+    TrainingOptions,
 )
 from runtime.program.lower import Lowering
 from runtime.train.check import Outcome, compare, train_alone
@@ -40,7 +40,7 @@ def _ignore(_: Beginning) -> None:
 
 def train(
     lowering: Lowering,
-    options: Options,
+    options: TrainingOptions,
     timeout: float,
     observe: Observer,
     begins: Begins = _ignore,
@@ -93,7 +93,7 @@ def _compiler() -> Generator[None]:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedRank:
     """What a rank trains with. ``first``: on rank 0, where the run is compared with one process,
     the module's own values of whole weights, by leaf."""
 
@@ -103,7 +103,7 @@ class Prepared:
     first: Mapping[str, Tensor] | None
 
 
-def prepare(lowering: Lowering, options: Options, world: World) -> Prepared:
+def prepare(lowering: Lowering, options: TrainingOptions, world: World) -> PreparedRank:
     """All that a rank needs before its first step; all ranks call together."""
     program, plan, seed = lowering.program(world.rank), lowering.plan, options.seed
     inputs = [node.leaf for node in plan.model.leaves if node.leaf.kind == "input"]
@@ -124,12 +124,12 @@ def prepare(lowering: Lowering, options: Options, world: World) -> Prepared:
         drawn=not has_module,
     )
     training = Training(lowering, options, world, executor, initial if has_module else None)
-    return Prepared(executor, training, source, first)
+    return PreparedRank(executor, training, source, first)
 
 
 def run_plan(
     lowering: Lowering,
-    options: Options,
+    options: TrainingOptions,
     world: World,
     observe: Observer,
     begins: Begins = _ignore,

@@ -80,7 +80,7 @@ class Beat:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class BlamedRank:
     """``text``: which rank is to blame and why, empty where nobody knows; ``speaks``: whether this
     rank is the one to say so."""
 
@@ -107,7 +107,7 @@ class Pulse:
             if why and not self._is_orphaned:
                 self._store.compare_set("spoken", "", str(self._told.rank))
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> BlamedRank:
         """Who is to blame that this rank has lost touch with another one."""
         try:
             text = self._found()
@@ -115,8 +115,8 @@ class Pulse:
             self._say(blames=text)
             spoken = self._store.compare_set("spoken", "", str(self._told.rank)).decode()
         except (RuntimeError, ValueError):  # the store has gone with its owner
-            return Verdict("", speaks=True)
-        return Verdict(text, spoken == str(self._told.rank))
+            return BlamedRank("", speaks=True)
+        return BlamedRank(text, spoken == str(self._told.rank))
 
     @property
     def _is_orphaned(self) -> bool:

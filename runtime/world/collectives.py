@@ -21,7 +21,7 @@ from runtime.program.program import Group, PassName
 from runtime.world.blame import Pulse
 from runtime.world.error_names import words
 from runtime.world.loopback import stay_on_this_computer
-from runtime.world.network import FlatName, Handle, Network, Work
+from runtime.world.network import FlatName, Handle, Network, PendingCommunication
 from runtime.world.orphans import end_undisturbed
 from runtime.world.rendezvous import own_store, pulse_store
 from runtime.world.status import TRY_AGAIN
@@ -49,7 +49,7 @@ class CommunicationError(UnityError):
 class _Sent:
     """Messages under way, and the tensors that have to stay until they have left."""
 
-    works: Sequence[Work]
+    works: Sequence[PendingCommunication]
     tensors: tuple[Tensor, ...]
     what: str
     batch: int
@@ -265,7 +265,7 @@ class World:
             for work in message.works:
                 self._wait(work, message.what)
 
-    def _wait(self, work: Work | None, what: str) -> None:
+    def _wait(self, work: PendingCommunication | None, what: str) -> None:
         if work is not None:
             with self.reporting(what):
                 work.wait()

@@ -14,8 +14,8 @@ from runtime.program.program import (
     AllToAll,
     Communication,
     Exchange,
-    Part,
     PassName,
+    PieceRegion,
     ReduceScatter,
     is_local,
 )
@@ -90,7 +90,7 @@ def _local(
     return target
 
 
-def _packed(sends: Iterable[Part], source: Tensor | None) -> dict[int, Tensor]:
+def _packed(sends: Iterable[PieceRegion], source: Tensor | None) -> dict[int, Tensor]:
     """One flat tensor for each rank that something goes to, regions in the order given.
 
     Both ends list what passes between them in the order of the transfer's messages.
@@ -102,14 +102,14 @@ def _packed(sends: Iterable[Part], source: Tensor | None) -> dict[int, Tensor]:
     return {peer: _joined(flat) for peer, flat in pieces.items()}
 
 
-def _lengths(receives: Iterable[Part]) -> dict[int, int]:
+def _lengths(receives: Iterable[PieceRegion]) -> dict[int, int]:
     lengths: dict[int, int] = {}
     for part in receives:
         lengths[part.peer] = lengths.get(part.peer, 0) + elements(part.region)
     return lengths
 
 
-def _unpack(receives: Iterable[Part], flat: dict[int, Tensor], target: Tensor) -> None:
+def _unpack(receives: Iterable[PieceRegion], flat: dict[int, Tensor], target: Tensor) -> None:
     used = dict.fromkeys(flat, 0)
     for part in receives:
         begin = used[part.peer]

@@ -15,7 +15,7 @@ Flat = Callable[..., object]
 FlatName = Literal["all_gather", "reduce_scatter", "all_to_all"]
 
 
-class Work(Protocol):
+class PendingCommunication(Protocol):
     """Communication under way."""
 
     def wait(self) -> object: ...
@@ -73,7 +73,7 @@ class Network:
         made.everyone = dist.new_group(list(range(size)), timeout=self._timeout, backend="gloo")
         return made
 
-    def all_reduce(self, values: Tensor, group: Handle) -> Work | None:
+    def all_reduce(self, values: Tensor, group: Handle) -> PendingCommunication | None:
         """Begin to replace a tensor by the sum of the members'."""
         return dist.all_reduce(values, group=group, async_op=True)
 
@@ -83,7 +83,7 @@ class Network:
 
     def messages(
         self, sent: Mapping[int, Tensor], received: Mapping[int, Tensor], group: Handle
-    ) -> Sequence[Work]:
+    ) -> Sequence[PendingCommunication]:
         """Begin to send to some ranks and receive from some, all at once."""
         operations = [dist.P2POp(dist.isend, values, peer, group) for peer, values in sent.items()]
         operations += [

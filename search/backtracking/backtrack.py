@@ -42,7 +42,7 @@ class _State:
     applied: tuple[Applied, ...]
 
 
-class Space:
+class RewriteSpace:
     """The graphs that rules reach from one graph, expanded on demand and once.
 
     ``growth`` bounds by how many operators that compute a graph may outgrow the first: rules read
@@ -79,7 +79,7 @@ def _computing(graph: Graph) -> int:
 
 
 def backtrack(
-    space: Space,
+    space: RewriteSpace,
     price: Price,
     *,
     threshold: float = 1.05,

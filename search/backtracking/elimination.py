@@ -39,7 +39,7 @@ class Table:
 
 
 @dataclass(frozen=True, eq=False)
-class Decision:
+class BestChoice:
     """The best choice of a variable for each choice of others."""
 
     variable: int
@@ -58,7 +58,7 @@ class Elimination:
         self._tables: dict[Table, None] = {}
         self._free = dict.fromkeys(free)
         self._with: dict[int, dict[Table, None]] = {v: {} for v in free}
-        self.decisions: list[Decision] = []
+        self.decisions: list[BestChoice] = []
         for table in tables:
             self._put(table)
 
@@ -101,7 +101,7 @@ class Elimination:
         axis = total.variables.index(variable)
         given = total.variables[:axis] + total.variables[axis + 1 :]
         best, seconds = _minimise(total.seconds, axis + 1)
-        self.decisions.append(Decision(variable, given, best))
+        self.decisions.append(BestChoice(variable, given, best))
         self._put(Table(given, seconds))
 
     def _fix(self, variable: int) -> None:
@@ -114,7 +114,7 @@ class Elimination:
             others = tuple(i for i in range(len(table.variables)) if i != axis)
             score = score + table.seconds[0].min(axis=others)
         best = np.asarray(np.argmin(score))
-        self.decisions.append(Decision(variable, (), best))
+        self.decisions.append(BestChoice(variable, (), best))
         for table in tables:
             axis = table.variables.index(variable)
             given = table.variables[:axis] + table.variables[axis + 1 :]

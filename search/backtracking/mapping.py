@@ -22,8 +22,8 @@ from pcg.graph.components import components
 from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine
 from pcg.placement.view import MachineView, Range
-from search.backtracking.elimination import Decision, Elimination, Table, add_tables, aligned
-from search.backtracking.network import Network, Pricer, network
+from search.backtracking.elimination import BestChoice, Elimination, Table, add_tables, aligned
+from search.backtracking.network import OperatorNetwork, Pricer, network
 from search.backtracking.tables import Tables
 from search.cost.cost import CostModel
 from search.cost.simulate import price
@@ -66,7 +66,9 @@ class Mapper:
         one_by_one, _ = self._mapped(net, solver, parallel=False)
         return min(found, one_by_one, key=lambda mapped: mapped.seconds)
 
-    def _mapped(self, net: Network, solver: _Solver, *, parallel: bool) -> tuple[Mapped, bool]:
+    def _mapped(
+        self, net: OperatorNetwork, solver: _Solver, *, parallel: bool
+    ) -> tuple[Mapped, bool]:
         """The best views, and whether branches run side by side; only if ``parallel`` says so."""
         everything = tuple(range(len(net.readings)))
         part = solver.solve(everything, (0, self._devices), {}, parallel)
@@ -123,7 +125,7 @@ class _Sequence:
     table: Table
     width: int
     is_divided: bool
-    decisions: Sequence[Decision]
+    decisions: Sequence[BestChoice]
     candidates: Mapping[int, tuple[int, ...]]
     parts: Sequence[_Part]
 
@@ -156,7 +158,7 @@ class _Choice:
 class _Solver:
     """Solves the parts of one network."""
 
-    def __init__(self, net: Network, tables: Tables) -> None:
+    def __init__(self, net: OperatorNetwork, tables: Tables) -> None:
         self._net = net
         self._tables = tables
         self._solved: dict[Problem, _Part] = {}
@@ -305,7 +307,7 @@ def divisions(devices: Range, left: SplitSide, right: SplitSide) -> list[tuple[R
     return found
 
 
-def _components(net: Network, nodes: tuple[int, ...]) -> list[tuple[int, ...]]:
+def _components(net: OperatorNetwork, nodes: tuple[int, ...]) -> list[tuple[int, ...]]:
     """The parts of ``nodes`` between which nothing passes, by their first operators."""
 
     def beside(i: int) -> list[int]:
@@ -315,7 +317,7 @@ def _components(net: Network, nodes: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 
 def sequence_splits(
-    net: Network, nodes: tuple[int, ...]
+    net: OperatorNetwork, nodes: tuple[int, ...]
 ) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
     """The operators through which all paths through ``nodes`` go, and what lies between them.
 

@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from pcg.graph.graph import Graph, Node
 from pcg.readings.saved import differentiated
 from search.backtracking.tables import (
+    CostProfile,
     Flow,
     LeafUse,
+    MappedNode,
     OutputUse,
-    Profile,
-    Reading,
     Share,
     Source,
     Tables,
 )
 from search.cost.cost import NOTHING
-from search.cost.tasks import Program, ProgramStep, with_weights
+from search.cost.tasks import ProgramStep, TaskProgram, with_weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,11 +32,11 @@ class Arc:
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class OperatorNetwork:
     """The compute operators of a graph, numbered in the graph's order."""
 
-    readings: tuple[Reading, ...]
-    profiles: tuple[Profile, ...]
+    readings: tuple[MappedNode, ...]
+    profiles: tuple[CostProfile, ...]
     before: tuple[tuple[Arc, ...], ...]
     """By operator, what it gets from others."""
     after: tuple[tuple[Arc, ...], ...]
@@ -47,7 +47,7 @@ class Network:
     """How many devices it takes at least: for its largest operator, leaf or output."""
 
 
-def network(graph: Graph, tables: Tables) -> Network:
+def network(graph: Graph, tables: Tables) -> OperatorNetwork:
     """Read a graph."""
     tables.forget()
     readings = [tables.reading(n) for n in graph.nodes if not (n.is_leaf or n.is_parallel)]
@@ -55,7 +55,7 @@ def network(graph: Graph, tables: Tables) -> Network:
 
 
 class _Builder:
-    def __init__(self, graph: Graph, tables: Tables, readings: Sequence[Reading]) -> None:
+    def __init__(self, graph: Graph, tables: Tables, readings: Sequence[MappedNode]) -> None:
         self._readings = readings
         self._number = {reading.node: i for i, reading in enumerate(readings)}
         self._outputs = [(value, tables.source(value)) for value in graph.outputs]
@@ -63,7 +63,7 @@ class _Builder:
         loss = graph.outputs[0].type.rank == 0
         self._ends = self._outputs[:1] if loss else self._outputs
 
-    def build(self) -> Network:
+    def build(self) -> OperatorNetwork:
         trained = self._trained()
         weights = self._trained_weights(trained)
         before: list[tuple[Arc, ...]] = []
@@ -78,12 +78,12 @@ class _Builder:
             for arc in before[-1]:
                 after[arc.source].append(arc)
         returned, outputs = self._returned()
-        profiles: list[Profile] = []
+        profiles: list[CostProfile] = []
         for i, r in enumerate(self._readings):
             uses = outputs.get(i, ())
             parts = self._parts(r, after[i], uses)
-            profiles.append(Profile(r.kind, r.needs, trained[i], leaves[i], uses, parts))
-        return Network(
+            profiles.append(CostProfile(r.kind, r.needs, trained[i], leaves[i], uses, parts))
+        return OperatorNetwork(
             tuple(self._readings),
             tuple(profiles),
             tuple(before),
@@ -119,7 +119,7 @@ class _Builder:
         used += [s for _, s in self._ends]
         return {s.value.node for s in used if s.chain >= 0 and s.value.node.leaf.kind == "weight"}
 
-    def _flows(self, i: int, reading: Reading, trained: bool) -> list[Arc]:
+    def _flows(self, i: int, reading: MappedNode, trained: bool) -> list[Arc]:
         """What comes from other operators; operands that read the same value go together."""
         operands: dict[tuple[int, int], list[int]] = {}
         for operand, source in enumerate(reading.sources):
@@ -132,7 +132,7 @@ class _Builder:
         ]
 
     def _parts(
-        self, reading: Reading, after: Sequence[Arc], outputs: Sequence[OutputUse]
+        self, reading: MappedNode, after: Sequence[Arc], outputs: Sequence[OutputUse]
     ) -> tuple[int, ...]:
         """How many gradients of each output come back."""
         parts = [0] * len(reading.node.types)
@@ -147,7 +147,7 @@ class _Builder:
     def _leaves(
         self,
         i: int,
-        reading: Reading,
+        reading: MappedNode,
         trained: bool,
         weights: set[Node],
         first_users: dict[Node, tuple[int, int, int]],
@@ -200,7 +200,7 @@ LOADED = -1
 class Pricer:
     """Makes the program of a network's schedule, as ``pcg.placement.schedule`` orders its steps."""
 
-    network: Network
+    network: OperatorNetwork
     tables: Tables
     views: Sequence[int]
     """The number of the view of every operator."""
@@ -217,7 +217,7 @@ class Pricer:
     _parts: Counter[tuple[int, int, int]] = field(default_factory=Counter[tuple[int, int, int]])
     """How many gradients come back of what a step makes, by step, port and layout."""
 
-    def program(self) -> Program:
+    def program(self) -> TaskProgram:
         """The same program as that of the schedule of the graph with these views."""
         tables = self.tables
         for reading, profile, view in zip(
@@ -242,7 +242,7 @@ class Pricer:
             self._fetch(source, layout, back)
         return self._finished()
 
-    def _finished(self) -> Program:
+    def _finished(self) -> TaskProgram:
         for (number, _, layout), count in self._parts.items():
             step, made = self._steps[number], [self.tables.layout(layout)]
             back = self.tables.cost.with_sums(step.backward, made, [count])

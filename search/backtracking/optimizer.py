@@ -21,9 +21,9 @@ from pcg.machine import Machine
 from pcg.placement.schedule import Schedule, schedule
 from pcg.plan import training
 from pcg.plan.plan import Plan
-from search.backtracking.backtrack import BacktrackResult, Observer, Space, backtrack
+from search.backtracking.backtrack import BacktrackResult, Observer, RewriteSpace, backtrack
 from search.backtracking.mapping import Mapped, Mapper
-from search.backtracking.split import Part, parts, renamed, shape_key
+from search.backtracking.split import GraphPart, parts, renamed, shape_key
 from search.backtracking.stitch import Leg, stitch
 from search.cost import planned
 from search.cost.cost import CostModel
@@ -110,7 +110,7 @@ class Optimizer:
         """Of graphs of parts (``_in_two``)."""
         self._whole_prices: dict[int, float] = {}
         self._solved: dict[tuple[str, str | None, float], BacktrackResult] = {}
-        self._spaces: dict[str, Space] = {}
+        self._spaces: dict[str, RewriteSpace] = {}
         self._phases = Phases()
         self._priced = self._known = 0
         self._stops: set[planned.Stop] = set()
@@ -127,7 +127,7 @@ class Optimizer:
         pieces = parts(graph, self.settings.part, self._rewrites.spans(graph))
         best, derivation = self._stitched(graph, pieces)
         self.teller.works_on("the whole")
-        space = Space(best, self._rewrites, self._keys, self.settings.growth)
+        space = RewriteSpace(best, self._rewrites, self._keys, self.settings.growth)
         final = self._backtrack(space, self._price_whole, self.settings.final_budget)
         tidy, shortened = self._rewrites.tidied(final.graph)
         mapped = self._mapper.best(tidy)
@@ -214,7 +214,7 @@ class Optimizer:
         return peak_memory(steps, self._cost.itemsize, self._cost.optimizer).total
 
     def _backtrack(
-        self, space: Space, price: Callable[[Graph], float], budget: int
+        self, space: RewriteSpace, price: Callable[[Graph], float], budget: int
     ) -> BacktrackResult:
         found = backtrack(
             space,
@@ -230,7 +230,7 @@ class Optimizer:
             self._deadline = -inf
         return found
 
-    def _stitched(self, graph: Graph, pieces: Sequence[Part]) -> tuple[Graph, Derivation]:
+    def _stitched(self, graph: Graph, pieces: Sequence[GraphPart]) -> tuple[Graph, Derivation]:
         """The fastest graph that is stitched of the best of its parts, and how it was derived."""
         best, derivation = graph, Derivation.start(graph)
         for counted in SYNC_COUNTED:
@@ -241,7 +241,7 @@ class Optimizer:
                 break
         return best, derivation
 
-    def _chain(self, graph: Graph, pieces: Sequence[Part], counted: float) -> Sequence[Leg]:
+    def _chain(self, graph: Graph, pieces: Sequence[GraphPart], counted: float) -> Sequence[Leg]:
         """Dynamic programming over how tensors cross from part to part."""
         enter: list[Option | None] = [None]
         costs = {0: 0.0}
@@ -268,7 +268,9 @@ class Optimizer:
         options = self._rewrites.options(value)
         return [*(options[:1] if value in graph.outputs else options)]
 
-    def _solve(self, part: Part, enter: Option | None, leave: Option | None, counted: float) -> Leg:
+    def _solve(
+        self, part: GraphPart, enter: Option | None, leave: Option | None, counted: float
+    ) -> Leg:
         """The best of a part; parts that differ only in names are solved once."""
         whole = Option(part.after.type, (), (), ()) if part.after is not None else None
         start = part.graph(enter, whole)
@@ -278,7 +280,7 @@ class Optimizer:
             space = self._spaces.get(shape)
             if space is None:
                 named = renamed(start, names)
-                space = Space(named, self._rewrites, self._keys, self.settings.growth)
+                space = RewriteSpace(named, self._rewrites, self._keys, self.settings.growth)
                 self._spaces[shape] = space
 
             def price(graph: Graph) -> float:

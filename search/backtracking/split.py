@@ -22,7 +22,7 @@ CROSSING = "crossing"
 
 
 @dataclass(frozen=True)
-class Part:
+class GraphPart:
     """A piece of a graph between two cuts.
 
     ``before`` and ``after`` are the values cut at, None at the ends of the graph; ``outputs`` the
@@ -95,14 +95,14 @@ def cuts(graph: Graph) -> list[Value]:
     return found[::-1]
 
 
-def parts(graph: Graph, size: int, spans: Sequence[Span] = ()) -> list[Part]:
+def parts(graph: Graph, size: int, spans: Sequence[Span] = ()) -> list[GraphPart]:
     """Parts of ``size`` operators and less than twice as many where that can be, the last perhaps
     smaller, cut where the fewest of the rules that match cross. ``spans``: what these match."""
     chosen: list[Value] = []
     left = cuts(graph)
     while left:
         last = chosen[-1] if chosen else None
-        sized = [(Part(last, value, ()).operators, value) for value in left]
+        sized = [(GraphPart(last, value, ()).operators, value) for value in left]
         near = [value for operators, value in sized if size <= operators < 2 * size]
         far = [value for operators, value in sized if operators >= size]
         if not far:
@@ -110,18 +110,18 @@ def parts(graph: Graph, size: int, spans: Sequence[Span] = ()) -> list[Part]:
         best = min(near, key=lambda value: rules_across(value, spans)) if near else far[0]
         chosen.append(best)
         left = left[left.index(best) + 1 :]
-    if chosen and Part(chosen[-1], None, tuple(enumerate(graph.outputs))).operators < 1:
+    if chosen and GraphPart(chosen[-1], None, tuple(enumerate(graph.outputs))).operators < 1:
         chosen.pop()
     ends = [None, *chosen, None]
     inside = [_inside(value) for value in chosen]
-    result: list[Part] = []
+    result: list[GraphPart] = []
     for i, (first, last) in enumerate(pairwise(ends)):
         outputs = tuple(
             (position, value)
             for position, value in enumerate(graph.outputs)
             if _part_of(value, inside) == i
         )
-        result.append(Part(first, last, outputs))
+        result.append(GraphPart(first, last, outputs))
     return result
 
 

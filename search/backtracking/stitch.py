@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pcg.graph.graph import Graph, Node, Value, rebuild
 from pcg.plan.derivation import Application
 from search.backtracking.backtrack import BacktrackResult
-from search.backtracking.split import Part, crossing_leaf, renamed
+from search.backtracking.split import GraphPart, crossing_leaf, renamed
 from search.cost.derivation import Derivation, Scribe
 from search.substitute.applications import Option
 
@@ -22,7 +22,7 @@ class Leg:
     """A part, how the tensors before and after it cross, the names under which it was searched,
     and the best of it under these."""
 
-    part: Part
+    part: GraphPart
     enter: Option | None
     leave: Option | None
     names: Mapping[str, str]

@@ -37,7 +37,7 @@ class Source:
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class MappedNode:
     """A compute node as the mapping sees it."""
 
     node: Node
@@ -71,7 +71,7 @@ class OutputUse:
 
 
 @dataclass(frozen=True)
-class Profile:
+class CostProfile:
     """All that an operator's own cost follows from, its view apart."""
 
     kind: int
@@ -123,7 +123,7 @@ class Tables:
     def __init__(self, cost: CostModel) -> None:
         self.cost = cost
         self.views: list[MachineView] = []
-        self._readings: dict[Node, Reading] = {}
+        self._readings: dict[Node, MappedNode] = {}
         self._kinds = _Numbers()
         self._samples: dict[int, Node] = {}
         self._chains = _Numbers()
@@ -137,7 +137,7 @@ class Tables:
         self._homes: dict[tuple[int, int], int] = {}
         self._spread: dict[ParallelTensor, int] = {}
         self._moved: dict[tuple[int, int], Duration] = {}
-        self._own: dict[tuple[Profile, Range], Seconds] = {}
+        self._own: dict[tuple[CostProfile, Range], Seconds] = {}
         self._between: dict[Hashable, Seconds] = {}
 
     def forget(self) -> None:
@@ -145,19 +145,19 @@ class Tables:
         if len(self._readings) > MAX_READINGS:
             self._readings.clear()
 
-    def reading(self, node: Node) -> Reading:
+    def reading(self, node: Node) -> MappedNode:
         """Read a compute node; those that it depends on have been read before."""
         found = self._readings.get(node)
         if found is None:
             found = self._readings[node] = self._read(node)
         return found
 
-    def _read(self, node: Node) -> Reading:
+    def _read(self, node: Node) -> MappedNode:
         kind = self._kinds.of((node.operator_call, tuple(v.type for v in node.inputs)))
         self._samples.setdefault(kind, node)
         sources = tuple(self.source(value) for value in node.inputs)
         needs = frozenset(i for i, source in enumerate(sources) if source.gradient)
-        return Reading(node, kind, int(np.prod(grid(node))), sources, needs)
+        return MappedNode(node, kind, int(np.prod(grid(node))), sources, needs)
 
     def source(self, value: Value) -> Source:
         """What is behind a value; the operator there has been read before."""
@@ -230,7 +230,7 @@ class Tables:
             found = self._moved[source, target] = self.cost.movement(change)
         return found
 
-    def computation(self, profile: Profile, view: int) -> tuple[Duration, Duration]:
+    def computation(self, profile: CostProfile, view: int) -> tuple[Duration, Duration]:
         """The tasks of an operator, forward and backward."""
         needs = profile.needs if profile.trained else frozenset[int]()
         made = self.cost.computation(self._samples[profile.kind], needs, self.views[view])
@@ -244,7 +244,7 @@ class Tables:
         """The exchange of a weight's gradient, and its update."""
         return self.cost.weight(self._layouts[home])
 
-    def own(self, profile: Profile, devices: Range) -> Seconds:
+    def own(self, profile: CostProfile, devices: Range) -> Seconds:
         """Seconds [2, views] of an operator with its leaves and the outputs that it returns."""
         found = self._own.get((profile, devices))
         if found is None:
@@ -253,7 +253,7 @@ class Tables:
             found = self._own[profile, devices] = _stack(np.array(pairs))
         return found
 
-    def _alone(self, profile: Profile, view: int) -> tuple[float, float]:
+    def _alone(self, profile: CostProfile, view: int) -> tuple[float, float]:
         """Seconds forward and backward."""
         needs = profile.needs if profile.trained else frozenset[int]()
         kind = profile.kind
@@ -291,7 +291,7 @@ class Tables:
         return found
 
     def into(
-        self, source: tuple[int, Range], target: tuple[Profile, Range], link: Flow | Share
+        self, source: tuple[int, Range], target: tuple[CostProfile, Range], link: Flow | Share
     ) -> Seconds:
         """Seconds [2, views, views] of what passes between two operators, and of the second."""
         key = (source, target, link)

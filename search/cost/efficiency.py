@@ -93,7 +93,7 @@ def standard() -> Roofline:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredEfficiency:
     """Times of a profile, where it has them, for devices such as the one that was measured.
 
     Between two points seconds are a power of the size; below the first they are its, above the last

@@ -24,7 +24,7 @@ from pcg.graph.components import components
 from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout
-from pcg.placement.schedule import Compute, Load, Reshard, Schedule, Slot
+from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot
 from pcg.readings.saved import Reads, back_reads, is_pointwise, view_of
 from pcg.readings.work import gradient_nodes
 
@@ -163,7 +163,7 @@ class _Reader:
         ways: list[list[frozenset[Slot]]] = []
         for i, step in enumerate(self.steps):
             match step:
-                case Load(slot):
+                case LeafAtHome(slot):
                     self.maker[slot] = i
                     if slot.value.node.leaf.kind != "tensor":
                         self.static.add(slot)
@@ -234,7 +234,7 @@ class _Reader:
         for slot, made in self.maker.items():
             if slot in self.roots:
                 continue
-            kind = slot.value.node.leaf.kind if isinstance(self.steps[made], Load) else ""
+            kind = slot.value.node.leaf.kind if isinstance(self.steps[made], LeafAtHome) else ""
             if kind == "input":
                 yield Life(slot.layout, 0, self.end)
             elif kind != "weight":

@@ -31,8 +31,8 @@ from search.cost.tasks import (
     RECOMPUTE,
     SYNC,
     UPDATE,
-    Program,
     Task,
+    TaskProgram,
     program,
     tasks,
 )
@@ -99,7 +99,7 @@ def recomputing(schedule: Schedule, cost: CostModel, remade: Collection[Node]) -
     return run(tasks(program(schedule, cost, recomputed)), cost.machine.devices)
 
 
-def price(given: Program, devices: int, *, overlap: bool = True) -> Simulation:
+def price(given: TaskProgram, devices: int, *, overlap: bool = True) -> Simulation:
     """Price a program."""
     return run(tasks(given, overlap=overlap), devices).simulation
 

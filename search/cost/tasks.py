@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from pcg.placement.backward import Gradients, gradients
 from pcg.placement.layout import Layout
-from pcg.placement.schedule import Compute, Load, Reshard, Schedule, Slot, Step
+from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot, Step
 from pcg.placement.transfer import Groups, transfer
 from pcg.plan.timeline import COMMUNICATE, COMPUTE
 from search.cost.collectives import BUCKET, FULL
@@ -51,7 +51,7 @@ class ProgramStep(NamedTuple):
     """The steps that are computed once more before its backward pass."""
 
 
-class Program(NamedTuple):
+class TaskProgram(NamedTuple):
     """A schedule as durations."""
 
     steps: Sequence[ProgramStep]
@@ -89,7 +89,7 @@ class TimedStep(NamedTuple):
 
 def program(
     schedule: Schedule, cost: CostModel, recomputed: Mapping[int, tuple[int, ...]] | None = None
-) -> Program:
+) -> TaskProgram:
     """The durations of a schedule. ``recomputed``: by the number of a step (loads count), those
     that are computed once more before its backward pass."""
     passed = gradients(schedule)
@@ -107,7 +107,7 @@ def timed_steps(
     the batch are timed for one slice."""
     timed: list[TimedStep] = []
     for at, (step, needs) in enumerate(zip(schedule.steps, passed.steps, strict=True)):
-        if isinstance(step, Load):
+        if isinstance(step, LeafAtHome):
             continue
         if isinstance(step, Compute):
             node, repeated = one_slice(step.node) if by_slice else (step.node, False)
@@ -131,7 +131,7 @@ def linked(
     homes: Sequence[Slot],
     cost: CostModel,
     recomputed: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
-) -> Program:
+) -> TaskProgram:
     """Steps in the order of forward as a program. ``homes``: the weights that it trains, where they
     are kept; ``recomputed``: by the number of a step, those that are computed once more before its
     backward pass."""
@@ -149,10 +149,12 @@ def linked(
 
 
 def _is_load(step: Step) -> bool:
-    return isinstance(step, Load)
+    return isinstance(step, LeafAtHome)
 
 
-def with_weights(steps: Sequence[ProgramStep], homes: Sequence[Layout], cost: CostModel) -> Program:
+def with_weights(
+    steps: Sequence[ProgramStep], homes: Sequence[Layout], cost: CostModel
+) -> TaskProgram:
     """A program of steps that train the weights which are kept there, in the order of their
     numbers."""
     given = [cost.exchanged(home) for home in homes]
@@ -162,7 +164,7 @@ def with_weights(steps: Sequence[ProgramStep], homes: Sequence[Layout], cost: Co
         together = sum(given[number].block for number in buffer)
         for number in buffer:
             weights[number] = cost.weight(homes[number], together)
-    return Program(steps, weights, buffers)
+    return TaskProgram(steps, weights, buffers)
 
 
 def _buffers(steps: Sequence[ProgramStep], given: Sequence[Exchanged]) -> list[tuple[int, ...]]:
@@ -185,7 +187,7 @@ def _buffers(steps: Sequence[ProgramStep], given: Sequence[Exchanged]) -> list[t
     return [*buffers, *map(tuple, filling.values())]
 
 
-def tasks(given: Program, *, overlap: bool = True) -> list[Task]:
+def tasks(given: TaskProgram, *, overlap: bool = True) -> list[Task]:
     """The tasks of a program in the order of issue.
 
     Without ``overlap`` all share one stream, and gradients are exchanged after the backward pass:
@@ -198,7 +200,7 @@ def tasks(given: Program, *, overlap: bool = True) -> list[Task]:
 class _Issue:
     """Issues the tasks of one program."""
 
-    given: Program
+    given: TaskProgram
     overlap: bool
 
     def run(self) -> list[Task]:

@@ -15,7 +15,7 @@ from pcg.placement.schedule import Schedule, schedule
 from pcg.plan.pipeline import PipelineFile
 from pcg.plan.plan import Plan
 from pcg.plan.training import Optimizer
-from search.choices import Dimension
+from search.choices import IndexRole
 from search.cost.cost import CostModel
 from search.cost.efficiency import Speed
 from search.cost.planned import Planned, Planner, SearchReport, Stop
@@ -79,7 +79,7 @@ class PipelinePlanner:
     faster_than: float = inf
     """Seconds of a step: what is not expected to take less is left out."""
     teller: Teller = field(default_factory=Teller)
-    dimensions: frozenset[Dimension] | None = None
+    dimensions: frozenset[IndexRole] | None = None
     """What the operators of micro-batches may be cut along; anything by default."""
     _phases: Phases = field(init=False, default_factory=Phases)
 

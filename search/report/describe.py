@@ -15,7 +15,7 @@ from pcg.plan.text import node_names
 from pcg.types.halo import typing_of
 from pcg.types.parallel_operators import PLACING
 from pcg.types.tensor import ParallelTensor
-from search.choices import Dimension
+from search.choices import IndexRole
 from search.mesh.space.allow import batch_axes, dimension_of, is_weight
 
 MOST_WAYS = 4
@@ -72,7 +72,7 @@ def cut_text(
     typing = typing_of(node.operator_call, [value.type for value in node.inputs])
     slid = {window.axis for window in typing.open_windows}
     kinds = [
-        Dimension.SPATIAL if axis in slid else dimension_of(node, axis, batch)
+        IndexRole.SPATIAL if axis in slid else dimension_of(node, axis, batch)
         for axis in typing.axes
     ]
     words = list(zip(view.strides, (*kinds, "partials", "copies"), view.shape, strict=True))

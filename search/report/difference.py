@@ -87,7 +87,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Difference:
+class PlanDifference:
     """All in which two plans differ. ``same``: operators that are placed alike; ``rules``: those
     that are not applied as often in both, with both numbers."""
 
@@ -118,7 +118,7 @@ def check_comparable(a: Plan, b: Plan, where_a: str, where_b: str) -> None:
         raise InputError(where_a, problem)
 
 
-def difference(a: SimulatedPlan, b: SimulatedPlan) -> Difference:
+def difference(a: SimulatedPlan, b: SimulatedPlan) -> PlanDifference:
     """How two simulated plans of one model on one machine differ."""
     paired = _aligned(a.plan, b.plan)
     sides = _Sides(a), _Sides(b)
@@ -135,7 +135,7 @@ def difference(a: SimulatedPlan, b: SimulatedPlan) -> Difference:
     changes.sort(key=lambda change: -_moved(change))
     rules = tuple(_rules(a.plan, b.plan))
     settings = tuple(_settings(a.plan, b.plan))
-    return Difference(settings, tuple(changes), same, rules, Figures.of(a), Figures.of(b))
+    return PlanDifference(settings, tuple(changes), same, rules, Figures.of(a), Figures.of(b))
 
 
 def _moved(change: Change) -> float:

@@ -23,7 +23,7 @@ from pcg.plan.text import node_names
 from pcg.types.halo import typing_of
 from pcg.types.infer import bind_sizes
 from pcg.types.local import Axis
-from search.choices import Dimension
+from search.choices import IndexRole
 from search.cost.efficiency import Speed
 from search.mesh.space.allow import batch_axes, dimension_of, is_weight
 from search.report.alternatives import (
@@ -56,7 +56,7 @@ class IndexText:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class OperatorExplanation:
     """What there is to say of an operator. ``parameters``: of the module, that it reads;
     ``operands`` and ``results``: name and placement of each; ``alike``: the operators of which the
     same is true, itself first."""
@@ -72,7 +72,7 @@ class Explanation:
     alike: tuple[str, ...]
 
 
-class Explainer:
+class PlanExplainer:
     """Explains the operators of one plan."""
 
     def __init__(self, simulated: SimulatedPlan, speed: Speed | None = None) -> None:
@@ -126,12 +126,12 @@ class Explainer:
                 readers.setdefault(trace(value)[0].node, []).append((node, position))
         return readers
 
-    def explain(self, nodes: Sequence[Node], most: int = LOOKED_AT) -> Explanation:
+    def explain(self, nodes: Sequence[Node], most: int = LOOKED_AT) -> OperatorExplanation:
         """Of operators that are alike. ``most``: so many other placements are simulated."""
         node = nodes[0]
         values = zip(node.operator_call.operator.operand_names, node.inputs, strict=True)
         named = node.outputs
-        return Explanation(
+        return OperatorExplanation(
             operator_row(node, self.plan.views[node], self.names, self._batch.get(node)),
             parameters_of(self.plan, node),
             tuple((self._shown(value, name), self._placed(value)) for name, value in values),
@@ -169,7 +169,7 @@ class Explainer:
         whole = uncut(node)
         typing = whole.operator_call.typing(tuple(value.rank for value in whole.inputs))
         if any(window.axis == axis for window in typing.windows):
-            return Dimension.SPATIAL
+            return IndexRole.SPATIAL
         return dimension_of(node, axis, self._batch.get(node))
 
     def _length_refused(self, length: int) -> str | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 
 from pcg.graph.graph import Node
 from pcg.placement.backward import gradients
-from pcg.placement.schedule import Compute, Load, Reshard, Schedule, Slot
+from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot
 from search.cost.events import Event, overlaps
 from search.cost.tasks import COMMUNICATE, COMPUTE, FORWARD, RECOMPUTE, SYNC, UPDATE
 from search.report.trace import SimulatedPlan
@@ -120,7 +120,7 @@ def charged(steps: Schedule) -> tuple[Sequence[Node], Sequence[Node]]:
     owners: list[Node] = []
     for step in steps.steps:
         match step:
-            case Load():
+            case LeafAtHome():
                 continue
             case Compute():
                 owners.append(step.node)

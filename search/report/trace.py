@@ -10,7 +10,7 @@ from pathlib import Path
 from pcg.machine import Machine
 from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout
-from pcg.placement.schedule import Compute, Load, Reshard, Schedule, schedule
+from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, schedule
 from pcg.placement.transfer import Transfer
 from pcg.plan.pipeline import PipelineFile
 from pcg.plan.plan import Plan
@@ -181,7 +181,7 @@ class Labels:
         """By number of a step that sends something, from where to where."""
         for step in simulated.steps.steps:
             match step:
-                case Load():
+                case LeafAtHome():
                     continue
                 case Compute():
                     self._steps.append(f"{step.node.name} {printed[step.node][0]}")

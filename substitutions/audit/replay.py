@@ -21,7 +21,7 @@ from substitutions.rules.rule import Rule, attribute_symbols, variables
 
 
 @dataclass(frozen=True)
-class Replay:
+class PlanReplay:
     """What came of following a plan. ``rules``: the rules that it applies, by name;
     ``conditions``: how many equations of sizes and types of values were checked on the way."""
 
@@ -31,7 +31,7 @@ class Replay:
     conditions: int
 
 
-def replay(plan: Plan, library: Sequence[Rule]) -> Replay:
+def replay(plan: Plan, library: Sequence[Rule]) -> PlanReplay:
     """Follow a plan. It stops at the first step that does not follow, for what comes after rests on
     it."""
     by_name = rules_of(plan, library)
@@ -42,7 +42,7 @@ def replay(plan: Plan, library: Sequence[Rule]) -> Replay:
             forms[applied.name] = concrete(applied, by_name, operators)
         except Refused as error:
             where = f"decisions.rules.{applied.name}"
-            return Replay((Finding(where, str(error)),), {}, 0, 0)
+            return PlanReplay((Finding(where, str(error)),), {}, 0, 0)
     used = {step.applied.rule: by_name[step.applied.rule] for step in plan.derivation}
     followed = Follower(NamedValues(plan.model))
     for number, step in enumerate(plan.derivation):
@@ -50,9 +50,9 @@ def replay(plan: Plan, library: Sequence[Rule]) -> Replay:
             followed.step(number, step, forms[step.rule])
         except Refused as error:
             finding = Finding(f"decisions.derivation[{number}]", f"{step.rule}: {error}")
-            return Replay((finding,), used, number, followed.conditions)
+            return PlanReplay((finding,), used, number, followed.conditions)
     findings = tuple(differences(followed.values.graph(), plan.graph))
-    return Replay(findings, used, len(plan.derivation), followed.conditions)
+    return PlanReplay(findings, used, len(plan.derivation), followed.conditions)
 
 
 @dataclass

@@ -22,7 +22,7 @@ from time import perf_counter
 from traceback import format_exc
 from typing import Any, TypeVar
 
-from pcg.budget import Budget, Spent, cause, enter_limited
+from pcg.budget import Budget, BudgetSpent, cause, enter_limited
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -34,7 +34,7 @@ CHUNK = 4
 class Lost:
     """An item without an answer: what it had spent, and how many seconds went by."""
 
-    spent: Spent
+    spent: BudgetSpent
     seconds: float
 
 
@@ -117,9 +117,9 @@ class _Pool:
         try:
             return pickle.dumps((self._work(item), None))
         except MemoryError:
-            return pickle.dumps((Lost(Spent.MEMORY, perf_counter() - start), None))
+            return pickle.dumps((Lost(BudgetSpent.MEMORY, perf_counter() - start), None))
         except RecursionError:
-            return pickle.dumps((Lost(Spent.DEPTH, perf_counter() - start), None))
+            return pickle.dumps((Lost(BudgetSpent.DEPTH, perf_counter() - start), None))
         except Exception as error:
             return _failure(error)
 

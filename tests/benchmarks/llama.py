@@ -18,7 +18,7 @@ import torch
 
 from pcg.capture import capture
 from runtime.module.calls import Face, call_of
-from unity.api.losses import Losses, with_loss
+from unity.api.losses import LossSource, with_loss
 
 SIZES = {
     "8": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32},
@@ -36,7 +36,7 @@ def main(size: str) -> None:
         model = models.LlamaForCausalLM(config)
         ids = torch.zeros(BATCH, LENGTH, dtype=torch.long)
     call = call_of(Face.of(model), (), {"input_ids": ids, "labels": ids})
-    seen = with_loss(model, call, Losses(None))
+    seen = with_loss(model, call, LossSource(None))
     begin, busy = perf_counter(), process_time()
     captured = capture(seen, tuple(call.tensors.values()))
     found = {

@@ -18,7 +18,7 @@ import pytest
 from pcg.machine import load_machine
 from pcg.models import build_model
 from pcg.plan.plan import load_plan, save_plan
-from runtime.job.job import Options
+from runtime.job.job import TrainingOptions
 from runtime.program.lower import Lowering
 from runtime.train.worker import train
 from runtime.world.launch import launch
@@ -62,7 +62,7 @@ def step_seconds(paths: Sequence[str]) -> list[tuple[float, ...]]:
         turns.append([])
         for path in paths:
             report = train(
-                Lowering(load_plan(path), path), Options(STEPS), 120.0, lambda step: None
+                Lowering(load_plan(path), path), TrainingOptions(STEPS), 120.0, lambda step: None
             )
             turns[-1].append((report.step_seconds or 0.0) if report else 0.0)
     return list(zip(*turns, strict=True))

@@ -13,7 +13,7 @@ from pcg.graph.graph import Graph
 from pcg.placement.view import MachineView
 from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph
-from runtime.job.job import Options, RunReport
+from runtime.job.job import RunReport, TrainingOptions
 from runtime.job.recipe import Recipe
 
 RANKS = 4
@@ -39,7 +39,7 @@ class Agreement:
         return self.of(make_plan(parse_graph(model), parse_graph(graph), RANKS, views), steps)
 
     def of(self, plan: Plan, steps: int = 3) -> RunReport:
-        options = Options(steps=steps, recipe=Recipe(rate=0.1), dtype="float64", check=True)
+        options = TrainingOptions(steps=steps, recipe=Recipe(rate=0.1), dtype="float64", check=True)
         report = self.ranks.run(plan, options)
         assert len(report.steps) == steps
         assert {c.kind for c in report.comparisons} >= {"loss", "output"}

@@ -28,7 +28,7 @@ from support.runs.plain_steps import save, stepped
 
 from pcg.errors import UnityError
 from pcg.plan.plan import load_plan
-from runtime.job.job import Options
+from runtime.job.job import TrainingOptions
 from runtime.program.lower import Lowering
 from runtime.train.worker import run_plan
 from runtime.world.collectives import World
@@ -64,7 +64,7 @@ def answer(world: World, order: dict) -> dict:
             return {"results": [path]}
         if "peaks" in order:
             return {"peaks": [peak_bytes(lowering, world, order["peaks"])]}
-        options = TypeAdapter(Options).validate_python(order["options"])
+        options = TypeAdapter(TrainingOptions).validate_python(order["options"])
         report = run_plan(lowering, options, world, lambda step: None)
     except UnityError as error:
         return {"error": f"rank {world.rank}: {error}"}

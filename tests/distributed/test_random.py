@@ -10,7 +10,7 @@ from support.plans.random_plans import RANKS, drawn_plan
 from support.runs.simulated import on_ranks
 
 from pcg.plan.plan import Plan
-from runtime.job.job import Options
+from runtime.job.job import TrainingOptions
 from runtime.job.recipe import Recipe
 from runtime.program.lower import Lowering
 from runtime.train.worker import run_plan
@@ -20,7 +20,7 @@ def agrees(plan: Plan, steps: int = 2) -> None:
     """Training by a plan does what training on one process does, also where a group does all in
     order, as with NCCL."""
     lowering = Lowering(plan)
-    options = Options(steps=steps, recipe=Recipe(rate=0.1), dtype="float64", check=True)
+    options = TrainingOptions(steps=steps, recipe=Recipe(rate=0.1), dtype="float64", check=True)
     report = on_ranks(
         RANKS, lambda world: run_plan(lowering, options, world, lambda _: None), ordered=True
     )[0]

@@ -12,14 +12,14 @@ import torch
 from pcg.errors import InputError, OperatorError
 from pcg.graph.graph import apply, leaf
 from pcg.graph.opaque import TensorType, batched, parse_declaration
-from pcg.graph.slices import Axis
+from pcg.graph.slices import SharedIndex
 from pcg.ops.parallel import partition, replicate
 from pcg.plan.text import parse_graph, print_graph
-from pcg.types.task import Task
+from pcg.types.task import KernelTask
 
 ROWS = TensorType((4, 6), "float32")
 CALL = "aten.cumsum.default(x0, 1)"
-TASK = Task({}, {}, {})
+TASK = KernelTask({}, {}, {})
 
 
 def declaration(function: str, reads: list[str], writes: list[str], axes: str) -> str:
@@ -111,7 +111,7 @@ def test_its_name_is_of_its_kind(changed: str) -> None:
 def test_fewer_axes_are_another_operator() -> None:
     cube = TensorType((4, 6, 8), "float32")
     every = batched(CALL, [cube], [cube])
-    one = batched(CALL, [cube], [cube], [Axis((0,), (0,))])
+    one = batched(CALL, [cube], [cube], [SharedIndex((0,), (0,))])
     assert (len(every.axes), len(one.axes)) == (2, 1)
     assert every.name != one.name
     assert every.form != one.form

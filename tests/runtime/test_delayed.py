@@ -15,7 +15,7 @@ from pcg.placement.view import MachineView
 from pcg.plan.text import parse_graph
 from runtime.execute.executor import Executor
 from runtime.inputs.seeded import initial_weight, input_batch
-from runtime.job.job import Checkpoints, Options, RunReport
+from runtime.job.job import Checkpoints, RunReport, TrainingOptions
 from runtime.job.recipe import Recipe
 from runtime.program.lower import Lowering
 from runtime.train.check import evaluate
@@ -168,7 +168,7 @@ def test_a_checkpoint_has_the_older_weights_of_2bw(tmp_path):
 
     def run(folder: str, steps: int, *, resume: bool) -> RunReport:
         kept = Checkpoints(str(tmp_path / folder), resume=resume)
-        options = Options(steps, Recipe(rate=RATE), "float64", check=True, checkpoints=kept)
+        options = TrainingOptions(steps, Recipe(rate=RATE), "float64", check=True, checkpoints=kept)
         report = run_plan(lowering, options, World(), lambda step: None)
         assert report is not None
         assert not [c for c in report.comparisons if not c.passes]

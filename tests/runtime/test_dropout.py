@@ -12,7 +12,7 @@ from pcg.graph.graph import Graph
 from pcg.machine import load_machine
 from pcg.plan.naming import DRAWN
 from runtime.inputs.seeded import input_batch
-from runtime.job.job import Options
+from runtime.job.job import TrainingOptions
 from runtime.job.recipe import Recipe
 from runtime.program.lower import Lowering
 from runtime.train.check import evaluate
@@ -44,7 +44,7 @@ def graph() -> Graph:
 def test_every_plan_drops_the_same(graph, planner):
     machine = load_machine("local").with_devices(4)
     lowering = Lowering(MeshPlanner(machine, load_library(), planner).plan("dropped", graph).plan)
-    options = Options(steps=3, recipe=Recipe(rate=0.1), dtype="float64", check=True)
+    options = TrainingOptions(steps=3, recipe=Recipe(rate=0.1), dtype="float64", check=True)
     report = on_ranks(4, lambda world: run_plan(lowering, options, world, lambda _: None))[0]
     assert report is not None
     assert not [c for c in report.comparisons if not c.passes]

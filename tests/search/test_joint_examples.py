@@ -15,7 +15,7 @@ from pcg.machine import load_machine
 from pcg.placement.schedule import trace
 from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph
-from search.choices import Dimension, Mode
+from search.choices import IndexRole, Mode
 from search.mesh.plan.planner import MeshPlanner
 from search.report.describe import rows
 from substitutions.rules.store import load_library
@@ -23,7 +23,7 @@ from substitutions.rules.store import load_library
 library = lru_cache(maxsize=1)(load_library)
 
 
-def planned(graph: Graph, mode: Mode, dimensions: frozenset[Dimension] | None = None) -> Plan:
+def planned(graph: Graph, mode: Mode, dimensions: frozenset[IndexRole] | None = None) -> Plan:
     """On two GPUs. ``dimensions``: what may be cut, if not everything."""
     machine = load_machine("summit").with_devices(2)
     planner = MeshPlanner(machine, library(), mode=mode, dimensions=dimensions)
@@ -152,7 +152,7 @@ def branches() -> tuple[Plan, ...]:
         return mean_loss(concat(a, b, axis=1))
         """
     )
-    batch = frozenset({Dimension.DATA})  # the best here, and soon found
+    batch = frozenset({IndexRole.DATA})  # the best here, and soon found
     return tuple(planned(graph, mode, batch) for mode in (Mode.JOINT, Mode.PARALLEL))
 
 

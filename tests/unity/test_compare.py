@@ -18,7 +18,7 @@ from search.mesh.plan.planner import MeshPlanner
 from substitutions.rules.store import load_library
 from unity import __main__ as console
 from unity.compare import app
-from unity.support.comparison import ComparisonFile, Entry, first_devices, over_others, samples
+from unity.support.comparison import ComparisonFile, Prediction, first_devices, over_others, samples
 from unity.support.plot import file_name, plot
 
 SMALL = ("--machine", "local", "--gpus", "4,2", "--planners", "data-parallel,joint")
@@ -89,8 +89,8 @@ def test_plots_are_drawn(done: tuple[Result, Path]):
     assert "predicted throughput (samples/s)" in texts
 
 
-def entry(planner: str, speed: float | None) -> Entry:
-    return Entry(
+def entry(planner: str, speed: float | None) -> Prediction:
+    return Prediction(
         model="m",
         planner=planner,
         devices=8,

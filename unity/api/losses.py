@@ -13,7 +13,7 @@ from torch.nn import Module
 from torch.nn.modules.loss import _Loss as LossModule  # pyright: ignore[reportPrivateUsage]
 
 from pcg.errors import InputError
-from runtime.module.calls import TARGET, Call
+from runtime.module.calls import TARGET, ModuleCall
 
 Loss = str | Callable[..., Tensor] | None
 """None where ``forward`` returns the loss or something with one; the name of a loss of
@@ -40,7 +40,7 @@ NAMES = (
 
 
 @dataclass(frozen=True)
-class Losses:
+class LossSource:
     """How the loss of a call is found."""
 
     given: Loss
@@ -61,7 +61,7 @@ class Losses:
         """Whether a part of the inputs is for the loss alone."""
         return self.given is not None
 
-    def check(self, call: Call) -> None:
+    def check(self, call: ModuleCall) -> None:
         """Raise InputError for a call without a target, or with several, where one is needed."""
         if self._is_of_target and len(call.targets) != 1:
             found = ", ".join(call.targets) or "nothing"
@@ -125,7 +125,7 @@ def _tensor_of(output: Any) -> Tensor:
     return found
 
 
-def with_loss(module: Module, call: Call, losses: Losses) -> Module:
+def with_loss(module: Module, call: ModuleCall, losses: LossSource) -> Module:
     """A module that takes the tensors of a call, under their names, and returns the loss alone.
 
     It has the parts of ``module`` itself, so that their names are the same, and changes none.

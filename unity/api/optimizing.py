@@ -20,12 +20,12 @@ from pcg.capture import Captured, capture
 from pcg.capture.watch import refuse_hooks
 from pcg.errors import InputError
 from pcg.models import MAX_BATCH
-from runtime.module.calls import Call, Face, call_of
+from runtime.module.calls import Face, ModuleCall, call_of
 from runtime.module.twin import twin, without_elements
 from runtime.train.eager import MOST_PARAMETERS, ModuleAgreement, compare_captured
 from runtime.train.initial import tensors_of
 from search.choices import Mode
-from unity.api.losses import Loss, Losses, with_loss
+from unity.api.losses import Loss, LossSource, with_loss
 from unity.api.planned import PlannedModel, check_module
 from unity.api.shrunk import shorter, shrunk
 from unity.commands.optimize import Subject, answered, check, load
@@ -96,7 +96,7 @@ def optimize(
         compare=compare,
         as_json=quiet,
     )
-    losses = Losses(loss)
+    losses = LossSource(loss)
     # Of the module itself: a copy would not have them.
     refuse_hooks(model, called)
     asked = _Asked(model, called, _example(model, inputs, losses), losses, batch)
@@ -117,8 +117,8 @@ def _nothing() -> None:
 
 
 def _example(
-    model: Module, inputs: Tensor | Sequence[Any] | Mapping[str, Any], losses: Losses
-) -> Call:
+    model: Module, inputs: Tensor | Sequence[Any] | Mapping[str, Any], losses: LossSource
+) -> ModuleCall:
     """The example call."""
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = {}
@@ -145,8 +145,8 @@ class _Asked:
 
     model: Module
     name: str
-    call: Call
-    losses: Losses
+    call: ModuleCall
+    losses: LossSource
     batch: int | None
 
     @property
@@ -217,7 +217,7 @@ class _Asked:
         return replace(asked._against(captured), copy=words)
 
 
-def _shorter(call: Call) -> dict[str, Any]:
+def _shorter(call: ModuleCall) -> dict[str, Any]:
     """The parts of a call with short texts."""
     tensors = shorter(dict(call.tensors))
     bound, targets = call.with_tensors(tuple(tensors.values()))

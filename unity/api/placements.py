@@ -62,7 +62,7 @@ def to_dtensor(plan: Plan) -> DTensorPlan:
     weights = {node.leaf.name: layout for node, layout in lowering.schedule.homes.items()}
     inputs: dict[str, Layout] = {}
     for step in lowering.schedule.steps:
-        if isinstance(step, steps.Load) and step.slot.value.node.leaf.kind == "input":
+        if isinstance(step, steps.LeafAtHome) and step.slot.value.node.leaf.kind == "input":
             inputs.setdefault(step.slot.value.node.leaf.name, step.slot.layout)
     layouts = {**weights, **inputs}
     shape, found = _said(layouts, devices)

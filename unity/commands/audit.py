@@ -86,8 +86,8 @@ def run(options: Options) -> None:
         _check_opaque(plan, str(path))
         name = _model_name(audit, plan, options.model) if options.capture else None
         again = None if name is None else capture(plan, name)
-        parts = [Part(check, options, plan) for check in (_follow, _check_programs)]
-        for part in _within(options, Part.checked, parts):
+        parts = [AuditPart(check, options, plan) for check in (_follow, _check_programs)]
+        for part in _within(options, AuditPart.checked, parts):
             audit.take(part)
         if name is not None and again is not None:
             _check_model(audit, plan, name, again(), options.rules)
@@ -118,7 +118,7 @@ def _left_out(options: Options, plan: Plan) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Part:
+class AuditPart:
     """A part of an audit that takes place within a budget of its own."""
 
     check: Callable[[Audit, Plan, Options], None]

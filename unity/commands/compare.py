@@ -12,7 +12,7 @@ from pcg.machine import load_machine
 from substitutions.rules.store import load_library
 from unity.compare import Options
 from unity.support.cli import say
-from unity.support.comparison import Entry, Question, numbers, over_others, planners
+from unity.support.comparison import ComparisonQuestion, Prediction, numbers, over_others, planners
 from unity.support.console import PlainConsole
 from unity.support.declarations import load_user_operators
 from unity.support.plot import can_plot, plot
@@ -31,7 +31,7 @@ def run(options: Options) -> None:
     question = _question(options)
     question.check()
     make_folder(options.out)
-    entries: list[Entry] = []
+    entries: list[Prediction] = []
     console, status = PlainConsole(stderr=options.as_json), PlainConsole(stderr=True)
     try:
         with status.status("searching") as spinner:
@@ -48,10 +48,10 @@ def run(options: Options) -> None:
         say((options.out / FILE).read_text().rstrip("\n"))
 
 
-def _question(options: Options) -> Question:
+def _question(options: Options) -> ComparisonQuestion:
     """What the options ask for. Raises InputError."""
     machine, speed = measured(load_machine(options.machine), options.profile)
-    return Question(
+    return ComparisonQuestion(
         machine,
         load_library(),
         options.models,
@@ -64,7 +64,7 @@ def _question(options: Options) -> Question:
     )
 
 
-def _show(entries: Sequence[Entry], machine: str, out: Path, console: PlainConsole) -> None:
+def _show(entries: Sequence[Prediction], machine: str, out: Path, console: PlainConsole) -> None:
     for model in dict.fromkeys(entry.model for entry in entries):
         own = [entry for entry in entries if entry.model == model]
         console.print(_table(model, machine, own))
@@ -78,7 +78,7 @@ def _show(entries: Sequence[Entry], machine: str, out: Path, console: PlainConso
     console.print(f"written to {out / FILE}", soft_wrap=True)
 
 
-def _table(model: str, machine: str, entries: Sequence[Entry]) -> Table:
+def _table(model: str, machine: str, entries: Sequence[Prediction]) -> Table:
     table = Table(title=f"{model} on {machine}, predicted")
     for heading in ("GPUs", "planner"):
         table.add_column(heading, no_wrap=True)
@@ -101,7 +101,7 @@ def _table(model: str, machine: str, entries: Sequence[Entry]) -> Table:
     return table
 
 
-def _figures(entry: Entry, entries: Sequence[Entry]) -> tuple[str, ...]:
+def _figures(entry: Prediction, entries: Sequence[Prediction]) -> tuple[str, ...]:
     search = f"{entry.search_seconds:.1f}"
     if entry.step_seconds is None or entry.samples_per_second is None:
         return "does not fit", "", "", "", search

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from pcg.plan.plan import load_plan
-from search.report.difference import Change, Difference, Side, check_comparable, difference
+from search.report.difference import Change, PlanDifference, Side, check_comparable, difference
 from search.report.text import bytes_text, on_devices, seconds_text
 from search.report.trace import simulate_plan
 from unity.diff import Options
@@ -44,7 +44,7 @@ def run(options: Options) -> None:
         say(line)
 
 
-def lines(found: Difference) -> Iterator[str]:
+def lines(found: PlanDifference) -> Iterator[str]:
     """What is said of a difference."""
     if found.is_none:
         yield "both plans decide the same"
@@ -78,7 +78,7 @@ def _side(side: Side | None) -> str:
     return f"{side.cut}, {on_devices(side.devices)} ({names})"
 
 
-def _figures(found: Difference) -> Iterator[str]:
+def _figures(found: PlanDifference) -> Iterator[str]:
     """Both plans' figures, and by how much they differ."""
     for name, what in (
         ("step_seconds", "a step"),
@@ -100,7 +100,7 @@ def _by(a: float, b: float) -> str:
     return f" ({more:+.1%})" if abs(more) >= LEAST else ""
 
 
-def _record(found: Difference) -> dict[str, object]:
+def _record(found: PlanDifference) -> dict[str, object]:
     return {
         "same": found.is_none,
         "placed_alike": found.same,

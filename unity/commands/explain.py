@@ -9,7 +9,7 @@ from pcg.graph.graph import Node
 from pcg.plan.plan import load_plan
 from search.report.alternatives import LOOKED_AT, Alternative
 from search.report.describe import overall, pipeline_text
-from search.report.explanation import Explainer, Explanation, find
+from search.report.explanation import OperatorExplanation, PlanExplainer, find
 from search.report.text import bytes_text, on_devices, seconds_text
 from search.report.trace import SimulatedPlan, simulate_plan
 from unity.explain import Options
@@ -34,7 +34,7 @@ def run(options: Options) -> None:
     chosen = None if options.operator is None else find(plan, options.operator, where)
     machine, speed = machine_and_speed(plan, where, options.machine, options.nodes, options.profile)
     simulated = simulate_plan(plan, machine, speed)
-    explainer = Explainer(simulated, speed)
+    explainer = PlanExplainer(simulated, speed)
     told = _told(explainer, chosen, options.alternatives)
     if options.as_json:
         say_json(_record(simulated, list(told)))
@@ -48,8 +48,8 @@ def run(options: Options) -> None:
 
 
 def _told(
-    explainer: Explainer, chosen: Collection[Node] | None, most: int | None
-) -> Iterator[Explanation]:
+    explainer: PlanExplainer, chosen: Collection[Node] | None, most: int | None
+) -> Iterator[OperatorExplanation]:
     """The explanations of operators that are alike. ``most``: other placements to simulate."""
     groups = explainer.groups()
     if chosen is not None:
@@ -74,7 +74,7 @@ def _heading(simulated: SimulatedPlan) -> Iterator[str]:
     )
 
 
-def lines(one: Explanation, step: float) -> Iterator[str]:
+def lines(one: OperatorExplanation, step: float) -> Iterator[str]:
     """What is said of operators that are alike. ``step``: seconds of the plan's step."""
     like = len(one.alike) - 1
     names = ", ".join(one.alike[1 : SHOWN_NAMES + 1]) + (", ..." if like > SHOWN_NAMES else "")
@@ -95,7 +95,7 @@ def lines(one: Explanation, step: float) -> Iterator[str]:
             yield f"  index {index.name} ({kind}{index.length} long, {what}): {index.refused}"
 
 
-def _cost(one: Explanation) -> str:
+def _cost(one: OperatorExplanation) -> str:
     cost = one.spent
     words = [f"{seconds_text(cost.forward)} forward, {seconds_text(cost.backward)} backward"]
     if cost.recomputation:
@@ -111,7 +111,7 @@ def _cost(one: Explanation) -> str:
     return ", ".join(words)
 
 
-def _alternatives(one: Explanation, step: float) -> Iterator[str]:
+def _alternatives(one: OperatorExplanation, step: float) -> Iterator[str]:
     ranked = one.ranked
     if ranked.placements is None:
         return
@@ -138,7 +138,7 @@ def _worth(other: Alternative, step: float) -> str:
     return text
 
 
-def _record(simulated: SimulatedPlan, told: list[Explanation]) -> dict[str, object]:
+def _record(simulated: SimulatedPlan, told: list[OperatorExplanation]) -> dict[str, object]:
     plan = simulated.plan
     return {
         "model": plan.model_name,
@@ -150,7 +150,7 @@ def _record(simulated: SimulatedPlan, told: list[Explanation]) -> dict[str, obje
     }
 
 
-def _explained(one: Explanation, step: float) -> dict[str, object]:
+def _explained(one: OperatorExplanation, step: float) -> dict[str, object]:
     return {
         "operator": one.row.name,
         "call": one.row.call,

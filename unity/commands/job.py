@@ -10,9 +10,9 @@ from pcg.plan.plan import Plan
 from pcg.plan.training import Optimizer
 from pcg.zoo import MODELS
 from runtime.job.job import Checkpoints
-from runtime.job.job import Options as Settings
+from runtime.job.job import TrainingOptions as Settings
 from runtime.job.recipe import OptimizerName, Recipe
-from unity.run import Options, Precision, ScheduleChoice
+from unity.run import Options, RunFormats, ScheduleChoice
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Job:
 
 def check_alone(options: Options) -> None:
     """Raises InputError for options that make no sense with any plan."""
-    if options.check and options.precision not in (None, Precision.float64):
+    if options.check and options.precision not in (None, RunFormats.float64):
         problem = f"{options.precision}, expected float64, in which --check compares"
         raise InputError("--precision", problem)
     if options.check and options.init is not None:
@@ -51,7 +51,7 @@ def job_of(options: Options, plan: Plan) -> Job:
     settings = Settings(
         steps=options.steps,
         recipe=_recipe(options, plan.optimizer),
-        dtype="float64" if options.check else (options.precision or Precision.float32).value,
+        dtype="float64" if options.check else (options.precision or RunFormats.float32).value,
         seed=options.seed,
         check=options.check,
         data=options.data,

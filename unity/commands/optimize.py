@@ -27,7 +27,7 @@ from pcg.zoo import default_optimizer
 from search.backtracking.optimizer import Optimizer as Backtracking
 from search.backtracking.optimizer import Settings
 from search.backtracking.views import load_views
-from search.choices import Dimension, Engine, Mode
+from search.choices import Engine, IndexRole, Mode
 from search.cost.cost import CostModel
 from search.cost.efficiency import Speed
 from search.cost.kept_whole import KeptWhole, kept_whole
@@ -61,7 +61,7 @@ ENGINE_OPTIONS = {
 
 
 @dataclass(frozen=True)
-class Question:
+class SearchQuestion:
     """What to search for. ``named``: the machine as its file has it; ``machine``: the same with the
     links of a profile, and ``speed``: how fast its devices are by that profile, if there is one."""
 
@@ -69,7 +69,7 @@ class Question:
     machine: Machine
     speed: Speed | None
     optimizer: Optimizer
-    dimensions: frozenset[Dimension] | None
+    dimensions: frozenset[IndexRole] | None
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Subject:
 class Answer:
     """What became of a question. ``question`` holds the machine that was planned for."""
 
-    question: Question
+    question: SearchQuestion
     planned: Planned
     agreement: ModuleAgreement | None
     notes: tuple[str, ...] = ()
@@ -200,7 +200,7 @@ def load(options: Options) -> None:
         load_views(options.views)
 
 
-def _question(options: Options) -> Question:
+def _question(options: Options) -> SearchQuestion:
     """What the options ask for. Raises InputError."""
     name = options.optimizer
     kept_by = default_optimizer(options.model) if name is None else optimizer_of(name)
@@ -213,21 +213,23 @@ def _question(options: Options) -> Question:
     check_devices(machine.name, machine.devices)
     advice = ", or leave `data` out of --allow"
     check_batch(options.batch, machine.devices, dimensions, advice=advice)
-    return Question(machine, *measured(machine, options.profile), kept_by, dimensions)
+    return SearchQuestion(machine, *measured(machine, options.profile), kept_by, dimensions)
 
 
-def _dimensions(allow: str | None) -> frozenset[Dimension] | None:
+def _dimensions(allow: str | None) -> frozenset[IndexRole] | None:
     """What ``--allow`` says; everything without it."""
     if allow is None:
         return None
     names = [name.strip() for name in allow.split(",")]
     for name in names:
-        if name not in list(Dimension):
-            raise InputError("--allow", f"{name}: expected some of {', '.join(Dimension)}")
-    return frozenset(map(Dimension, names))
+        if name not in list(IndexRole):
+            raise InputError("--allow", f"{name}: expected some of {', '.join(IndexRole)}")
+    return frozenset(map(IndexRole, names))
 
 
-def _searched(options: Options, question: Question, library: Library, graph: Graph) -> Planned:
+def _searched(
+    options: Options, question: SearchQuestion, library: Library, graph: Graph
+) -> Planned:
     """The plan of the engine and the planner that are asked for."""
     machine, speed, kept_by = question.machine, question.speed, question.optimizer
     with _progress(shown=not options.as_json) as show:

@@ -20,7 +20,7 @@ from unity.support.cli import say_json
 from unity.support.console import PlainConsole
 
 if TYPE_CHECKING:
-    from runtime.train.measure import Measured, Timing
+    from runtime.train.measure import RankMeasurements, Timing
 
 FORMATS: dict[str, tuple[DType, ...]] = {
     "cpu": ("float32", "float64"),
@@ -68,7 +68,9 @@ def _formats(machine: Machine, wanted: list[str] | None) -> tuple[DType, ...]:
     return tuple(name for name in known if not wanted or name in wanted)
 
 
-def _measured(machine: Machine, formats: Sequence[DType], devices: int | None) -> Measured | None:
+def _measured(
+    machine: Machine, formats: Sequence[DType], devices: int | None
+) -> RankMeasurements | None:
     """Measure as one of torchrun's processes, or in processes of our own; rank 0's answer."""
     units = (*machine.units, machine.devices)
     job = (machine.device.kind, formats, units, TIMEOUT)
@@ -91,7 +93,7 @@ def _measured(machine: Machine, formats: Sequence[DType], devices: int | None) -
 
 def work(
     kind: str, formats: Sequence[DType], units: Sequence[int], timeout: float
-) -> Measured | None:
+) -> RankMeasurements | None:
     """One process's part."""
     # Here because the command, which starts processes of its own, can do without torch for long.
     from runtime.train.measure import measure
@@ -99,7 +101,7 @@ def work(
     return measure("gpu" if kind == "gpu" else "cpu", formats, units, timeout)
 
 
-def _profile(machine: Machine, measured: Measured) -> Profile:
+def _profile(machine: Machine, measured: RankMeasurements) -> Profile:
     operators = [
         OperatorSeries(kind=kind, dtype=dtype, points=_points(series))
         for (kind, dtype), series in measured.operators.items()

@@ -28,7 +28,7 @@ SHOWN = 5
 
 
 @dataclass(frozen=True)
-class Given:
+class Certificates:
     """Certificates, each with the place where it was read, and their scripts (``Rechecker``).
     ``where``: that they were read from; ``library``: whose rules have to have one, if any."""
 
@@ -60,7 +60,7 @@ def run(options: Options) -> None:
         _compare(rules, str(given.library), files, options)
 
 
-def _read(options: Options) -> Given:
+def _read(options: Options) -> Certificates:
     """The certificates of a folder, of one compressed file, or of a library's folder, and then the
     library too."""
     where, library = options.certificates, options.library
@@ -68,13 +68,13 @@ def _read(options: Options) -> Given:
         where, library = where / CERTIFICATES, library or where / RULES
     if where.is_dir():
         files = ((str(path), read_json(path, CertificateFile)) for path in certificates_in(where))
-        return Given(where, tuple(files), where, library)
+        return Certificates(where, tuple(files), where, library)
     bundle = read_bundle(where)
     places = tuple((f"{where}: {file.rule}", file) for file in bundle.certificates)
-    return Given(where, places, bundle.scripts, library)
+    return Certificates(where, places, bundle.scripts, library)
 
 
-def _results(given: Given, solvers: Sequence[str], options: Options) -> Iterator[Rechecked]:
+def _results(given: Certificates, solvers: Sequence[str], options: Options) -> Iterator[Rechecked]:
     """What comes of each certificate. Its label has to fit it where no library says what rule has
     the name."""
     # One for all: forked workers go on with it, each theorem and script once in each of them.

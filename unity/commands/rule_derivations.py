@@ -27,7 +27,7 @@ RulesFor = Callable[[Graph], Sequence[Rule]]
 
 
 @dataclass(frozen=True)
-class Explanation:
+class RuleExplanation:
     """What is said of a rule.
 
     ``steps``: of the longest derivation among its cases; None where a case has none. ``lines``:
@@ -48,7 +48,9 @@ def explain_file(given: str, rules_for: RulesFor, jobs: int = 1, *, as_json: boo
     rule, and NegativeAnswer where one that is proved is not explained, or none is proved.
     """
     file, statements = _chosen(given)
-    explained = parallel_map(partial(explain_statement, Prepared(rules_for)), statements, jobs)
+    explained = parallel_map(
+        partial(explain_statement, RuleExplainers(rules_for)), statements, jobs
+    )
     tally = Counter[int | None]()
     for explanation in explained:
         tally.update([explanation.steps] if explanation.verdict is Verdict.PROVED else [])
@@ -65,7 +67,7 @@ def explain_file(given: str, rules_for: RulesFor, jobs: int = 1, *, as_json: boo
         raise NegativeAnswer(f"{file}: {missing} of {tally.total()} proved rules are not explained")
 
 
-class Prepared:
+class RuleExplainers:
     """Explainers of libraries, each made once for the graphs that ask for the same rules."""
 
     def __init__(self, rules_for: RulesFor) -> None:
@@ -81,12 +83,12 @@ class Prepared:
         return known[1]
 
 
-def explain_statement(prepared: Prepared, statement: Statement) -> Explanation:
+def explain_statement(prepared: RuleExplainers, statement: Statement) -> RuleExplanation:
     """Decide a rule and, where it is proved, derive every case of it."""
     outcome = statement.decide()
     if outcome.verdict is not Verdict.PROVED:
         lines = (f"  {outcome.reason}",) if outcome.reason else ()
-        return Explanation(statement.name, outcome.verdict, None, lines, 0.0)
+        return RuleExplanation(statement.name, outcome.verdict, None, lines, 0.0)
     lines, steps = list[str](), list[int | None]()
     start = perf_counter()
     for proof in outcome.proofs:
@@ -98,10 +100,10 @@ def explain_statement(prepared: Prepared, statement: Statement) -> Explanation:
         steps.append(None if attempt.derivation is None else len(attempt.derivation.steps))
     longest = None if None in steps else max((s for s in steps if s is not None), default=None)
     seconds = perf_counter() - start
-    return Explanation(statement.name, outcome.verdict, longest, tuple(lines), seconds)
+    return RuleExplanation(statement.name, outcome.verdict, longest, tuple(lines), seconds)
 
 
-def _attempt(prepared: Prepared, proof: Decision) -> Explained:
+def _attempt(prepared: RuleExplainers, proof: Decision) -> Explained:
     assert proof.evidence is not None
     left, right = proof.evidence.witness.pair
     explainer = prepared.explainer(Graph((*left, *right)))
@@ -145,7 +147,7 @@ def _counted(steps: int) -> str:
     return f"{steps} step" if steps == 1 else f"{steps} steps"
 
 
-def _heading(explanation: Explanation) -> str:
+def _heading(explanation: RuleExplanation) -> str:
     if explanation.verdict is not Verdict.PROVED:
         return f"{explanation.name}: {explanation.verdict}, so there is nothing to explain"
     if explanation.steps is None:
@@ -155,7 +157,7 @@ def _heading(explanation: Explanation) -> str:
     return f"{explanation.name}: {_counted(explanation.steps)}"
 
 
-def _record(file: str, explanation: Explanation) -> dict[str, object]:
+def _record(file: str, explanation: RuleExplanation) -> dict[str, object]:
     return {
         "file": file,
         "rule": explanation.name,

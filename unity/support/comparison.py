@@ -25,7 +25,7 @@ from unity.support.limits import check_batch, check_devices
 from unity.support.planners import planner_of
 
 
-class Entry(FileModel):
+class Prediction(FileModel):
     """What one planner predicts for a model on so many devices."""
 
     model: str
@@ -50,11 +50,11 @@ class ComparisonFile(FileModel):
     machine: str
     machine_hash: str
     library_hash: str
-    entries: tuple[Entry, ...]
+    entries: tuple[Prediction, ...]
 
 
 @dataclass(frozen=True)
-class Question:
+class ComparisonQuestion:
     """What to compare: every model on every number of devices by every planner."""
 
     machine: Machine
@@ -78,7 +78,7 @@ class Question:
             check_devices("--gpus", devices)
             check_batch(self.batch, devices)
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[Prediction]:
         """One answer after the other. Raises InputError for a model that there is not."""
         for model in self.models:
             for devices in self.devices:
@@ -89,7 +89,7 @@ class Question:
                 for planner in self.planners:
                     yield self._entry(model, graph, target, planner)
 
-    def _entry(self, model: str, graph: Graph, target: Machine, planner: str) -> Entry:
+    def _entry(self, model: str, graph: Graph, target: Machine, planner: str) -> Prediction:
         start = perf_counter()
         batch, kept_by = samples(graph), default_optimizer(model)
         estimates, problem = None, None
@@ -98,7 +98,7 @@ class Question:
             estimates = asked.plan(model, graph).plan.estimates
         except NegativeAnswer as error:
             problem = str(error)
-        return Entry(
+        return Prediction(
             model=model,
             planner=planner,
             devices=target.devices,
@@ -111,7 +111,7 @@ class Question:
             problem=problem,
         )
 
-    def save(self, entries: Sequence[Entry], path: Path) -> None:
+    def save(self, entries: Sequence[Prediction], path: Path) -> None:
         """Write a comparison file, whole or not at all."""
         content = ComparisonFile(
             schema_version=1,
@@ -137,7 +137,7 @@ def samples(graph: Graph) -> int:
     return max(first, key=first.count) if first else 1
 
 
-def over_others(entry: Entry, entries: Sequence[Entry]) -> float | None:
+def over_others(entry: Prediction, entries: Sequence[Prediction]) -> float | None:
     """How many times as fast an entry is as the best of the other planners for the same; None where
     there is none, or nothing to compare."""
     others = [

@@ -23,7 +23,7 @@ from pcg.language.poly import Poly
 from pcg.types.infer import bind_sizes, output_shapes
 from pcg.types.local import Axis
 from pcg.types.operator import Attribute, Call, Operator
-from pcg.types.task import Task
+from pcg.types.task import KernelTask
 from runtime.execute.kernels import run_equation, run_task
 from runtime.execute.precision import in_float64
 from substitutions.generate.algebra.enumerate import RankedCall, instances
@@ -61,7 +61,7 @@ class _Sample:
     """
 
     call: Call
-    task: Task
+    task: KernelTask
     shapes: tuple[tuple[int, ...], ...]
     starts: tuple[tuple[int, ...], ...]
     below: Mapping[int, int]
@@ -159,11 +159,11 @@ def _sample(
     below = _index_operands(equation, sizes)
     starts = tuple((0,) * len(shape) for shape in shapes)
     if cut is None:
-        return _Sample(call, Task(call.values, named, {}), shapes, starts, below, signed, "")
+        return _Sample(call, KernelTask(call.values, named, {}), shapes, starts, below, signed, "")
     half, odd = divmod(named[cut.name], 2)
     if odd:
         return None
-    task = Task(call.values, named, {cut.name: (half, 2 * half)})
+    task = KernelTask(call.values, named, {cut.name: (half, 2 * half)})
     shapes, starts = _second_half(shapes, cut)
     part = f"the second half of index {cut.name}"
     return _Sample(call, task, shapes, starts, below, signed, part)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from math import gcd
 
 from pcg.errors import InputError
-from search.choices import Dimension
+from search.choices import IndexRole
 
 MOST_DEVICES = 1 << 16
 """Devices that plans are made for; a machine may have more."""
@@ -22,13 +22,13 @@ def check_devices(where: str, devices: int) -> None:
 def check_batch(
     batch: int | None,
     devices: int,
-    dimensions: Collection[Dimension] | None = None,
+    dimensions: Collection[IndexRole] | None = None,
     *,
     advice: str = "",
 ) -> None:
     """Refuse a batch that cannot be cut for any number of the devices, where it may be cut.
     ``advice``: what else than another batch would do."""
-    if batch is None or (dimensions is not None and Dimension.DATA not in dimensions):
+    if batch is None or (dimensions is not None and IndexRole.DATA not in dimensions):
         return
     if devices > 1 and batch > 0 and gcd(batch, devices) == 1:
         factor = next(n for n in range(2, devices + 1) if devices % n == 0)

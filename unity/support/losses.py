@@ -22,7 +22,7 @@ from pcg.errors import InputError
 from runtime.job.job import Beginning, FinishedStep
 
 
-class Losses:
+class LossFile:
     """An open file, or none."""
 
     def __init__(self, path: str | None, file: TextIOWrapper | None) -> None:
@@ -70,15 +70,15 @@ def _is_repeated(line: bytes, beginning: Beginning) -> bool:
 
 
 @contextmanager
-def losses_file(path: str | None) -> Generator[Losses]:
+def losses_file(path: str | None) -> Generator[LossFile]:
     """What adds a line for a step to a file, if one is given."""
     if path is None:
-        yield Losses(None, None)
+        yield LossFile(None, None)
         return
     with _writing(path):
         file = Path(path).open("a")  # noqa: SIM115  # closed below, whose errors are the file's
     try:
-        yield Losses(path, file)
+        yield LossFile(path, file)
     finally:
         with _writing(path):
             file.close()

@@ -7,7 +7,7 @@ from math import inf
 from pcg.errors import InputError
 from pcg.machine import Machine
 from pcg.plan.training import Optimizer
-from search.choices import PLANNER_NAMES, Dimension, Mode
+from search.choices import PLANNER_NAMES, IndexRole, Mode
 from search.cost.efficiency import Speed
 from search.cost.planned import Planner
 from search.cost.progress import Progress, Teller, silent
@@ -32,7 +32,7 @@ def planner_of(
     optimizer: Optimizer,
     speed: Speed | None,
     mode: Mode = Mode.JOINT,
-    dimensions: frozenset[Dimension] | None = None,
+    dimensions: frozenset[IndexRole] | None = None,
     progress: Progress = silent,
 ) -> Planner:
     """A planner that may search for so many seconds. Pipelines leave ``mode`` aside. The joint
@@ -50,7 +50,7 @@ def planner_of(
     if name in PIPELINES:
         return pipelines(PIPELINES[name])
     plain = MeshPlanner(machine, library, name, seconds, kept_by, speed, mode, dimensions, teller)
-    left_out = dimensions is not None and Dimension.PIPELINE not in dimensions
+    left_out = dimensions is not None and IndexRole.PIPELINE not in dimensions
     if name != "joint" or mode is Mode.ALGEBRA or left_out:
         return plain
 

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unity.support.comparison import Entry
+from unity.support.comparison import Prediction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +22,9 @@ def can_plot() -> bool:
     return find_spec("matplotlib") is not None
 
 
-def plot(model: str, machine: str, entries: Sequence[Entry], folder: Path) -> tuple[Path, Path]:
+def plot(
+    model: str, machine: str, entries: Sequence[Prediction], folder: Path
+) -> tuple[Path, Path]:
     """Draw throughput and search time of one model's planners by number of devices; write SVG and
     PNG files, and return their paths."""
     # Here because matplotlib is an extra and takes a second to load.
@@ -54,7 +56,7 @@ def file_name(model: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in model).strip("-.") or "model"
 
 
-def _throughput(axes: Axes, by_planner: Mapping[str, Sequence[Entry]]) -> None:
+def _throughput(axes: Axes, by_planner: Mapping[str, Sequence[Prediction]]) -> None:
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
     for i, (planner, entries) in enumerate(by_planner.items()):
@@ -71,7 +73,9 @@ def _throughput(axes: Axes, by_planner: Mapping[str, Sequence[Entry]]) -> None:
     axes.grid(visible=True, which="both", color="0.9", linewidth=0.6)
 
 
-def _missing(axes: Axes, by_planner: Mapping[str, Sequence[Entry]], missing: Sequence[str]) -> None:
+def _missing(
+    axes: Axes, by_planner: Mapping[str, Sequence[Prediction]], missing: Sequence[str]
+) -> None:
     """A strip with a cross for every plan that does not fit."""
     number = {planner: i for i, planner in enumerate(by_planner)}
     for row, planner in enumerate(missing):
@@ -83,7 +87,7 @@ def _missing(axes: Axes, by_planner: Mapping[str, Sequence[Entry]], missing: Seq
     axes.tick_params(axis="y", length=0, labelsize=7)
 
 
-def _search(axes: Axes, by_planner: Mapping[str, Sequence[Entry]]) -> None:
+def _search(axes: Axes, by_planner: Mapping[str, Sequence[Prediction]]) -> None:
     for i, (planner, entries) in enumerate(by_planner.items()):
         _line(axes, i, [(e.devices, e.search_seconds) for e in entries], planner)
     axes.set_xscale("log")

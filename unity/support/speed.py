@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pcg.machine import Machine
 from pcg.plan.profile import load_profile
-from search.cost.efficiency import Measured, Speed, standard
+from search.cost.efficiency import MeasuredEfficiency, Speed, standard
 
 
 def measured(machine: Machine, profile: Path | None) -> tuple[Machine, Speed | None]:
@@ -18,4 +18,4 @@ def measured(machine: Machine, profile: Path | None) -> tuple[Machine, Speed | N
     if profile is None:
         return machine, None
     measurements, target = load_profile(profile, machine)
-    return target, Measured(measurements, target.device, standard())
+    return target, MeasuredEfficiency(measurements, target.device, standard())

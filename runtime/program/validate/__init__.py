@@ -46,11 +46,11 @@ from runtime.program.validate.alike import Forms
 from runtime.program.validate.ends import check_alike, check_ends
 from runtime.program.validate.errors import ProgramError
 from runtime.program.validate.frame import Rank
-from runtime.program.validate.local import Device, Holdings
+from runtime.program.validate.local import DeviceCheck, Holdings
 from runtime.program.validate.lockstep import followed
-from runtime.program.validate.meaning import Meaning
+from runtime.program.validate.meaning import PlanMeaning
 from runtime.program.validate.order import Blame, Lanes, run
-from runtime.program.validate.passes import Passes, Sync
+from runtime.program.validate.passes import PassesCheck, Sync
 
 FLOAT32 = 4
 """Bytes of a number, which decide which gradients are summed up together."""
@@ -69,7 +69,7 @@ def validate(
 
 def _validate(plan: Plan, programs: Sequence[Program], where: str, itemsize: int) -> None:
     check_alike(plan, programs, where)
-    meaning, forms = Meaning(plan, where), Forms()
+    meaning, forms = PlanMeaning(plan, where), Forms()
     made = followed(meaning, programs, forms, where, itemsize)
     if made is None:
         made = each_followed(meaning, programs, forms, where, itemsize)
@@ -77,12 +77,12 @@ def _validate(plan: Plan, programs: Sequence[Program], where: str, itemsize: int
 
 
 def each_followed(
-    meaning: Meaning, programs: Sequence[Program], forms: Forms, where: str, itemsize: int
+    meaning: PlanMeaning, programs: Sequence[Program], forms: Forms, where: str, itemsize: int
 ) -> list[Holdings]:
     """What ranks hold in the end, each followed by itself."""
     lanes = Lanes()
-    ranks = [Rank(Device(program, meaning, forms), lanes, where) for program in programs]
-    passes = [Passes(rank, Sync(rank, itemsize)) for rank in ranks]
+    ranks = [Rank(DeviceCheck(program, meaning, forms), lanes, where) for program in programs]
+    passes = [PassesCheck(rank, Sync(rank, itemsize)) for rank in ranks]
     try:
         run({rank: own.steps() for rank, own in enumerate(passes)}, lanes)
     except Blame as blame:

@@ -6,12 +6,13 @@ instruction says is looked up for each of them in ``local``; here only what diff
 Method. A *row* is operators that follow each other, and its *form* all that they say but for the
 task: calls, registers, whether recomputed. Which result each operand is follows from the form, and
 which operators of the plan these are from the form and the tensors that the row reads: that is
-found out by ``local`` for the first rank, and kept as a ``Reading``. For another rank with the same
-form and the same tensors, the row is right where each operator of the reading has a task on this
-device, the places that these ask for are those that the row reads and makes, the tasks are those of
-the program, and the shapes those of the registers: the same conditions, all of them, as lists.
+found out by ``local`` for the first rank, and kept as an ``OperatorMatch``. For another rank with
+the same form and the same tensors, the row is right where each operator of the match has a task on
+this device, the places that these ask for are those that the row reads and makes, the tasks are
+those of the program, and the shapes those of the registers: the same conditions, all of them, as
+lists.
 
-Nothing is refused here: a row that fits no reading is looked at instruction by instruction.
+Nothing is refused here: a row that fits no match is looked at instruction by instruction.
 
 Complexity: a few steps for each instruction of each rank, inside of built-in functions.
 """
@@ -27,7 +28,7 @@ from typing import Any
 from pcg.types.operator import Call
 from runtime.program.program import Run
 from runtime.program.validate.content import Place, PlanTensor
-from runtime.program.validate.meaning import Meaning, Operation, Work
+from runtime.program.validate.meaning import Operation, PlanMeaning, ViewedSignature
 from runtime.program.validate.theorem import Expected
 
 READINGS = 16
@@ -51,7 +52,7 @@ class Rows:
     """The places of all results."""
 
 
-def _rows(works: Sequence[Work], form: Form, part: int, ranks: int) -> Rows | None:
+def _rows(works: Sequence[ViewedSignature], form: Form, part: int, ranks: int) -> Rows | None:
     """A column for each operator and register, turned; None where they are not those of a form."""
     columns = [work.columns(part, ranks) for work in works]
     made = [column for own in columns for column in own.results]
@@ -77,7 +78,7 @@ def _rows(works: Sequence[Work], form: Form, part: int, ranks: int) -> Rows | No
 
 
 @dataclass(eq=False)
-class Reading:
+class OperatorMatch:
     """Which operators of the plan those of a form are, where what it reads is of these tensors."""
 
     reads: list[PlanTensor]
@@ -106,7 +107,7 @@ class Form:
         self.made = frozenset(self.results)
         self.is_regular = len(self.made) == len(self.results)
         """Whether no register is made twice."""
-        self.readings: list[Reading] = []
+        self.readings: list[OperatorMatch] = []
         read: dict[str, int] = {}
         places: dict[str, int] = {}
         which: list[int] = []
@@ -140,7 +141,7 @@ class Form:
         return known
 
     def learn(
-        self, meaning: Meaning, reads: Sequence[PlanTensor], made: Sequence[PlanTensor]
+        self, meaning: PlanMeaning, reads: Sequence[PlanTensor], made: Sequence[PlanTensor]
     ) -> None:
         """Keep what a rank was found to do: of the tensors that the row reads it has made all
         others."""
@@ -156,7 +157,7 @@ class Form:
             if called.also or called.only or len(known) != 1 or list(known[0].results) != own:
                 return
             operations.append(known[0])
-        self.readings.append(Reading(list(reads), operations, list(made)))
+        self.readings.append(OperatorMatch(list(reads), operations, list(made)))
 
 
 @dataclass(eq=False, slots=True)
@@ -194,7 +195,7 @@ def reading_of(
     places: Sequence[Place | None],
     device: tuple[int, int, int],
     shapes: Callable[[str], object],
-) -> tuple[Reading, Sequence[Place]] | None:
+) -> tuple[OperatorMatch, Sequence[Place]] | None:
     """What a row makes, and where, of what it reads: tensors and places of these. None where it is
     right in no known reading. ``device``: which, of how many, and with which slice in time."""
     form, (rank, ranks, part) = row.form, device

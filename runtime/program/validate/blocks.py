@@ -22,14 +22,14 @@ from runtime.program.validate.alike import Forms, Row
 
 
 @dataclass(frozen=True)
-class Segment:
+class SegmentBlock:
     """Instructions in a row that need no other rank, those of them that are operators together."""
 
     parts: tuple[Row | Local, ...]
 
 
 @dataclass(eq=False, slots=True)
-class Meeting:
+class MeetingBlock:
     """A communication, or what is moved into a register that slices add to, and its backward
     pass."""
 
@@ -40,7 +40,7 @@ class Meeting:
         self.adjoint = self.instruction.adjoint
 
 
-Block = Segment | Meeting
+Block = SegmentBlock | MeetingBlock
 
 
 def blocks_of(
@@ -60,7 +60,7 @@ def blocks_of(
             parts.append(forms.row(tuple(row)))
             row.clear()
         if segment and parts:
-            blocks.append(Segment(tuple(parts)))
+            blocks.append(SegmentBlock(tuple(parts)))
             parts.clear()
 
     for instruction in instructions:
@@ -72,7 +72,7 @@ def blocks_of(
             if stays:
                 parts.append(instruction)  # pyright: ignore[reportArgumentType]
             else:
-                blocks.append(Meeting(instruction))  # pyright: ignore[reportArgumentType]
+                blocks.append(MeetingBlock(instruction))  # pyright: ignore[reportArgumentType]
     close(runs, segment=True)
     return tuple(blocks)
 
@@ -98,7 +98,7 @@ def first_readers(blocks: Iterable[Block], names: frozenset[str]) -> dict[str, i
 
 def _parts(blocks: Iterable[Block]) -> Iterator[Row | Local | Communication]:
     for block in blocks:
-        if isinstance(block, Meeting):
+        if isinstance(block, MeetingBlock):
             yield block.instruction
         else:
             yield from block.parts

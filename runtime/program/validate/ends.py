@@ -19,12 +19,12 @@ from runtime.program.program import Group, Program, Running, Weight
 from runtime.program.validate.content import Box, Content, Place, PlanTensor, covers
 from runtime.program.validate.errors import ProgramError
 from runtime.program.validate.local import Holdings
-from runtime.program.validate.meaning import Meaning
+from runtime.program.validate.meaning import PlanMeaning
 from runtime.program.validate.theorem import region
 
 
 def check_ends(
-    meaning: Meaning, programs: Sequence[Program], made: Sequence[Holdings], where: str
+    meaning: PlanMeaning, programs: Sequence[Program], made: Sequence[Holdings], where: str
 ) -> None:
     """Raise ProgramError where something is missing, or there twice."""
     _check_loss(meaning, programs, made, where)
@@ -34,7 +34,7 @@ def check_ends(
 
 
 def _check_loss(
-    meaning: Meaning, programs: Sequence[Program], made: Sequence[Holdings], where: str
+    meaning: PlanMeaning, programs: Sequence[Program], made: Sequence[Holdings], where: str
 ) -> None:
     """The parts of the loss that count add up to it: the gradient of each is 1."""
     tensor = meaning.tensor(meaning.plan.graph.outputs[0])
@@ -52,7 +52,7 @@ def _check_loss(
 
 
 def _check_outputs(
-    meaning: Meaning, programs: Sequence[Program], made: Sequence[Holdings], where: str
+    meaning: PlanMeaning, programs: Sequence[Program], made: Sequence[Holdings], where: str
 ) -> None:
     """Registers that are kept are pieces of outputs, and each piece of an output is one of them."""
     registers: dict[str, list[tuple[int, Content]]] = {}
@@ -89,7 +89,7 @@ Layouts = tuple[PlanTensor, list[Wanted]]
 """A tensor, and the ways in which it may lie."""
 
 
-def _layouts(meaning: Meaning, number: int) -> Layouts:
+def _layouts(meaning: PlanMeaning, number: int) -> Layouts:
     """An output as its type says that it lies; the loss may also be left in the parts in which it
     was computed, as each has the gradient 1."""
     value = meaning.plan.graph.outputs[number]
@@ -98,7 +98,7 @@ def _layouts(meaning: Meaning, number: int) -> Layouts:
     return tensor, [Wanted(frozenset(_pieces_of(meaning, tensor, own))) for own in types]
 
 
-def _pieces_of(meaning: Meaning, tensor: PlanTensor, wanted: ParallelTensor) -> Iterator[Place]:
+def _pieces_of(meaning: PlanMeaning, tensor: PlanTensor, wanted: ParallelTensor) -> Iterator[Place]:
     own = wanted.degrees.partials
     sums = tensor.partials // own
     for sigma, *block in product(range(own), *map(range, wanted.degrees.dims)):
@@ -123,7 +123,7 @@ def _take_output(
         raise ProgramError(where, rank, name, f"{first} and its like are no pieces of an output")
 
 
-def _check_weights(meaning: Meaning, programs: Sequence[Program], where: str) -> None:
+def _check_weights(meaning: PlanMeaning, programs: Sequence[Program], where: str) -> None:
     """The blocks of a weight make it up, and whoever holds one is in its group, which adds up its
     gradient: so each gets the sum of all gradients of all copies, once."""
     holders: dict[str, dict[Place, list[int]]] = {}
@@ -156,7 +156,7 @@ def _check_weights(meaning: Meaning, programs: Sequence[Program], where: str) ->
 
 
 def _check_statistics(
-    meaning: Meaning, programs: Sequence[Program], made: Sequence[Holdings], where: str
+    meaning: PlanMeaning, programs: Sequence[Program], made: Sequence[Holdings], where: str
 ) -> None:
     """Each element of what is normed counts once; of samples in groups, those of the first."""
     first = _records(programs[0])

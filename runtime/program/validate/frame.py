@@ -22,10 +22,10 @@ from runtime.program.program import (
     targets,
 )
 from runtime.program.validate.alike import Row
-from runtime.program.validate.blocks import Block, Meeting, Segment, made_by
+from runtime.program.validate.blocks import Block, MeetingBlock, SegmentBlock, made_by
 from runtime.program.validate.content import Content, Fragment, Place, PlanTensor
 from runtime.program.validate.errors import ProgramError, Unsound
-from runtime.program.validate.local import Device, Holdings
+from runtime.program.validate.local import DeviceCheck, Holdings
 from runtime.program.validate.movement import Member, arrived, collected, sent
 from runtime.program.validate.order import Lanes, Posted, nothing
 from runtime.program.validate.transposed import is_transposed
@@ -38,7 +38,7 @@ class Rank:
     """What the passes of a rank share. ``batch`` and ``part``: which slice is under way, of which
     batch, as messages are told of; ``pending``: messages that have not been waited for."""
 
-    device: Device
+    device: DeviceCheck
     lanes: Lanes
     where: str
     batch: int = 0
@@ -81,7 +81,7 @@ class Rank:
 
 
 @dataclass
-class Frame:
+class FrameCheck:
     """Registers of one part. ``checks``: whether what they hold is followed, as once is enough;
     ``sums``: of a later part, to which this one adds, and ``known`` those that have a gradient."""
 
@@ -90,7 +90,7 @@ class Frame:
     part: int
     token: tuple[int, str, int]
     """Which batch, which part of the program, and which slice."""
-    outer: Frame | None = None
+    outer: FrameCheck | None = None
     checks: bool = True
     sums: dict[str, list[Fragment]] = field(default_factory=dict[str, list[Fragment]])
     known: set[str] = field(default_factory=set[str])
@@ -115,7 +115,7 @@ class Frame:
 
     def forward(self) -> Waits:
         for block in self.blocks:
-            if isinstance(block, Segment):
+            if isinstance(block, SegmentBlock):
                 if self.checks:
                     for part in block.parts:
                         self._row(part) if isinstance(part, Row) else self._local(part)
@@ -127,7 +127,7 @@ class Frame:
         for number in range(len(self.blocks) - 1, -1, -1):
             block = self.blocks[number]
             self.rank.graded.clear()
-            if isinstance(block, Segment):
+            if isinstance(block, SegmentBlock):
                 self._back(block)
             else:
                 yield from self._meet_back(block)
@@ -135,7 +135,7 @@ class Frame:
             if done is not None:
                 done(number)
 
-    def _back(self, segment: Segment) -> None:
+    def _back(self, segment: SegmentBlock) -> None:
         """What a segment makes has gradients, so what it reads has."""
         needed = self.needed
         for part in reversed(segment.parts):
@@ -237,7 +237,7 @@ class Frame:
         else:
             self._keep(target, self.rank.device.together(parts, target))
 
-    def _meet(self, block: Meeting) -> Waits:
+    def _meet(self, block: MeetingBlock) -> Waits:
         instruction = block.instruction
         try:
             source = self._source(instruction) if self.checks else None
@@ -253,7 +253,7 @@ class Frame:
         except Unsound as error:
             raise self.rank.wrong(instruction, str(error)) from error
 
-    def _meet_back(self, block: Meeting) -> Waits:
+    def _meet_back(self, block: MeetingBlock) -> Waits:
         instruction = block.instruction
         known = isinstance(instruction, Exchange) and instruction.active
         active, target = self.rank.device.program.active, instruction.target

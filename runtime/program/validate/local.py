@@ -18,7 +18,7 @@ from runtime.program.validate.content import (
     assemble,
 )
 from runtime.program.validate.errors import Unsound
-from runtime.program.validate.meaning import Meaning, Operation
+from runtime.program.validate.meaning import Operation, PlanMeaning
 from runtime.program.validate.movement import arrived
 from runtime.program.validate.theorem import Expected
 
@@ -34,10 +34,10 @@ class Holdings:
     )
 
 
-class Device:
+class DeviceCheck:
     """Checks the instructions of one rank that need no other, and tells what they make."""
 
-    def __init__(self, program: Program, meaning: Meaning, forms: Forms | None = None) -> None:
+    def __init__(self, program: Program, meaning: PlanMeaning, forms: Forms | None = None) -> None:
         self.program, self.meaning = program, meaning
         self.forms = Forms() if forms is None else forms
         self.rank, self._shapes = program.rank, program.shapes

@@ -32,15 +32,15 @@ from typing import Any, cast
 
 from runtime.program.program import Collective, Exchange, Group, Load, Local, Program, Run
 from runtime.program.validate.alike import Form, Forms, Row, made_by_all
-from runtime.program.validate.blocks import Block, Meeting, Segment, blocks_of
+from runtime.program.validate.blocks import Block, MeetingBlock, SegmentBlock, blocks_of
 from runtime.program.validate.content import Content, Place, PlanTensor
 from runtime.program.validate.errors import ProgramError, Unsound
 from runtime.program.validate.frame import Rank, Waits
-from runtime.program.validate.local import Device, Holdings
-from runtime.program.validate.meaning import Meaning
+from runtime.program.validate.local import DeviceCheck, Holdings
+from runtime.program.validate.meaning import PlanMeaning
 from runtime.program.validate.movement import Member, collected
 from runtime.program.validate.order import Blame, Key, Lanes, Posted, run
-from runtime.program.validate.passes import Passes, Sync, parts_of
+from runtime.program.validate.passes import PassesCheck, Sync, parts_of
 from runtime.program.validate.transposed import is_transposed
 
 Column = Sequence[Place]
@@ -105,7 +105,7 @@ def _numbered(values: Sequence[object]) -> list[int]:
 
 
 def followed(
-    meaning: Meaning, programs: Sequence[Program], forms: Forms, where: str, itemsize: int
+    meaning: PlanMeaning, programs: Sequence[Program], forms: Forms, where: str, itemsize: int
 ) -> list[Holdings] | None:
     """What ranks hold in the end that ends are checked by; None where they are to be followed each
     by itself."""
@@ -144,11 +144,11 @@ def _have_one_structure(blocks: Sequence[Block]) -> bool:
     if not blocks or len(set(map(type, blocks))) > 1:
         return False
     one = blocks[0]
-    if isinstance(one, Segment):
-        segments = cast("Sequence[Segment]", blocks)
+    if isinstance(one, SegmentBlock):
+        segments = cast("Sequence[SegmentBlock]", blocks)
         wanted = [_part_structure(part) for part in one.parts]
         return all([_part_structure(p) for p in own.parts] == wanted for own in segments)
-    meetings = cast("Sequence[Meeting]", blocks)
+    meetings = cast("Sequence[MeetingBlock]", blocks)
     kinds = {(type(own.instruction), type(own.adjoint)) for own in meetings}
     structure = _structure(one.instruction)
     return (
@@ -169,10 +169,10 @@ class _Team:
     """All ranks, and what their registers hold."""
 
     def __init__(
-        self, meaning: Meaning, programs: Sequence[Program], forms: Forms, where: str
+        self, meaning: PlanMeaning, programs: Sequence[Program], forms: Forms, where: str
     ) -> None:
         self._meaning, self._programs = meaning, programs
-        self._devices = [Device(program, meaning, forms) for program in programs]
+        self._devices = [DeviceCheck(program, meaning, forms) for program in programs]
         self._groups: dict[tuple[int, ...], NamedGroups] = {}
         """All that have been named, by the objects that they are."""
         self._ranks = [Rank(device, Lanes(), where) for device in self._devices]
@@ -185,10 +185,10 @@ class _Team:
     def forward(self, blocks: Sequence[tuple[Block, ...]]) -> None:
         self._load()
         for own in zip(*blocks, strict=True):
-            if isinstance(own[0], Meeting):
-                self._meet(cast("Sequence[Meeting]", own))
+            if isinstance(own[0], MeetingBlock):
+                self._meet(cast("Sequence[MeetingBlock]", own))
                 continue
-            segments = cast("Sequence[Segment]", own)
+            segments = cast("Sequence[SegmentBlock]", own)
             for parts in zip(*[segment.parts for segment in segments], strict=True):
                 if isinstance(parts[0], Row):
                     self._row(cast("Sequence[Row]", parts))
@@ -207,7 +207,7 @@ class _Team:
             contents.tensors.update(self._tensors)
             contents.places.update({name: column[rank] for name, column in self._places.items()})
             self._ranks[rank].lanes = lanes
-            own = Passes(self._ranks[rank], syncs[rank])
+            own = PassesCheck(self._ranks[rank], syncs[rank])
             steps[rank] = own.back_alone(self._kept[rank])
         run(steps, lanes)
 
@@ -314,7 +314,7 @@ class _Team:
                 made.append(device.alias(part, given))
         self._hold([target] * len(made), made)
 
-    def _meet(self, meetings: Sequence[Meeting]) -> None:
+    def _meet(self, meetings: Sequence[MeetingBlock]) -> None:
         instructions = cast("Sequence[Collective]", [own.instruction for own in meetings])
         source, target = instructions[0].source, instructions[0].target
         groups = [own.group for own in instructions]

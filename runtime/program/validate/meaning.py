@@ -31,7 +31,7 @@ NORMS = {NORM.name: (NORM, batch_norm), GROUP_NORM.name: (GROUP_NORM, ghost_batc
 
 
 @dataclass(eq=False)
-class Work:
+class ViewedSignature:
     """A signature on a machine view, and tensors of so many partials behind the operands."""
 
     signature: Signature
@@ -62,7 +62,7 @@ class Operation:
     """An operator of the graph: what it makes, where, and whether it is recomputed."""
 
     name: str
-    work: Work
+    work: ViewedSignature
     results: tuple[PlanTensor, ...]
     recomputed: bool
 
@@ -88,7 +88,7 @@ class Called:
     """By the tensors that it reads."""
 
 
-class Meaning:
+class PlanMeaning:
     """The tensors of a plan and the operators that make them."""
 
     def __init__(self, plan: Plan, where: str) -> None:
@@ -103,7 +103,7 @@ class Meaning:
         self._names = node_names(plan.graph)
         self._of: dict[Value, PlanTensor] = {}
         self._made: dict[object, tuple[PlanTensor, ...]] = {}
-        self._works: dict[object, Work] = {}
+        self._works: dict[object, ViewedSignature] = {}
         for node in plan.graph.nodes:
             if node.is_leaf:
                 self._leaf(node)
@@ -174,7 +174,7 @@ class Meaning:
         key = node.signature, tuple(read.partials for read in reads), view
         work = self._works.get(key)
         if work is None:
-            work = self._works[key] = Work(*key, self.places)
+            work = self._works[key] = ViewedSignature(*key, self.places)
         recomputed = node in self.plan.recompute
         operation = Operation(node.name, work, results, recomputed)
         self.operations.setdefault(call, {}).setdefault(reads, []).append(operation)

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pcg.placement.region import Region, elements
 from runtime.program.buckets import Bucket, buckets
 from runtime.program.program import Instruction, Load, Pipelined, Program
-from runtime.program.validate.blocks import Block, Meeting, blocks_of, first_readers
+from runtime.program.validate.blocks import Block, MeetingBlock, blocks_of, first_readers
 from runtime.program.validate.content import Content, Fragment
 from runtime.program.validate.errors import Unsound
-from runtime.program.validate.frame import Frame, Rank, Waits
+from runtime.program.validate.frame import FrameCheck, Rank, Waits
 from runtime.program.validate.local import Holdings
 from runtime.program.validate.order import Posted, nothing
 
@@ -84,16 +84,16 @@ class Batch:
     """One batch that is taken slice by slice: ``runtime.execute.batch.SlicedBatch``."""
 
     number: int
-    passes: Passes
+    passes: PassesCheck
     pipeline: Pipelined
     started: int = 0
-    frames: dict[int, Frame] = field(default_factory=dict[int, Frame])
+    frames: dict[int, FrameCheck] = field(default_factory=dict[int, FrameCheck])
     sums: dict[str, list[Fragment]] = field(default_factory=dict[str, list[Fragment]])
     known: set[str] = field(default_factory=set[str])
 
     def __post_init__(self) -> None:
         self.before = self.passes.frame(self.number, "before", self.passes.before)
-        self.tail: Frame | None = None
+        self.tail: FrameCheck | None = None
 
     def forward(self) -> Waits:
         passes, part = self.passes, self.started
@@ -142,7 +142,7 @@ class Batch:
         yield from _go_back(self.before, done, 0)
         self.passes.lost(self.before)
 
-    def _tail(self, *, checks: bool) -> Frame:
+    def _tail(self, *, checks: bool) -> FrameCheck:
         passes = self.passes
         tail = passes.frame(self.number, "tail", passes.tail, 0, self.before)
         tail.checks = checks
@@ -180,7 +180,7 @@ class Batch:
         rank.part = self.number * len(self.passes.slices) + part
 
 
-class Passes:
+class PassesCheck:
     """A rank's steps. What registers hold is followed in the first one."""
 
     def __init__(self, rank: Rank, sync: Sync) -> None:
@@ -241,15 +241,15 @@ class Passes:
         name: str,
         blocks: Iterable[Block],
         part: int = 0,
-        outer: Frame | None = None,
-    ) -> Frame:
+        outer: FrameCheck | None = None,
+    ) -> FrameCheck:
         token = (number, name, part)
-        frame = Frame(self.rank, tuple(blocks), part, token, outer, checks=number == 0)
+        frame = FrameCheck(self.rank, tuple(blocks), part, token, outer, checks=number == 0)
         if name == "before":
             self.load(frame, self.program.instructions)
         return frame
 
-    def load(self, frame: Frame, instructions: Iterable[Instruction]) -> None:
+    def load(self, frame: FrameCheck, instructions: Iterable[Instruction]) -> None:
         """Put what is loaded into a frame."""
         for load in instructions:
             if not isinstance(load, Load):
@@ -264,11 +264,11 @@ class Passes:
                     raise self.rank.wrong(load, "is loaded already")
                 frame.kept.contents[load.target] = content
 
-    def begin_back(self, frame: Frame) -> None:
+    def begin_back(self, frame: FrameCheck) -> None:
         if self.program.loss is not None and self.program.loss in self.program.active:
             frame.need(self.program.loss)
 
-    def lost(self, frame: Frame) -> None:
+    def lost(self, frame: FrameCheck) -> None:
         """Raise ProgramError where a gradient is lost."""
         if frame.checks and (name := frame.lost()) is not None:
             raise self.rank.wrong(name, "has a gradient and is not active, so that it is lost")
@@ -279,7 +279,7 @@ class Passes:
         self.made = frame.kept
         yield from self._back(frame, number)
 
-    def _back(self, frame: Frame, number: int) -> Waits:
+    def _back(self, frame: FrameCheck, number: int) -> Waits:
         self._tell_loss(number)
         self.begin_back(frame)
         self._done(len(self.backward_blocks))
@@ -337,11 +337,11 @@ class Passes:
                 self._sync.complete(register)
         if not number:
             return
-        if isinstance(following := self.backward_blocks[number - 1], Meeting):
+        if isinstance(following := self.backward_blocks[number - 1], MeetingBlock):
             self._sync.flush(following.instruction.position + 1)
 
 
-def _go_back(frame: Frame, done: Done | None, first: int) -> Waits:
+def _go_back(frame: FrameCheck, done: Done | None, first: int) -> Waits:
     if done is None:
         yield from frame.backward()
         return

@@ -20,7 +20,7 @@ from pcg.placement.view import MachineView
 from pcg.types.halo import typing_of
 from pcg.types.infer import index_sizes, infer
 from pcg.types.local import Axis
-from pcg.types.task import Task
+from pcg.types.task import KernelTask
 from pcg.types.tensor import ParallelTensor
 from runtime.program.validate.content import Place, Places
 
@@ -37,11 +37,13 @@ class Expected:
     sizes: Mapping[str, int] = field(default_factory=dict[str, int])
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     starts: Starts = ()
-    task: Task | None = None
+    task: KernelTask | None = None
     """One that was right, with where its operands start."""
     task_starts: Starts | None = None
 
-    def task_problem(self, task: Task, starts: Starts, attributes: Mapping[str, Any]) -> str | None:
+    def task_problem(
+        self, task: KernelTask, starts: Starts, attributes: Mapping[str, Any]
+    ) -> str | None:
         """What is wrong with a task, if anything. One that was right is remembered."""
         if task is self.task and starts is self.task_starts:
             return None

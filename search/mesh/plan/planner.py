@@ -24,7 +24,7 @@ from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine
 from pcg.placement.schedule import Schedule, schedule
 from pcg.plan.training import Optimizer
-from search.choices import Dimension, Mode
+from search.choices import IndexRole, Mode
 from search.cost.cost import CostModel
 from search.cost.efficiency import Speed
 from search.cost.liveness import worth_recomputing
@@ -76,7 +76,7 @@ class MeshPlanner:
     speed: Speed | None = None
     """How fast devices are; by default as the curves that come with Unity say."""
     mode: Mode = Mode.JOINT
-    dimensions: frozenset[Dimension] | None = None
+    dimensions: frozenset[IndexRole] | None = None
     """What may be cut; everything by default."""
     teller: Teller = field(default_factory=Teller)
     _phases: Phases = field(init=False, default_factory=Phases)
@@ -216,7 +216,7 @@ class MeshPlanner:
 
     @property
     def _cuts_data(self) -> bool:
-        return self.dimensions is None or Dimension.DATA in self.dimensions
+        return self.dimensions is None or IndexRole.DATA in self.dimensions
 
     def _to_compare(self, trial: PricedTrial, allowed: Strategies) -> PricedPlans:
         """What strategies come to that may not be used themselves, on all devices."""
@@ -245,7 +245,7 @@ class MeshPlanner:
         """Whether to cut images with halos: where that is asked for, or not all devices can have
         samples of their own."""
         if self.dimensions is not None:
-            return Dimension.SPATIAL in self.dimensions
+            return IndexRole.SPATIAL in self.dimensions
         inputs = [node.leaf for node in graph.leaves if node.leaf.kind == "input"]
         return any(leaf.type.shape[0] % devices for leaf in inputs if leaf.type and leaf.rank)
 

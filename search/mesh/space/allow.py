@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.schedule import trace
 from pcg.types.local import Axis
-from search.choices import Dimension
+from search.choices import IndexRole
 from search.mesh.space.strategies import IDLE, REPLICATE, Space
 
 UNUSED = (IDLE, REPLICATE)
@@ -144,7 +144,7 @@ def both(first: Allowed, second: Allowed) -> Allowed:
     return allowed
 
 
-def along(graph: Graph, dimensions: Collection[Dimension]) -> Allowed:
+def along(graph: Graph, dimensions: Collection[IndexRole]) -> Allowed:
     """Cuts of indices of some kinds alone: *data* runs over the samples, *spatial* over the further
     dimensions of what is an image (in a sum over them as well), *reduction* is summed away, *head*
     is shared by all that an operator of three operands or more reads, *model* is any other.
@@ -159,19 +159,19 @@ def along(graph: Graph, dimensions: Collection[Dimension]) -> Allowed:
     return allowed
 
 
-def dimension_of(node: Node, axis: Axis, batch: str | None) -> Dimension:
+def dimension_of(node: Node, axis: Axis, batch: str | None) -> IndexRole:
     """What an index of an operator runs over. ``batch``: the index that runs over the samples."""
     if axis.name == batch:
-        return Dimension.DATA
+        return IndexRole.DATA
     image = any(v.rank == 4 for v in node.inputs) and axis.operands[0] in (2, 3)
     weights = (dim for dim, v in zip(axis.operands, node.inputs, strict=True) if is_weight(v))
     if image and all(dim is None for dim in weights):
-        return Dimension.SPATIAL
+        return IndexRole.SPATIAL
     if all(dim is None for dim in axis.outputs):
-        return Dimension.REDUCTION
+        return IndexRole.REDUCTION
     if len(node.inputs) > 2 and all(dim is not None for dim in axis.operands):
-        return Dimension.HEAD
-    return Dimension.MODEL
+        return IndexRole.HEAD
+    return IndexRole.MODEL
 
 
 def _fully(space: Space, name: str | None) -> Mask:

@@ -23,7 +23,7 @@ from search.cost.efficiency import Speed
 from search.mesh.plan.finish import memory_limit
 from search.mesh.space.allow import batch_axes
 from search.report.describe import cut_text, overall, pipeline_text, rules_used, span
-from search.report.explanation import Explainer, Explanation, parameters_of
+from search.report.explanation import OperatorExplanation, PlanExplainer, parameters_of
 from search.report.page.devices import DeviceClass, Devices, devices_of
 from search.report.page.drawing import DrawnGraph, drawn
 from search.report.page.events import timeline
@@ -76,7 +76,7 @@ def page(
     simulated = simulate_plan(plan, machine, speed)
     cost = CostModel(machine, optimizer=plan.optimizer, speed=speed)
     devices = devices_of(simulated, cost)
-    explainer = Explainer(simulated, speed)
+    explainer = PlanExplainer(simulated, speed)
     applied = list(_rules(plan, rules))
     limit = memory_limit(machine, plan.views)
     compared = [*rivals(plan, cost), *others]
@@ -192,7 +192,9 @@ def _memory_bars(devices: Devices, limit: int) -> list[Bar]:
     return bars
 
 
-def _table(explainer: Explainer, devices: Devices, explained: int) -> list[Mapping[str, object]]:
+def _table(
+    explainer: PlanExplainer, devices: Devices, explained: int
+) -> list[Mapping[str, object]]:
     """The rows of operators that are alike; other placements are simulated of the first ones."""
     rows: list[Mapping[str, object]] = []
     for number, nodes in enumerate(explainer.groups()):
@@ -203,7 +205,7 @@ def _table(explainer: Explainer, devices: Devices, explained: int) -> list[Mappi
 
 
 def _row(
-    one: Explanation, simulated: SimulatedPlan, devices: Devices, node: Node
+    one: OperatorExplanation, simulated: SimulatedPlan, devices: Devices, node: Node
 ) -> Mapping[str, object]:
     """A row of the table of operators."""
     cost, step = one.spent, simulated.step_seconds or 1.0

@@ -9,7 +9,7 @@ import torch
 from support.graphs.capturing import assert_agrees
 from torch import Tensor, nn
 
-from pcg.capture import Weight, capture
+from pcg.capture import CapturedWeight, capture
 from pcg.capture import export as capture_export
 from pcg.errors import InputError
 from pcg.models import capture_model
@@ -39,9 +39,9 @@ def test_weights_are_named_after_parameters() -> None:
     ids = torch.tensor([3, 0, 9, 9])
     captured = assert_agrees(Tied(), (ids, ids.flip(0)))
     assert captured.weights == (
-        Weight("hidden_weight", "hidden.weight", transposed=True),
-        Weight("hidden_bias", "hidden.bias", transposed=False),
-        Weight("table_weight", "table.weight", transposed=False, aliases=("last.weight",)),
+        CapturedWeight("hidden_weight", "hidden.weight", transposed=True),
+        CapturedWeight("hidden_bias", "hidden.bias", transposed=False),
+        CapturedWeight("table_weight", "table.weight", transposed=False, aliases=("last.weight",)),
     )
     assert captured.inputs == ("ids", "labels")
     assert print_graph(captured.graph).splitlines()[:3] == [

@@ -15,10 +15,10 @@ from pcg.graph.opaque import Elementwise, elementwise
 from pcg.ops.parallel import partition
 from pcg.ops.stand_ins import stand_in
 from pcg.plan.text import parse_graph, print_graph
-from pcg.types.task import Task
+from pcg.types.task import KernelTask
 
 VALUES: dict[str, Any] = {"int": 1, "float": 0.5, "number": 0.5, "bool": True}
-TASK = Task({}, {}, {})
+TASK = KernelTask({}, {}, {})
 
 
 def declared() -> Iterator[Elementwise]:

@@ -10,11 +10,11 @@ from support.graphs.torch_cases import CASES, TorchCase, conceivable_axes, works
 
 from pcg.graph.independent import ENTRIES, independent
 from pcg.graph.opaque import Opaque, whole_or_batched
-from pcg.graph.slices import Axis
+from pcg.graph.slices import SharedIndex
 from pcg.graph.torch_calls import parse_call
-from pcg.types.task import Task
+from pcg.types.task import KernelTask
 
-TASK = Task({}, {}, {})
+TASK = KernelTask({}, {}, {})
 WHOLE = {
     "aten.cumsum.default(x0, -1)",
     "aten.roll.default(x0, [1])",
@@ -35,7 +35,7 @@ LEFT_OUT = {
 """Functions of which the table does not say all axes."""
 
 
-def axes_of(case: TorchCase) -> tuple[Axis, ...]:
+def axes_of(case: TorchCase) -> tuple[SharedIndex, ...]:
     return independent(parse_call(case.function), *case.types())
 
 
@@ -72,6 +72,6 @@ def test_no_axis_is_missing(case: TorchCase) -> None:
         assert axis in found or overlaps or not works_in_blocks(case, axis, case.run), str(axis)
 
 
-def _overlap(axis: Axis, other: Axis) -> bool:
+def _overlap(axis: SharedIndex, other: SharedIndex) -> bool:
     pairs = zip(axis.operands + axis.results, other.operands + other.results, strict=True)
     return any(a == b is not None for a, b in pairs)

@@ -14,13 +14,13 @@ from support.graphs.strategies import graphs, parts_of_leaves, placed, seeds
 from pcg.errors import InputError
 from pcg.graph.graph import Graph, Node
 from pcg.placement.layout import grid, spread, tasks
-from pcg.placement.schedule import Compute, Load, Reshard, Schedule, Slot, schedule
+from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot, schedule
 from pcg.placement.view import MachineView
 from pcg.plan.text import parse_graph
 from pcg.readings.evaluate import Block, evaluate_output, evaluate_whole, meaning
 from pcg.readings.ring import Reals
 from pcg.types.infer import bind_sizes
-from pcg.types.task import Task
+from pcg.types.task import KernelTask
 
 RING = Reals()
 Array = np.ndarray[Any, Any]
@@ -33,7 +33,7 @@ def simulate(made: Schedule, parts: dict[str, Array], *, kernels: bool) -> Memor
     memory: Memory = {}
     for step in made.steps:
         match step:
-            case Load(slot):
+            case LeafAtHome(slot):
                 v = parts[slot.value.node.leaf.name]
                 memory[slot] = {
                     device: v[(piece.partial, *place(slot.layout, device))]
@@ -73,7 +73,7 @@ def run_compute(step: Compute, memory: Memory, *, kernels: bool) -> None:
             memory[result][device] = values
 
 
-def run_task(node: Node, task: Task, blocks: list[Block], *, kernels: bool) -> list[Array]:
+def run_task(node: Node, task: KernelTask, blocks: list[Block], *, kernels: bool) -> list[Array]:
     call = node.operator_call
     if kernels and call.operator.kernel is not None:
         outputs = call.operator.kernel(task, *(torch.tensor(b.values) for b in blocks))
@@ -143,7 +143,7 @@ def kinds(made: Schedule) -> list[str]:
     words: list[str] = []
     for step in made.steps:
         match step:
-            case Load(slot):
+            case LeafAtHome(slot):
                 words.append(f"load {slot.value.node.name} {slot.layout.type}")
             case Reshard(source):
                 words.append(f"{step.transfer.kind} {source.value.node.name}")

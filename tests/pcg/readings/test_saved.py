@@ -13,7 +13,7 @@ from pcg.graph.opaque import TensorType, opaque
 from pcg.ops import OPERATORS
 from pcg.readings.saved import Reads, back_reads, differentiated, is_pointwise, view_of
 from pcg.types.operator import Call
-from pcg.types.task import Task
+from pcg.types.task import KernelTask
 
 MATRIX = (4, 6)
 CALLS: list[tuple[str, dict[str, int | float], list[tuple[int, ...]]]] = [
@@ -65,7 +65,7 @@ def gradients(call: Call, operands: list[torch.Tensor]) -> list[torch.Tensor | N
         result = PLAIN[call.name](*given)
     else:
         assert call.operator.kernel is not None
-        result = call.operator.kernel(Task(call.values, {}, {}), *given)
+        result = call.operator.kernel(KernelTask(call.values, {}, {}), *given)
     weights = torch.arange(1.0, result.numel() + 1, dtype=torch.float64).reshape(result.shape)
     return list(torch.autograd.grad((result * weights).sum(), given, allow_unused=True))
 

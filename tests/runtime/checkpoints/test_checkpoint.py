@@ -17,7 +17,7 @@ from runtime.checkpoints.checkpoint import Manifest, ScaleRecord, newest_manifes
 from runtime.execute.executor import Executor
 from runtime.execute.precision import LossScale
 from runtime.inputs.seeded import Synthetic
-from runtime.job.job import AgreedError, Checkpoints, Options
+from runtime.job.job import AgreedError, Checkpoints, TrainingOptions
 from runtime.job.recipe import Recipe
 from runtime.program.lower import Lowering
 from runtime.train.plain import state_dict, write_state_dict
@@ -69,7 +69,7 @@ def test_weights_have_the_names_and_shapes_of_the_module(plan, tmp_path):
     assert str(net.load_state_dict(torch.load(path))) == "<All keys matched successfully>"
     # Begun with these weights, and without updates, a run has the loss that the module computes.
     still = Recipe(rate=0.0)
-    given = Options(1, still, "float64", seed=5, initial=str(path))
+    given = TrainingOptions(1, still, "float64", seed=5, initial=str(path))
     seen = []
     run_plan(Lowering(plan), given, World(), seen.append)
     (x,) = [node.leaf for node in plan.model.leaves if node.leaf.name == "x"]
@@ -87,7 +87,7 @@ def test_a_folder_that_cannot_be_written_is_refused_at_once(plan, tmp_path):
     ):
         seen = []
         kept = Checkpoints(str(folder))
-        options = Options(3, RECIPES["sgd"], "float64", checkpoints=kept)
+        options = TrainingOptions(3, RECIPES["sgd"], "float64", checkpoints=kept)
         with pytest.raises(AgreedError) as caught:
             run_plan(Lowering(plan), options, World(), seen.append)
         assert str(caught.value) == f"{folder}: cannot write checkpoints: {problem}"
@@ -111,7 +111,7 @@ def too_large(plan, folder, steps, seen=None):
     """What trains in float16 with a scale of the loss that makes all gradients infinite."""
     lowering, world = Lowering(plan), World()
     kept = Checkpoints(str(folder), every=1, resume=True)
-    options = Options(steps, RECIPES["sgd"], "fp16", checkpoints=kept)
+    options = TrainingOptions(steps, RECIPES["sgd"], "fp16", checkpoints=kept)
     executor = Executor(lowering.program(0), world, "fp16")
     executor.loss_scale = LossScale(2.0**127)
     training = Training(lowering, options, world, executor)
@@ -216,7 +216,7 @@ def test_what_is_done_otherwise_is_said(plan, folder, capsys):
 def test_initial_weights_that_do_not_fit(plan, tmp_path, content, problem):
     path = tmp_path / "weights.pt"
     torch.save(content, path)
-    options = Options(1, initial=str(path))
+    options = TrainingOptions(1, initial=str(path))
     with pytest.raises(InputError) as caught:
         run_plan(Lowering(plan), options, World(), lambda step: None)
     assert str(caught.value) == f"{path}: {problem}"
@@ -231,7 +231,7 @@ def test_the_scale_of_the_loss_goes_on_where_it_was(plan, tmp_path):
     kept = Checkpoints(str(tmp_path), resume=True)
 
     def run(steps: int) -> list[float]:
-        given = Options(steps, Recipe(rate=0.0), "fp16", checkpoints=kept)
+        given = TrainingOptions(steps, Recipe(rate=0.0), "fp16", checkpoints=kept)
         report = run_plan(Lowering(plan), given, World(), lambda step: None)
         assert report is not None
         return [step.loss for step in report.steps]

@@ -14,7 +14,7 @@ from pcg.models.mlp import mlp
 from pcg.plan.text import parse_graph
 from pcg.types.tensor import ParallelTensor
 from runtime.inputs.seeded import initial_weight, input_batch
-from runtime.job.job import Comparison, FinishedStep, Options, RunReport
+from runtime.job.job import Comparison, FinishedStep, RunReport, TrainingOptions
 from runtime.job.recipe import Recipe
 from runtime.program.lower import Lowering
 from runtime.train.check import Outcome, compare
@@ -30,7 +30,7 @@ def plan():
 
 def run(plan, **options):
     seen = []
-    report = run_plan(Lowering(plan), Options(**options), World(), seen.append)
+    report = run_plan(Lowering(plan), TrainingOptions(**options), World(), seen.append)
     assert report is not None
     assert list(report.steps) == seen
     return report
@@ -124,7 +124,7 @@ def test_gradients_of_several_batches_are_exchanged_once():
             return start(values, group)
 
         world.start_all_reduce = counted
-        options = Options(2, recipe, "float64", check=True)
+        options = TrainingOptions(2, recipe, "float64", check=True)
         report = run_plan(lowering, options, world, lambda step: None)
         return len(sent), report
 

@@ -10,7 +10,7 @@ from support.runs.checkpoints import MODEL, NAMING, names, plan_of, train
 
 from pcg.plan.naming import NamingFile
 from runtime.execute.finite import FiniteWatch
-from runtime.job.job import NotFinite, Options
+from runtime.job.job import NotFinite, TrainingOptions
 from runtime.job.recipe import Recipe
 from runtime.program.lower import Lowering
 from runtime.train import worker
@@ -109,7 +109,7 @@ def test_what_becomes_finite_again_is_forgotten():
 
 def test_what_fp16_leaves_out_is_no_such_run(plan, monkeypatch, capsys):
     monkeypatch.setattr("runtime.execute.executor.LossScale.value", 2.0**120, raising=False)
-    options = Options(2, SGD, "fp16")
+    options = TrainingOptions(2, SGD, "fp16")
     report = run_plan(Lowering(plan), options, World(), lambda step: None)
     assert report is not None
     assert report.not_finite == ""

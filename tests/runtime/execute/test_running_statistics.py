@@ -17,7 +17,7 @@ from pcg.plan.plan import load_plan, save_plan
 from runtime.checkpoints.checkpoint import newest_manifest
 from runtime.execute.executor import Executor
 from runtime.inputs.seeded import input_batch
-from runtime.job.job import Checkpoints, Options
+from runtime.job.job import Checkpoints, TrainingOptions
 from runtime.job.recipe import Recipe
 from runtime.program.lower import Lowering
 from runtime.train.plain import state_dict, write_state_dict
@@ -127,7 +127,7 @@ def trained(module, plan, steps, accumulate=1):
 
 def options_of(steps, initial=None, accumulate=1, **given):
     recipe = Recipe(rate=RATE, accumulate=accumulate)
-    return Options(steps, recipe, "float64", initial=initial, **given)
+    return TrainingOptions(steps, recipe, "float64", initial=initial, **given)
 
 
 def kept(plan, options):

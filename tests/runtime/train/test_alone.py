@@ -6,7 +6,7 @@ import torch
 
 from pcg.plan.text import parse_graph
 from runtime.inputs.seeded import Synthetic
-from runtime.job.job import Options
+from runtime.job.job import TrainingOptions
 from runtime.job.recipe import Recipe
 from runtime.train.check import train_alone
 
@@ -19,7 +19,7 @@ def test_constants_of_a_graph_are_in_double_precision():
     third = scale(identity_matrix(size=4), factor=0.3333333333333333)
     return sum_loss(matmul(matmul(x, third), w))
     """)
-    options = Options(steps=1, recipe=Recipe(rate=0.1), dtype="float64")
+    options = TrainingOptions(steps=1, recipe=Recipe(rate=0.1), dtype="float64")
     source = Synthetic(0)
     weight = torch.ones(4, 4, dtype=torch.float64)
     outcome = train_alone(graph, options, source, torch.device("cpu"), initial={"w": weight})

@@ -15,7 +15,7 @@ from pcg.errors import InputError, NegativeAnswer
 from pcg.machine import load_machine
 from pcg.models import MODELS, capture_model
 from runtime.inputs.seeded import input_batch
-from runtime.job.job import Checkpoints, Options
+from runtime.job.job import Checkpoints, TrainingOptions
 from runtime.job.recipe import Recipe
 from runtime.program.lower import Lowering
 from runtime.train.initial import seeded
@@ -89,7 +89,7 @@ def own(tmp_path_factory):
 @pytest.mark.parametrize(("devices", "planner"), SOME)
 def test_a_users_model_begins_with_its_own_values(own, devices, planner):
     plan = planned(own, planner, devices)
-    found = begun(plan, Options(steps=0, seed=SEED, model=own))
+    found = begun(plan, TrainingOptions(steps=0, seed=SEED, model=own))
     assert_own(plan, found, module_of(own).state_dict())
 
 
@@ -109,7 +109,7 @@ def test_a_users_model_begins_with_its_own_values(own, devices, planner):
 )
 def test_models_of_the_zoo_begin_with_their_own_values(name, devices, planner):
     plan = planned(name, planner, devices, 4 * devices)
-    found = begun(plan, Options(steps=0, seed=SEED, model=name))
+    found = begun(plan, TrainingOptions(steps=0, seed=SEED, model=name))
     assert_own(plan, found, module_of(name).state_dict())
 
 
@@ -137,7 +137,7 @@ def eager_losses(plan, module, steps):
 def test_it_trains_as_the_module_itself(own, devices, planner):
     plan = planned(own, planner, devices)
     recipe = Recipe(rate=RATE, weight_decay=0.01)
-    options = Options(3, recipe, "float64", SEED, check=True, model=own)
+    options = TrainingOptions(3, recipe, "float64", SEED, check=True, model=own)
     lowering = Lowering(plan)
     report = on_ranks(devices, lambda world: run_plan(lowering, options, world, lambda _: None))[0]
     assert report is not None
@@ -148,10 +148,10 @@ def test_it_trains_as_the_module_itself(own, devices, planner):
 
 def test_a_module_that_is_not_named_is_told_of(own, capsys):
     plan = planned("mlp-tiny", "joint", 1)
-    begun(plan, Options(steps=0))
+    begun(plan, TrainingOptions(steps=0))
     assert "expected --model" in capsys.readouterr().err
     with pytest.raises(InputError, match=r"reads factor of the module: expected --model"):
-        prepare(Lowering(planned(own, "joint", 1)), Options(steps=0), World())
+        prepare(Lowering(planned(own, "joint", 1)), TrainingOptions(steps=0), World())
 
 
 def test_another_module_is_refused(own, tmp_path):
@@ -162,7 +162,7 @@ def test_another_module_is_refused(own, tmp_path):
         Path(own.partition(":")[0]).read_text().replace("nn.Linear(16, 4)", "nn.Linear(16, 5)")
     )
     other.write_text(changed)
-    options = Options(steps=0, model=f"{other}:make")
+    options = TrainingOptions(steps=0, model=f"{other}:make")
 
     def work(world):
         with pytest.raises(InputError, match=r"last\.(weight|bias).* expected \[4"):
@@ -182,12 +182,18 @@ def test_a_run_that_goes_on_does_not_begin_again(own, tmp_path):
     plan = planned("mlp-tiny", "joint", 1)
     folder = Checkpoints(str(tmp_path / "kept"))
     run_plan(
-        Lowering(plan), Options(2, checkpoints=folder, model="mlp-tiny"), World(), lambda _: None
+        Lowering(plan),
+        TrainingOptions(2, checkpoints=folder, model="mlp-tiny"),
+        World(),
+        lambda _: None,
     )
     again = Checkpoints(str(tmp_path / "kept"), resume=True)
-    alone = run_plan(Lowering(plan), Options(4, model="mlp-tiny"), World(), lambda _: None)
+    alone = run_plan(Lowering(plan), TrainingOptions(4, model="mlp-tiny"), World(), lambda _: None)
     went_on = run_plan(
-        Lowering(plan), Options(4, checkpoints=again, model="mlp-tiny"), World(), lambda _: None
+        Lowering(plan),
+        TrainingOptions(4, checkpoints=again, model="mlp-tiny"),
+        World(),
+        lambda _: None,
     )
     assert alone is not None
     assert went_on is not None

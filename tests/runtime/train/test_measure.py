@@ -20,11 +20,11 @@ from pcg.models import build_model
 from pcg.plan.profile import LinkSeries, Point, Profile, load_profile
 from pcg.readings.kind import WorkKind
 from runtime.train import measure
-from runtime.train.measure import LinkTimings, Measured, Timing
+from runtime.train.measure import LinkTimings, RankMeasurements, Timing
 from runtime.world.collectives import World
 from search.cost.collectives import all_reduce, ring, seconds
 from search.cost.cost import CostModel
-from search.cost.efficiency import Measured as MeasuredSpeed
+from search.cost.efficiency import MeasuredEfficiency as MeasuredSpeed
 from search.cost.efficiency import standard
 from unity.profile import app
 from unity.support.cli import run_app
@@ -137,7 +137,7 @@ def test_the_cost_model_takes_what_was_measured(tmp_path, capsys, monkeypatch):
         ("function", "float32"): (Timing(1e3, 1e-6, 0.0), Timing(1e9, 1.0, 0.0)),
     }
     timings = tuple(Timing(size, 2e-3 + size / 1e9, 0.0) for size in (1e2, 1e4, 1e6))
-    measured = Measured("a device", series, ((LinkTimings("message", 2, timings),),))
+    measured = RankMeasurements("a device", series, ((LinkTimings("message", 2, timings),),))
     monkeypatch.setattr("unity.commands.profile._measured", lambda *_: measured)
     path = tmp_path / "profile.json"
     with pytest.raises(SystemExit) as ended:

@@ -11,7 +11,7 @@ from pcg.graph.graph import Graph
 from pcg.machine import load_machine
 from pcg.models.mlp import mlp
 from pcg.plan.text import parse_graph
-from search.backtracking.backtrack import Space, backtrack
+from search.backtracking.backtrack import RewriteSpace, backtrack
 from search.backtracking.mapping import Mapper
 from search.cost.cost import CostModel
 from search.substitute.applications import Keys, Rewrites
@@ -37,7 +37,7 @@ class Priced:
         return inf if mapped is None else mapped.seconds
 
 
-def closure(space: Space) -> list[Graph]:
+def closure(space: RewriteSpace) -> list[Graph]:
     """Every graph that rules reach."""
     seen = {space.start.key: space.start}
     frontier = [space.start]
@@ -60,7 +60,7 @@ def closure(space: Space) -> list[Graph]:
 )
 def test_it_finds_the_best_of_the_closure(text: str, library: Library) -> None:
     graph = parse_graph(text)
-    space = Space(graph, Rewrites(library.concrete(graph), 4), Keys(), growth=0)
+    space = RewriteSpace(graph, Rewrites(library.concrete(graph), 4), Keys(), growth=0)
     price = Priced()
     best = min(price(graph) for graph in closure(space))
     assert backtrack(space, price, threshold=inf).seconds == best
@@ -72,7 +72,9 @@ def test_the_best_is_never_worse_than_the_start(library: Library) -> None:
     price = Priced()
     start = price(graph)
     found = backtrack(
-        Space(graph, Rewrites(library.concrete(graph), 4), Keys(), growth=1), price, budget=100
+        RewriteSpace(graph, Rewrites(library.concrete(graph), 4), Keys(), growth=1),
+        price,
+        budget=100,
     )
     assert found.seconds <= start
     assert found.candidates >= 1
@@ -81,7 +83,7 @@ def test_the_best_is_never_worse_than_the_start(library: Library) -> None:
 def test_the_budget_is_kept_and_said(library: Library) -> None:
     graph = mlp(512, (512, 512, 512))
     price = Priced()
-    space = Space(graph, Rewrites(library.concrete(graph), 4), Keys(), growth=1)
+    space = RewriteSpace(graph, Rewrites(library.concrete(graph), 4), Keys(), growth=1)
     found = backtrack(space, price, budget=5, threshold=2.0)
     assert found.stop == "budget"
     late = backtrack(space, price, deadline=0.0)
@@ -91,7 +93,7 @@ def test_the_budget_is_kept_and_said(library: Library) -> None:
 def test_a_derivation_has_a_step_for_each_rule(library: Library) -> None:
     graph = mlp(512, (512, 512))
     found = backtrack(
-        Space(graph, Rewrites(library.concrete(graph), 4), Keys(), growth=0), Priced()
+        RewriteSpace(graph, Rewrites(library.concrete(graph), 4), Keys(), growth=0), Priced()
     )
     assert found.graph.digest != graph.digest
     names = {rule.name for rule in library.concrete(graph)}
@@ -107,7 +109,7 @@ def test_a_seed_orders_graphs_of_equal_cost(library: Library) -> None:
     for seed in (None, None, 1, 1, 2):
         order: list[int] = []
         backtrack(
-            Space(graph, rewrites, keys, growth=0),
+            RewriteSpace(graph, rewrites, keys, growth=0),
             lambda _: 1.0,
             observe=lambda candidate, _, order=order: order.append(keys.of(candidate)),
             seed=seed,

@@ -21,7 +21,7 @@ from pcg.placement.layout import grid
 from pcg.placement.schedule import schedule
 from pcg.plan.text import parse_graph
 from search.backtracking.mapping import Mapper, SplitSide, _components, divisions, sequence_splits
-from search.backtracking.network import Arc, Network, network
+from search.backtracking.network import Arc, OperatorNetwork, network
 from search.backtracking.tables import Flow, Tables
 from search.backtracking.views import candidate_views
 from search.cost.cost import CostModel
@@ -256,11 +256,11 @@ def test_divisions():
     assert divisions((0, 4), SplitSide(4, 4), SplitSide(1, 1)) == []
 
 
-def network_of(size: int, pairs) -> Network:
+def network_of(size: int, pairs) -> OperatorNetwork:
     arcs = [Arc(a, b, Flow(0, (0,), False)) for a, b in sorted(pairs)]
     before = tuple(tuple(a for a in arcs if a.target == i) for i in range(size))
     after = tuple(tuple(a for a in arcs if a.source == i) for i in range(size))
-    return Network((), (), before, after, (), 1)
+    return OperatorNetwork((), (), before, after, (), 1)
 
 
 @given(st.data())

@@ -12,13 +12,13 @@ from pcg.graph.graph import Graph
 from pcg.models.mlp import mlp
 from pcg.plan.text import node_names, parse_graph
 from search.backtracking.backtrack import BacktrackResult
-from search.backtracking.split import Part, Span, cuts, parts, renamed, rules_across, shape_key
+from search.backtracking.split import GraphPart, Span, cuts, parts, renamed, rules_across, shape_key
 from search.backtracking.stitch import Leg, stitch
 from search.substitute.applications import Option, Rewrites
 from substitutions.rules.store import load_library
 
 
-def whole(part: Part) -> Option | None:
+def whole(part: GraphPart) -> Option | None:
     return None if part.after is None else Option(part.after.type, (), (), ())
 
 

@@ -22,7 +22,7 @@ from pcg.plan.profile import Profile, load_profile
 from pcg.plan.text import parse_graph
 from pcg.types.tensor import Degrees, ParallelTensor
 from search.cost.cost import CostModel
-from search.cost.efficiency import PLAIN, Measured, standard
+from search.cost.efficiency import PLAIN, MeasuredEfficiency, standard
 from search.cost.simulate import simulate
 from search.mesh.choose.choosing import Choice, Chooser
 from search.mesh.plan.building import Builder
@@ -99,7 +99,7 @@ def test_a_profile_replaces_the_curves(tmp_path: Path):
     assert machine.levels[0].latency == pytest.approx(1e-5, rel=0.1)
     assert machine.levels[0].bandwidth == pytest.approx(1e11, rel=0.1)
     assert machine.levels[1] == A100.levels[1]
-    speed = Measured(profile, machine.device, standard())
+    speed = MeasuredEfficiency(profile, machine.device, standard())
 
     def seconds(kind: Any, flops: float, moved: float, dtype: Any = "float32") -> float:
         return float(speed.seconds(kind, machine.device, dtype, flops, moved))
@@ -124,7 +124,7 @@ def test_a_profile_replaces_the_curves(tmp_path: Path):
 
 def test_a_profile_prices_a_plan(tmp_path: Path):
     profile, machine = load_profile(written(tmp_path, PROFILE), A100)
-    cost = CostModel(machine, speed=Measured(profile, machine.device, standard()))
+    cost = CostModel(machine, speed=MeasuredEfficiency(profile, machine.device, standard()))
     graph = parse_graph("x = input[1000, 1000]\nw = weight[1000, 1000]\nreturn matmul(x, w)")
     forward, _ = cost.compute_seconds(graph.outputs[0].node, frozenset())
     assert forward == pytest.approx(float(cost.speed.seconds(
@@ -144,7 +144,7 @@ def test_measured_seconds_are_monotone(flops, moved, factor):
         ],
     }
     profile = Profile.model_validate_json(json.dumps(content))
-    speed = Measured(profile, A100.device, standard())
+    speed = MeasuredEfficiency(profile, A100.device, standard())
     for kind in ("contraction", "reduction", "pointwise"):
         before = speed.seconds(kind, A100.device, "float32", flops, moved)
         after = speed.seconds(kind, A100.device, "float32", flops * factor, moved * factor)

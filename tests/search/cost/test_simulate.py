@@ -22,9 +22,9 @@ from search.cost.tasks import (
     BACKWARD,
     SYNC,
     UPDATE,
-    Program,
     ProgramStep,
     Task,
+    TaskProgram,
     _buffers,
     program,
     tasks,
@@ -225,7 +225,7 @@ def test_nothing_moves_back_where_the_loss_is_put_together():
 
 
 def test_an_empty_program_takes_no_time():
-    assert price(Program([], []), 4).step_seconds == 0
+    assert price(TaskProgram([], []), 4).step_seconds == 0
 
 
 # Random programs ----------------------------------------------------------------------------
@@ -247,7 +247,7 @@ POOL = [
 
 
 @st.composite
-def programs(draw: st.DrawFn, most: int = 24) -> Program:
+def programs(draw: st.DrawFn, most: int = 24) -> TaskProgram:
     count, weights = draw(st.integers(1, most)), draw(st.integers(0, 3))
     steps: list[ProgramStep] = []
     for i in range(count):
@@ -263,7 +263,7 @@ def programs(draw: st.DrawFn, most: int = 24) -> Program:
     used = sorted({weight for step in steps for weight in step.weights})
     numbers = {weight: i for i, weight in enumerate(used)}
     steps = [s._replace(weights=tuple(numbers[w] for w in s.weights)) for s in steps]
-    return Program(steps, [draw(pairs) for _ in used])
+    return TaskProgram(steps, [draw(pairs) for _ in used])
 
 
 def by_hand(given: list[Task]) -> tuple[list[list[float]], float]:
@@ -315,7 +315,7 @@ def test_tasks_are_issued_after_what_they_use(given_program):
 
 
 @st.composite
-def changes(draw: st.DrawFn) -> tuple[Program, Program]:
+def changes(draw: st.DrawFn) -> tuple[TaskProgram, TaskProgram]:
     """A program of some length, and another with a few steps changed, dropped or added."""
     before = draw(programs(most=40))
     steps = list(before.steps)
@@ -330,7 +330,7 @@ def changes(draw: st.DrawFn) -> tuple[Program, Program]:
                 steps.append(ProgramStep(POOL[0], POOL[1], (at,)))
             case _:
                 steps[-1] = steps[-1]._replace(reads=())
-    return before, Program(steps, before.weights)
+    return before, TaskProgram(steps, before.weights)
 
 
 @given(changes())
@@ -352,9 +352,9 @@ def test_a_change_is_simulated_as_the_whole(pair):
 
 def test_what_was_issued_before_a_change_is_not_simulated_again():
     steps = [ProgramStep(POOL[i % len(POOL)], NOTHING, (i - 1,) if i else ()) for i in range(100)]
-    before = run(tasks(Program(steps, [])), DEVICES)
+    before = run(tasks(TaskProgram(steps, [])), DEVICES)
     steps[70] = steps[70]._replace(forward=POOL[5])
-    after = run(tasks(Program(steps, [])), DEVICES, before)
+    after = run(tasks(TaskProgram(steps, [])), DEVICES, before)
     kept = 70 - 70 % SNAPSHOT
     assert all(a is b for a, b in zip(after.ready[:kept], before.ready, strict=False))
     assert after.simulation == run(after.tasks, DEVICES).simulation

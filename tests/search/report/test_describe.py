@@ -8,7 +8,7 @@ from support.cases import a_third
 from pcg.machine import load_machine
 from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph
-from search.choices import Dimension
+from search.choices import IndexRole
 from search.mesh.plan.planner import MeshPlanner
 from search.report.describe import overall, rows
 from substitutions.rules.store import load_library
@@ -28,7 +28,7 @@ return mean_loss(attention(q, k, v))
 """
 
 
-def planned(text: str, dimension: Dimension) -> Plan:
+def planned(text: str, dimension: IndexRole) -> Plan:
     planner = MeshPlanner(MACHINE, load_library(), dimensions=frozenset({dimension}))
     return planner.plan("m", parse_graph(text)).plan
 
@@ -37,10 +37,10 @@ def planned(text: str, dimension: Dimension) -> Plan:
     ("text", "dimension"),
     a_third(
         [
-            (PERCEPTRON, Dimension.DATA),
-            (PERCEPTRON, Dimension.MODEL),
-            (PERCEPTRON, Dimension.REDUCTION),
-            (ATTENTION, Dimension.HEAD),
+            (PERCEPTRON, IndexRole.DATA),
+            (PERCEPTRON, IndexRole.MODEL),
+            (PERCEPTRON, IndexRole.REDUCTION),
+            (ATTENTION, IndexRole.HEAD),
         ]
     ),
 )
@@ -52,6 +52,6 @@ def test_cuts_are_called_what_they_were_allowed_as(text, dimension):
 
 
 def test_all_operators_are_told_in_one_line():
-    plan = planned(PERCEPTRON, Dimension.DATA)
+    plan = planned(PERCEPTRON, IndexRole.DATA)
     assert overall(plan) == "data 2 in 2 of 2 operators with weights"
-    assert overall(planned(ATTENTION, Dimension.HEAD)).startswith("head 2 in 1 of 2 operators")
+    assert overall(planned(ATTENTION, IndexRole.HEAD)).startswith("head 2 in 1 of 2 operators")

@@ -10,13 +10,13 @@ from support.plans.cut_by_hand import CUTS, DATA, SHARDED, TENSOR, plan_of, simu
 from pcg.errors import InputError
 from pcg.plan.naming import NamingFile, ParameterFile
 from pcg.plan.text import node_names
-from search.report.explanation import Explainer, find
+from search.report.explanation import PlanExplainer, find
 from search.report.spending import representative, spent
 
 
 def explained(text: str, name: str, **changes: object):
     plan = replace(plan_of(text), **changes)
-    explainer = Explainer(simulated(plan))
+    explainer = PlanExplainer(simulated(plan))
     return explainer.explain(find(plan, name, "plan.json"))
 
 
@@ -85,10 +85,10 @@ w3 = weight[12, 12]
 return mean_loss(matmul(matmul(matmul(x, w1), w2), w3))
 """
     plan = plan_of(text, text)
-    groups = list(Explainer(simulated(plan)).groups())
+    groups = list(PlanExplainer(simulated(plan)).groups())
     assert sorted(len(group) for group in groups) == [1, 1, 1, 1]
     more = text.replace("matmul(x, w1)", "matmul(matmul(x, w0), w1)").replace(
         "w1 =", "w0 = weight[12, 12]\nw1 ="
     )
-    groups = list(Explainer(simulated(plan_of(more, more))).groups())
+    groups = list(PlanExplainer(simulated(plan_of(more, more))).groups())
     assert sorted(len(group) for group in groups) == [1, 1, 1, 2]

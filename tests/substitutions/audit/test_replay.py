@@ -27,7 +27,7 @@ from pcg.plan.text import parse_graph, print_graph
 from search.mesh.plan.planner import MeshPlanner
 from substitutions.audit.errors import Finding
 from substitutions.audit.proofs import check_proofs
-from substitutions.audit.replay import Replay, replay
+from substitutions.audit.replay import PlanReplay, replay
 from substitutions.audit.sources import check_library
 from substitutions.rules.rule import Rule, parse_rule
 from substitutions.rules.store import Library, default_path, load_library
@@ -238,7 +238,7 @@ class Case:
     symbols: tuple[tuple[str, int | float], ...]
     graph: str
 
-    def replay(self) -> Replay:
+    def replay(self) -> PlanReplay:
         form = self.rule.form
         applied = AppliedRule(
             self.rule.name, form.rule, form.axes, form.operators, form.reversed, self.rule.text

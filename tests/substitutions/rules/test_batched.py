@@ -6,7 +6,7 @@ import pytest
 
 from pcg.graph.graph import Graph, Node, apply, leaf, tensor
 from pcg.graph.opaque import Batched, TensorType, batched, opaque
-from pcg.graph.slices import Axis, SliceForm, form_of
+from pcg.graph.slices import SharedIndex, SliceForm, form_of
 from pcg.language.poly import Poly
 from pcg.ops.parallel import combine, partition
 from substitutions.generate.cuts.cuts import OperatorCuts
@@ -24,16 +24,18 @@ from verifier.decide import Verdict, decide
 from verifier.recheck import Rechecker
 from verifier.solvers import SOLVERS
 
-ROWS = Axis((0,), (0,))
+ROWS = SharedIndex((0,), (0,))
 FORMS = {
     "one operand": form_of([(4, 6)], [(4, 6)], [ROWS]),
-    "two results": form_of([(4, 6)], [(4, 2), (4,)], [Axis((0,), (0, 0))]),
-    "a shared operand": form_of([(4, 6), (6,)], [(4, 6)], [Axis((0, None), (0,))]),
+    "two results": form_of([(4, 6)], [(4, 2), (4,)], [SharedIndex((0,), (0, 0))]),
+    "a shared operand": form_of([(4, 6), (6,)], [(4, 6)], [SharedIndex((0, None), (0,))]),
     "shared in turn": form_of(
-        [(4, 6), (6, 3)], [(4, 3)], [Axis((0, None), (0,)), Axis((None, 1), (1,))]
+        [(4, 6), (6, 3)], [(4, 3)], [SharedIndex((0, None), (0,)), SharedIndex((None, 1), (1,))]
     ),
-    "other places": form_of([(6, 4, 2)], [(2, 4, 3)], [Axis((1,), (1,)), Axis((2,), (0,))]),
-    "a number": form_of([(4,), ()], [(4,)], [Axis((0, None), (0,))]),
+    "other places": form_of(
+        [(6, 4, 2)], [(2, 4, 3)], [SharedIndex((1,), (1,)), SharedIndex((2,), (0,))]
+    ),
+    "a number": form_of([(4,), ()], [(4,)], [SharedIndex((0, None), (0,))]),
 }
 
 

@@ -10,7 +10,7 @@ from time import process_time
 
 import pytest
 
-from pcg.budget import Budget, Spent
+from pcg.budget import Budget, BudgetSpent
 from pcg.errors import InputError
 from substitutions.rules.limited import Lost, limited_map
 
@@ -41,12 +41,12 @@ def _crash() -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
-BAD: dict[int, tuple[Callable[[], object], Spent]] = {
-    2: (_spin, Spent.TIME),
-    5: (_fill, Spent.MEMORY),
-    6: (_recurse, Spent.DEPTH),
-    7: (_crash, Spent.MEMORY),
-    9: (_one_operation, Spent.TIME),
+BAD: dict[int, tuple[Callable[[], object], BudgetSpent]] = {
+    2: (_spin, BudgetSpent.TIME),
+    5: (_fill, BudgetSpent.MEMORY),
+    6: (_recurse, BudgetSpent.DEPTH),
+    7: (_crash, BudgetSpent.MEMORY),
+    9: (_one_operation, BudgetSpent.TIME),
 }
 
 

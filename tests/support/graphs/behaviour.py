@@ -16,7 +16,7 @@ from pcg.graph.graph import Graph
 from pcg.readings.evaluate import Block, Range, RunTask, evaluate_shards, meaning
 from pcg.readings.ring import Reals, Ring
 from pcg.types.operator import Call
-from pcg.types.task import Task
+from pcg.types.task import KernelTask
 from runtime.execute.kernels import TorchReals, run_task
 
 RING = TorchReals(torch.float64, torch.device("cpu"))
@@ -42,7 +42,9 @@ def by_kernel(
     """A task as the operator's kernel computes it."""
     plain = {name[1:-1]: size for name, size in sizes.items() if name.startswith("|")}
     blocks = [block.values for block in operands]
-    return run_task(call, Task(call.values, plain, ranges), blocks, [b.start for b in operands])
+    return run_task(
+        call, KernelTask(call.values, plain, ranges), blocks, [b.start for b in operands]
+    )
 
 
 def leaves_of(graph: Graph, seed: int) -> dict[str, torch.Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pcg.errors import OperatorError
 from pcg.graph.opaque import TensorType
-from pcg.graph.slices import Axis
+from pcg.graph.slices import SharedIndex
 from pcg.graph.torch_calls import parse_call
 
 OPERAND = re.compile(r"(f|i(\d+)|b)\[([\d,]*)\]")
@@ -65,7 +65,7 @@ def _type(tensor: Tensor) -> TensorType:
     return TensorType(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
 
 
-def conceivable_axes(reads: list[TensorType], writes: list[TensorType]) -> Iterator[Axis]:
+def conceivable_axes(reads: list[TensorType], writes: list[TensorType]) -> Iterator[SharedIndex]:
     """All that may be an axis: dimensions of one size, one in each result, and one or none in each
     operand."""
     for size in sorted({size for tensor in writes for size in tensor.shape}):
@@ -74,13 +74,13 @@ def conceivable_axes(reads: list[TensorType], writes: list[TensorType]) -> Itera
         for places in operands:
             if any(dim is not None for dim in places):
                 for ends in product(*at[len(reads) :]):
-                    yield Axis(places, ends)
+                    yield SharedIndex(places, ends)
 
 
 Run = Callable[[list[Tensor]], Sequence[Tensor]]
 
 
-def works_in_blocks(case: TorchCase, axis: Axis, run: Run) -> bool:
+def works_in_blocks(case: TorchCase, axis: SharedIndex, run: Run) -> bool:
     """Whether blocks along an index, of different sizes, give blocks of the results, and the
     gradients of the whole. ``run``: the function."""
     operands = [t.requires_grad_(t.is_floating_point()) for t in case.drawn()]

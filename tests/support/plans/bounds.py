@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Leaf, Node, Value
 from pcg.placement.layout import grid
-from pcg.placement.schedule import Compute, Load, Schedule
+from pcg.placement.schedule import Compute, LeafAtHome, Schedule
 from pcg.readings.work import gradient_nodes
 from pcg.types.tensor import ParallelTensor
 from search.cost.cost import NOTHING, CostModel, Duration
-from search.cost.tasks import Program, program
+from search.cost.tasks import TaskProgram, program
 
 
 @dataclass(frozen=True)
@@ -37,20 +37,20 @@ class Least:
 class Begun:
     """The part of a plan that is placed, as a program."""
 
-    program: Program
+    program: TaskProgram
     steps: Mapping[Node, int]
     """The number of the step that computes each operator."""
 
     @staticmethod
     def of(made: Schedule, cost: CostModel) -> Begun:
-        timed = [step for step in made.steps if not isinstance(step, Load)]
+        timed = [step for step in made.steps if not isinstance(step, LeafAtHome)]
         numbers = {step.node: i for i, step in enumerate(timed) if isinstance(step, Compute)}
         return Begun(program(made, cost), numbers)
 
     @property
-    def computing(self) -> Program:
+    def computing(self) -> TaskProgram:
         """Without what is done with the gradients of weights."""
-        return Program([step._replace(weights=()) for step in self.program.steps], ())
+        return TaskProgram([step._replace(weights=()) for step in self.program.steps], ())
 
     @property
     def work(self) -> float:
@@ -61,7 +61,7 @@ class Begun:
         return sum(float(d.seconds.sum()) * d.groups.shape[1] for d in spent)
 
 
-NOTHING_YET = Begun(Program((), ()), {})
+NOTHING_YET = Begun(TaskProgram((), ()), {})
 
 
 def needs(whole: Graph) -> Mapping[Node, frozenset[int]]:

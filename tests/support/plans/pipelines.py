@@ -14,7 +14,7 @@ from pcg.models import build_model
 from pcg.plan.pipeline import PipelineFile
 from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph
-from runtime.job.job import Options, RunReport
+from runtime.job.job import RunReport, TrainingOptions
 from runtime.job.recipe import Recipe
 from runtime.program.lower import Lowering
 from runtime.train.worker import run_plan
@@ -58,7 +58,7 @@ def plan_of(model, graph, views, stages, slices, kind: Kind = "1f1b", devices=DE
 def trained(plan: Plan, steps: int = 3, batches: int = 1, *, ordered: bool = False) -> RunReport:
     lowering = Lowering(plan)
     recipe = Recipe(rate=RATE, accumulate=batches)
-    options = Options(steps=steps, recipe=recipe, dtype="float64", check=True)
+    options = TrainingOptions(steps=steps, recipe=recipe, dtype="float64", check=True)
     report = on_ranks(
         plan.machine.devices,
         lambda world: run_plan(lowering, options, world, lambda step: None),

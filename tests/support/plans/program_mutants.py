@@ -20,7 +20,7 @@ from runtime.program.program import (
     Exchange,
     Instruction,
     Load,
-    Part,
+    PieceRegion,
     Program,
     ReduceScatter,
     Run,
@@ -160,19 +160,23 @@ def _messages(own: Exchange) -> Iterator[tuple[str, list[Instruction]]]:
         yield "doubled send", [replace(own, sends=(*rest[0], part, part, *rest[1]))]
         yield (
             "other peer",
-            [replace(own, sends=(*rest[0], Part(own_peer(own, part), part.region), *rest[1]))],
+            [
+                replace(
+                    own, sends=(*rest[0], PieceRegion(own_peer(own, part), part.region), *rest[1])
+                )
+            ],
         )
         for region in _moved(part.region):
             yield (
                 "wrong offset",
-                [replace(own, sends=(*rest[0], Part(part.peer, region), *rest[1]))],
+                [replace(own, sends=(*rest[0], PieceRegion(part.peer, region), *rest[1]))],
             )
     for number, part in enumerate(own.receives):
         rest = own.receives[:number], own.receives[number + 1 :]
         yield "missing receive", [replace(own, receives=(*rest[0], *rest[1]))]
         yield "doubled sum", [replace(own, receives=(*rest[0], part, part, *rest[1]))]
         for region in _moved(part.region):
-            made = (*rest[0], Part(part.peer, region), *rest[1])
+            made = (*rest[0], PieceRegion(part.peer, region), *rest[1])
             yield "wrong offset", [replace(own, receives=made)]
     for number, kept in enumerate(own.kept):
         rest = own.kept[:number], own.kept[number + 1 :]
@@ -191,7 +195,7 @@ def _messages(own: Exchange) -> Iterator[tuple[str, list[Instruction]]]:
         yield "gradient left out", [replace(own, active=False)]
 
 
-def own_peer(own: Exchange, part: Part) -> int:
+def own_peer(own: Exchange, part: PieceRegion) -> int:
     """A rank that a part does not go to."""
     others = {p.peer for p in (*own.sends, *own.receives)} - {part.peer}
     return min(others, default=part.peer + 1)

@@ -10,7 +10,7 @@ from support.public.training import RANKS, Subject
 
 from pcg.machine import load_machine
 from pcg.plan.plan import Plan
-from search.choices import Dimension, Mode
+from search.choices import IndexRole, Mode
 from substitutions.audit.locate import of_module
 from substitutions.rules.store import load_library
 from unity.support.planners import planner_of
@@ -25,14 +25,14 @@ class Way:
     """A planner, and what it may cut; everything without that."""
 
     planner: str
-    dimensions: frozenset[Dimension] | None = None
+    dimensions: frozenset[IndexRole] | None = None
     mode: Mode = Mode.PARALLEL
 
 
 WAYS: Mapping[str, Way] = {
     "data": Way("data-parallel"),
     "zero": Way("zero"),
-    "tensor": Way("joint", frozenset(Dimension) - {Dimension.DATA, Dimension.PIPELINE}),
+    "tensor": Way("joint", frozenset(IndexRole) - {IndexRole.DATA, IndexRole.PIPELINE}),
     "joint": Way("joint", mode=Mode.JOINT),
     "pipeline": Way("pipeline"),
 }

@@ -27,9 +27,9 @@ from pcg.placement.region import as_slices
 from pcg.plan.plan import Plan
 from runtime.execute.precision import in_float64
 from runtime.inputs.seeded import input_batch
-from runtime.module.calls import Call, Face, call_of
+from runtime.module.calls import Face, ModuleCall, call_of
 from runtime.train.replay import OtherDraws, Replay, aligned
-from unity.api.losses import Losses, returned_loss, with_loss
+from unity.api.losses import LossSource, returned_loss, with_loss
 
 STEPS, RANKS, SEED = 3, 4, 0
 TIMES = 4
@@ -48,7 +48,7 @@ class Subject:
     """A model in double precision, its example call, and its graph for a whole batch."""
 
     module: nn.Module
-    call: Call
+    call: ModuleCall
     captured: Captured
 
     def loss(self, module: nn.Module, step: int) -> Callable[[], Any]:
@@ -64,10 +64,10 @@ def subject_of(public: Public) -> Subject:
     call = call_of(Face.of(module), args, kwargs)
     inputs = tuple(batch_of(call, 0).values())
     with in_float64():
-        return Subject(module, call, capture(with_loss(module, call, Losses(None)), inputs))
+        return Subject(module, call, capture(with_loss(module, call, LossSource(None)), inputs))
 
 
-def batch_of(call: Call, step: int) -> dict[str, Tensor]:
+def batch_of(call: ModuleCall, step: int) -> dict[str, Tensor]:
     """The whole batch of a step: real numbers are drawn, others are those of the example."""
     generator = torch.Generator().manual_seed(step)
     own = next(iter(call.tensors.values())).shape[0]

@@ -16,7 +16,7 @@ from pcg.errors import InputError
 from pcg.plan.naming import NamingFile, ParameterFile
 from pcg.plan.text import parse_graph
 from runtime.checkpoints.checkpoint import MANIFEST, Manifest
-from runtime.job.job import Checkpoints, Options
+from runtime.job.job import Checkpoints, TrainingOptions
 from runtime.job.recipe import Recipe
 from runtime.program.lower import Lowering
 from runtime.train.worker import run_plan
@@ -49,7 +49,7 @@ def plan_of(text):
 
 def train(plan, folder, steps, recipe=RECIPES["adam"], every=2, keep=3, resume=False, **options):
     kept = Checkpoints(str(folder), every, keep, resume)
-    given = Options(steps, recipe, "float64", checkpoints=kept, **options)
+    given = TrainingOptions(steps, recipe, "float64", checkpoints=kept, **options)
     report = run_plan(Lowering(plan), given, World(), lambda step: None)
     assert report is not None
     return report

@@ -24,7 +24,7 @@ from runtime.program.lower import Lowering
 from runtime.world.collectives import World
 from substitutions.audit.locate import of_module
 from substitutions.rules.store import load_library
-from unity.api.losses import Losses, with_loss
+from unity.api.losses import LossSource, with_loss
 from unity.support.planners import planner_of
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ def batch_of(number: int) -> dict[str, Tensor]:
 def captured(module: nn.Module, example: dict[str, Tensor]) -> Captured:
     """The graph for a whole batch."""
     call = call_of(Face.of(module), (), example)
-    return capture(with_loss(module, call, Losses(None)), tuple(call.tensors.values()))
+    return capture(with_loss(module, call, LossSource(None)), tuple(call.tensors.values()))
 
 
 def once(make: Callable[..., T]) -> Callable[..., T]:

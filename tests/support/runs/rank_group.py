@@ -14,7 +14,7 @@ from support.paths import ROOT
 from support.runs.plain_steps import Stepped, load
 
 from pcg.plan.plan import Plan, save_plan
-from runtime.job.job import Comparison, FinishedStep, Options, RunReport
+from runtime.job.job import Comparison, FinishedStep, RunReport, TrainingOptions
 
 
 class Ranks:
@@ -26,7 +26,7 @@ class Ranks:
         self._process: subprocess.Popen[str] | None = None
         self._starts = 0
 
-    def run(self, plan: Plan, options: Options) -> RunReport:
+    def run(self, plan: Plan, options: TrainingOptions) -> RunReport:
         """A run as `unity run` makes one."""
         report = self._answer(plan, {"options": asdict(options)})["report"]
         return RunReport(

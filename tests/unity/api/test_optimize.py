@@ -14,7 +14,7 @@ import unity
 from pcg.capture import Captured
 from pcg.plan.plan import load_plan, save_plan
 from runtime.module.twin import twin, without_elements
-from unity.api.losses import Losses, with_loss
+from unity.api.losses import LossSource, with_loss
 from unity.api.optimizing import _Asked, _example
 
 
@@ -34,14 +34,14 @@ class Two(nn.Module):
 
 def made(model: nn.Module, inputs, loss=None, batch=None, devices=2) -> Captured:
     """The graph of a model for some devices."""
-    losses = Losses(loss)
+    losses = LossSource(loss)
     asked = _Asked(model, "model", _example(model, inputs, losses), losses, batch)
     return asked.captured(devices, 1)
 
 
 def value(model: nn.Module, inputs, loss=None) -> float:
     """The loss that is planned, as torch computes it."""
-    losses = Losses(loss)
+    losses = LossSource(loss)
     call = _example(model, inputs, losses)
     return with_loss(model, call, losses)(*call.tensors.values()).item()
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 from pcg.errors import InputError
 from pcg.ops import OPERATORS
 from pcg.types.operator import Kernel, Operator
-from pcg.types.task import Task
+from pcg.types.task import KernelTask
 from unity.__main__ import main
 from unity.support.declarations import load_user_operators
 from unity.support.kernels import kernel_problem
@@ -86,16 +86,16 @@ def test_constants_are_made_as_before():
     assert torch.get_default_dtype() == before
 
 
-def local_mean(task: Task, x: Tensor) -> Tensor:
+def local_mean(task: KernelTask, x: Tensor) -> Tensor:
     """Right on whole operands; on a block it divides by the size of the block."""
     return x.mean()
 
 
-def overwriting(task: Task, x: Tensor) -> Tensor:
+def overwriting(task: KernelTask, x: Tensor) -> Tensor:
     return x.detach().mul_(2)
 
 
-def picky(task: Task, x: Tensor) -> Tensor:
+def picky(task: KernelTask, x: Tensor) -> Tensor:
     """As a kernel of torch may, it refuses an attribute that is of no use."""
     if task.attributes["step"] == 0:
         raise ValueError("a step of 0")

@@ -9,7 +9,7 @@ from pcg.errors import InputError
 from pcg.graph.graph import Graph
 from pcg.machine import load_machine
 from pcg.plan.text import parse_graph
-from search.choices import Dimension, Mode
+from search.choices import IndexRole, Mode
 from search.pipeline.planner import WithPipelines
 from search.report.describe import rows
 from substitutions.rules.store import Library, load_library
@@ -29,7 +29,7 @@ def layers(count: int, batch: int, width: int) -> Graph:
     return parse_graph("\n".join([*lines, f"return mean_loss(h{count})"]))
 
 
-DATA = frozenset({Dimension.DATA, Dimension.PIPELINE})
+DATA = frozenset({IndexRole.DATA, IndexRole.PIPELINE})
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_algebra_is_for_data_parallelism_alone(library: Library):
 def test_micro_batches_are_cut_along_what_is_allowed_alone(library: Library):
     """Where there are few samples and large weights, products are cut in columns and in rows."""
     machine, graph = load_machine("summit").with_nodes(1), layers(6, 96, 4096)
-    columns = frozenset({Dimension.MODEL, Dimension.PIPELINE})
-    cut: dict[frozenset[Dimension] | None, set[str]] = {}
+    columns = frozenset({IndexRole.MODEL, IndexRole.PIPELINE})
+    cut: dict[frozenset[IndexRole] | None, set[str]] = {}
     for dimensions in (None, columns, DATA):
         given = machine, library, 600.0, "sgd", None, Mode.JOINT, dimensions
         plan = planner_of("pipeline", *given).plan("layers", graph).plan
@@ -71,4 +71,4 @@ def test_micro_batches_are_cut_along_what_is_allowed_alone(library: Library):
 def test_planners_that_cut_data_need_it(planner: str, library: Library):
     given = load_machine("local"), library, 600.0, "sgd", None, Mode.JOINT
     with pytest.raises(InputError, match=f"planner {planner}: cuts along data"):
-        planner_of(planner, *given, frozenset({Dimension.MODEL}))
+        planner_of(planner, *given, frozenset({IndexRole.MODEL}))

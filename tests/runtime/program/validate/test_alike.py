@@ -10,24 +10,24 @@ from pcg.plan.plan import Plan
 from runtime.program.lower import Lowering
 from runtime.program.validate import alike
 from runtime.program.validate.frame import Rank
-from runtime.program.validate.local import Device
-from runtime.program.validate.meaning import Meaning
+from runtime.program.validate.local import DeviceCheck
+from runtime.program.validate.meaning import PlanMeaning
 from runtime.program.validate.order import Lanes, run
-from runtime.program.validate.passes import Passes, Sync
+from runtime.program.validate.passes import PassesCheck, Sync
 
 
 def held(plan: Plan, readings: int, monkeypatch) -> tuple[list[dict[str, str]], int]:
     """What each rank holds in the end, by register, and how many operators were looked at."""
     lowering = Lowering(plan)
     programs = [lowering.program(rank) for rank in range(lowering.ranks)]
-    meaning, forms, lanes = Meaning(plan, "plan"), alike.Forms(), Lanes()
+    meaning, forms, lanes = PlanMeaning(plan, "plan"), alike.Forms(), Lanes()
     looked: list[object] = []
-    single = Device.run
+    single = DeviceCheck.run
     with monkeypatch.context() as patched:
         patched.setattr(alike, "READINGS", readings)
-        patched.setattr(Device, "run", lambda *given: (looked.append(1), single(*given))[1])
-        ranks = [Rank(Device(p, meaning, forms), lanes, "plan") for p in programs]
-        passes = [Passes(rank, Sync(rank, 4)) for rank in ranks]
+        patched.setattr(DeviceCheck, "run", lambda *given: (looked.append(1), single(*given))[1])
+        ranks = [Rank(DeviceCheck(p, meaning, forms), lanes, "plan") for p in programs]
+        passes = [PassesCheck(rank, Sync(rank, 4)) for rank in ranks]
         run({rank: own.steps() for rank, own in enumerate(passes)}, lanes)
     kept = [own.made.contents for own in passes]
     return [{name: str(own.get(name)) for name in own.tensors} for own in kept], len(looked)

@@ -10,7 +10,7 @@ from support.plans.by_hand import make_plan
 from pcg.plan.plan import Plan
 from pcg.plan.statistics import RunningFile, named_values
 from pcg.plan.text import parse_graph
-from pcg.types.task import Task
+from pcg.types.task import KernelTask
 from runtime.program.lower import Lowering
 from runtime.program.norms import FIRST_STATISTICS, GROUP_NORM, NORM, STATISTICS
 from runtime.program.program import Instruction, Program, Run
@@ -82,7 +82,7 @@ def test_those_of_more_or_fewer_samples_are_refused(name: str, factor: float):
 @pytest.mark.parametrize("rows", [0, 1, 3, -2, 1.5, None])
 def test_other_rows_are_refused(rows: object):
     def change(run: Run) -> Run:
-        return replace(run, task=Task({"rows": rows}, {}, {}))
+        return replace(run, task=KernelTask({"rows": rows}, {}, {}))
 
     plan = plan_of("taken once more", 4)
     with pytest.raises(ProgramError, match=r"rank 0: .*(samples of|elements of)"):
@@ -100,7 +100,7 @@ def test_statistics_of_all_samples_are_refused():
         validate(plan, changed(programs_of(plan), whole))
 
     def all_rows(run: Run) -> Run:
-        return replace(run, call=STATISTICS(), task=Task({}, {}, {}))
+        return replace(run, call=STATISTICS(), task=KernelTask({}, {}, {}))
 
     plan = plan_of("taken once more", 8)
     with pytest.raises(ProgramError, match="1 elements of channels"):

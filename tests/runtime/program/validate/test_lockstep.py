@@ -22,7 +22,7 @@ from runtime.program.validate.alike import Forms
 from runtime.program.validate.ends import check_ends
 from runtime.program.validate.local import Holdings
 from runtime.program.validate.lockstep import ClassLanes, NamedGroups, followed
-from runtime.program.validate.meaning import Meaning
+from runtime.program.validate.meaning import PlanMeaning
 
 EACH = 40
 """How many mutants of a plan are taken, evenly of all."""
@@ -76,11 +76,11 @@ def lowered(name: str) -> tuple[Plan, tuple[Program, ...]]:
 
 
 def in_lockstep(plan: Plan, programs: Sequence[Program]) -> list[Holdings] | None:
-    return followed(Meaning(plan, "plan"), programs, Forms(), "plan", 4)
+    return followed(PlanMeaning(plan, "plan"), programs, Forms(), "plan", 4)
 
 
 def each_alone(plan: Plan, programs: Sequence[Program]) -> list[Holdings]:
-    return each_followed(Meaning(plan, "plan"), programs, Forms(), "plan", 4)
+    return each_followed(PlanMeaning(plan, "plan"), programs, Forms(), "plan", 4)
 
 
 def shown(kept: Holdings, program: Program) -> dict[str, str]:
@@ -108,7 +108,7 @@ def test_nothing_is_accepted_in_lockstep_alone(name):
     plan, programs = lowered(name)
     found = list(mutants(programs))
     for mutant in islice(found, 0, None, max(1, len(found) // EACH)):
-        meaning = Meaning(plan, "plan")
+        meaning = PlanMeaning(plan, "plan")
         try:
             made = followed(meaning, mutant.programs, Forms(), "plan", 4)
         except ProgramError:

@@ -12,10 +12,10 @@ from runtime.program import buckets
 from runtime.program.lower import Lowering
 from runtime.program.validate import blocks as validated
 from runtime.program.validate.frame import Rank
-from runtime.program.validate.local import Device
-from runtime.program.validate.meaning import Meaning
+from runtime.program.validate.local import DeviceCheck
+from runtime.program.validate.meaning import PlanMeaning
 from runtime.program.validate.order import Blame, Lanes, Posted, run
-from runtime.program.validate.passes import Passes, Sync
+from runtime.program.validate.passes import PassesCheck, Sync
 
 STEPS = 3
 
@@ -35,9 +35,9 @@ class Recorded(Lanes):
 
 def expected(lowering: Lowering) -> list[list[object]]:
     programs = [lowering.program(rank) for rank in range(lowering.ranks)]
-    meaning, lanes = Meaning(lowering.plan, "plan"), Recorded(lowering.ranks)
-    ranks = [Rank(Device(p, meaning), lanes, "plan") for p in programs]
-    passes = [Passes(rank, Sync(rank, 8)) for rank in ranks]
+    meaning, lanes = PlanMeaning(lowering.plan, "plan"), Recorded(lowering.ranks)
+    ranks = [Rank(DeviceCheck(p, meaning), lanes, "plan") for p in programs]
+    passes = [PassesCheck(rank, Sync(rank, 8)) for rank in ranks]
     run({rank: own.steps() for rank, own in enumerate(passes)}, lanes)
     return lanes.of
 
@@ -98,7 +98,7 @@ def test_blocks_are_those_that_run(name):
         for instructions in (program.instructions, *parts):
             ours = validated.blocks_of(instructions, joined)
             theirs = blocks_of(instructions, frozenset(), joined)
-            assert [isinstance(b, validated.Meeting) for b in ours] == [
+            assert [isinstance(b, validated.MeetingBlock) for b in ours] == [
                 isinstance(b, Meeting) for b in theirs
             ]
 

@@ -24,7 +24,7 @@ from pcg.placement.schedule import schedule
 from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph
 from pcg.readings.evaluate import by_equation
-from search.choices import Dimension, Mode
+from search.choices import IndexRole, Mode
 from search.cost.collectives import BUCKET
 from search.cost.cost import CostModel
 from search.cost.derivation import Derivation
@@ -136,9 +136,9 @@ def test_the_joint_plan_is_never_slower(model):
     ("dimension", "others"),
     a_third(
         [
-            (Dimension.DATA, {"model"}),
-            (Dimension.MODEL, {"data", "reduction"}),
-            (Dimension.REDUCTION, {"data", "model"}),
+            (IndexRole.DATA, {"model"}),
+            (IndexRole.MODEL, {"data", "reduction"}),
+            (IndexRole.REDUCTION, {"data", "model"}),
         ]
     ),
 )
@@ -154,8 +154,8 @@ def test_only_what_is_allowed_is_cut(dimension, others):
 @pytest.mark.parametrize(
     "dimensions",
     [
-        {Dimension.MODEL},
-        pytest.param({Dimension.MODEL, Dimension.REDUCTION}, marks=pytest.mark.soak),
+        {IndexRole.MODEL},
+        pytest.param({IndexRole.MODEL, IndexRole.REDUCTION}, marks=pytest.mark.soak),
     ],
 )
 def test_plans_are_compared_with_data_parallelism_even_where_that_is_not_allowed(dimensions):
@@ -255,7 +255,7 @@ def test_images_are_cut_in_rows_where_there_are_fewer_than_devices():
     assert not replay(plan, library.rules).findings
     seconds = simulate(schedule(plan.graph, plan.views), CostModel(machine)).step_seconds
     assert plan.estimates.step_seconds == pytest.approx(seconds, rel=1e-12)
-    other = frozenset(Dimension) - {Dimension.SPATIAL}
+    other = frozenset(IndexRole) - {IndexRole.SPATIAL}
     without = MeshPlanner(machine, library, dimensions=other).plan("image", graph).plan
     assert halos(without) == []
     assert plan.estimates.step_seconds < 0.9 * without.estimates.step_seconds
@@ -266,7 +266,7 @@ def test_images_for_all_devices_are_cut_in_rows_where_that_is_asked_for():
     graph = parse_graph(ONE_IMAGE.replace("input[1,", "input[4,"))
     machine, library = four_devices(), load_library()
     assert halos(MeshPlanner(machine, library).plan("images", graph).plan) == []
-    asked = frozenset({Dimension.SPATIAL})
+    asked = frozenset({IndexRole.SPATIAL})
     plan = MeshPlanner(machine, library, dimensions=asked).plan("images", graph).plan
     assert halos(plan) == [(1, 1), (1, 0)]
 
