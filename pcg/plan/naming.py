@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from pcg.files import FileModel, Name
 from pcg.graph.graph import Graph
@@ -29,6 +29,12 @@ class ParameterFile(FileModel):
     stacked: Annotated[tuple[Name, ...], Field(strict=False)] = ()
     """The parameters that the weight holds one after the other along its first dimension, such as
     the same matrix of all experts."""
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Plans without stacks are written as before there were any."""
+        fields: dict[str, Any] = write(self)
+        return fields if self.stacked else {k: v for k, v in fields.items() if k != "stacked"}
 
     @property
     def parts(self) -> tuple[tuple[str, ...], ...]:
