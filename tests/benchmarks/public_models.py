@@ -13,7 +13,7 @@ import sys
 import warnings
 
 from support.public.compared import compared
-from support.public.every import TRANSFORMERS, call_of_loss, named, public
+from support.public.every import call_of_loss, has_attention, named, public
 from support.public.planned import HEADINGS, holds, planned, row
 
 from pcg.errors import InputError
@@ -22,7 +22,7 @@ from pcg.errors import InputError
 def main() -> None:
     """One line for each model and way to compute attention."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("names", nargs="*", help="models or packages, by default all")
+    parser.add_argument("names", nargs="*", help="models, packages or PACKAGE/MODEL")
     parser.add_argument("--attention", choices=("sdpa", "eager", "both"), default="both")
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--budget", type=float, default=120.0, help="seconds of a search")
@@ -33,7 +33,7 @@ def main() -> None:
     passes = [
         shown(name, attention, given)
         for name in named(given.names)
-        for attention in (both if name in TRANSFORMERS else ("",))
+        for attention in (both if has_attention(name) else ("",))
     ]
     sys.exit(not all(passes))
 

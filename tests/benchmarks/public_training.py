@@ -26,7 +26,7 @@ NEAR = 1e-9
 def main() -> None:
     """One line for each model and kind of plan."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("names", nargs="*", help="models or packages, by default all")
+    parser.add_argument("names", nargs="*", help="models, packages or PACKAGE/MODEL")
     parser.add_argument("--attention", choices=("sdpa", "eager"), default="sdpa")
     parser.add_argument("--ways", default="data,zero,tensor,joint,pipeline")
     parser.add_argument("--optimizer", choices=tuple(OPTIMIZERS), default="adam")

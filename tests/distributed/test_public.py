@@ -17,7 +17,16 @@ COMMAND = ROOT / "tests" / "benchmarks" / "public_training.py"
 
 @pytest.mark.parametrize(
     ("name", "ways"),
-    [("recommender", "data,tensor"), ("resnet", "zero"), ("gpt2", "tensor")],
+    [
+        ("recommender", "data,tensor"),
+        ("resnet", "zero"),
+        ("gpt2", "tensor"),
+        # Queries without a key.
+        ("padded/gpt2", "data"),
+        ("padded/llama", "data,tensor"),
+        # Experts, whose weights the graph has as one.
+        ("mixtral", "tensor"),
+    ],
 )
 def test_training_by_a_plan_is_that_of_torch(name: str, ways: str) -> None:
     """In a process of its own: ranks are forked from one that has no threads yet."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -38,10 +39,18 @@ class Experts(nn.Module):
         return f.mse_loss((each * self.gate(x).softmax(-1).t()[..., None]).sum(0), x)
 
 
-def experts() -> Experts:
+def drawn() -> Experts:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return Experts().double()
+
+
+DRAWN = drawn()
+"""Here, as ranks that are threads would draw in each other's way."""
+
+
+def experts() -> Experts:
+    return deepcopy(DRAWN)
 
 
 def batch_of(step: int) -> Tensor:

@@ -1,4 +1,8 @@
-"""All public models by name, at tiny size, as a user has one at hand: a module and its inputs."""
+"""All public models by name, at tiny size, as a user has one at hand: a module and its inputs.
+
+Packages have models of the same name: ``torchvision/vit`` is not ``vit``, which is that of the
+first package that has one.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from support.public.compared import Loss
-from support.public.language import LANGUAGE
+from support.public.language import LANGUAGE, PADDED, Maker
 from support.public.others import OTHERS
 from support.public.vision import VISION
 from torch import Tensor, nn
 
 Plain = Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]
 
-TRANSFORMERS = {**LANGUAGE, **VISION}
 IMAGES = {"torchvision": "images", "timm": "families"}
 """Packages with models of images, and the modules here that make them small."""
-PLAIN: Mapping[str, Mapping[str, Plain]] = {
+MODELS: Mapping[str, Mapping[str, Maker | Plain]] = {
+    "transformers": {**LANGUAGE, **VISION},
+    "padded": PADDED,
     "others": OTHERS,
     **{
         package: getattr(import_module(f"support.public.{module}"), package.upper())
@@ -27,8 +33,8 @@ PLAIN: Mapping[str, Mapping[str, Plain]] = {
         if find_spec(package) is not None
     },
 }
-"""By package, the models that have but one way to compute attention, and return their loss."""
-PACKAGES = {"transformers": tuple(TRANSFORMERS), **{name: tuple(PLAIN[name]) for name in PLAIN}}
+"""By package. Some take how attention is computed; the others, which return their loss, have but
+one way."""
 
 
 @dataclass(frozen=True)
@@ -42,16 +48,28 @@ class Public:
 def public(name: str, attention: str = "sdpa") -> Public:
     """The model of a name, always with the same weights and inputs. Raises KeyError for others."""
     torch.manual_seed(0)
-    for models in PLAIN.values():
-        if name in models:
-            return Public(*models[name]())
-    return Public(*TRANSFORMERS[name](attention))
+    make: Any = maker_of(name)
+    return Public(*(make(attention) if has_attention(name) else make()))
+
+
+def maker_of(name: str) -> Maker | Plain:
+    """What makes the model. Raises KeyError where no package has one of that name."""
+    package, _, own = name.rpartition("/")
+    found = [MODELS[package]] if package else [m for m in MODELS.values() if own in m]
+    if not found:
+        raise KeyError(name)
+    return found[0][own]
+
+
+def has_attention(name: str) -> bool:
+    """Whether it can be computed in several ways."""
+    return maker_of(name) in (*MODELS["transformers"].values(), *PADDED.values())
 
 
 def named(given: Sequence[str]) -> Iterator[str]:
     """The models of names and packages; all of them where nothing is given."""
-    for name in given or PACKAGES:
-        yield from PACKAGES.get(name, (name,))
+    for name in given or MODELS:
+        yield from (f"{name}/{own}" for own in MODELS[name]) if name in MODELS else (name,)
 
 
 def call_of_loss(public: Public) -> tuple[nn.Module, tuple[Tensor, ...]]:

@@ -148,3 +148,19 @@ LANGUAGE: Mapping[str, Maker] = {
         state_size=4,
     ),
 }
+
+
+def padded(name: str) -> Maker:
+    """With texts of several lengths, padded on their left as for generation: what is padded comes
+    before all that a mask lets it see, and has no key. Its words count in the loss all the same."""
+
+    def make(attention: str) -> Made:
+        module, given = LANGUAGE[name](attention)
+        lengths = torch.linspace(LENGTH, 1, BATCH)[:, None]
+        mask = torch.arange(LENGTH, 0, -1) <= lengths
+        return module, {**given, "attention_mask": mask.long()}
+
+    return make
+
+
+PADDED: Mapping[str, Maker] = {name: padded(name) for name in ("gpt2", "llama")}

@@ -34,8 +34,10 @@ def planned(public: Public, nodes: int, budget: float) -> PlannedModel:
 
 
 def holds(made: PlannedModel) -> bool:
-    """Whether a plan is as fast as data parallelism, and little of the step is kept whole."""
-    assert made.speedup is not None
+    """Whether a plan is as fast as data parallelism, and little of the step is kept whole; a budget
+    that ends before that is priced shows nothing."""
+    if made.speedup is None:
+        return False
     return made.speedup >= 1.0 and all(kept.share <= MOST for kept in made.answer.whole)
 
 
@@ -56,7 +58,11 @@ def row(name: str, attention: str, captured: Captured, seconds: float, made: Pla
             batched,
             named or "none",
         ),
-        *(f"{seconds:.1f}", f"{made.planned.seconds:.1f}", f"{made.speedup:.2f}"),
+        *(
+            f"{seconds:.1f}",
+            f"{made.planned.seconds:.1f}",
+            "not priced" if made.speedup is None else f"{made.speedup:.2f}",
+        ),
     )
     return f"| {' | '.join(map(str, cells))} |"
 

@@ -68,19 +68,23 @@ def subject_of(public: Public) -> Subject:
 
 
 def batch_of(call: ModuleCall, step: int) -> dict[str, Tensor]:
-    """The whole batch of a step: real numbers are drawn, others are those of the example."""
+    """The whole batch of a step: real numbers are drawn, others are those of the example, and masks
+    are those of its samples."""
     generator = torch.Generator().manual_seed(step)
     own = next(iter(call.tensors.values())).shape[0]
 
-    def drawn(example: Tensor) -> Tensor:
+    def drawn(name: str, example: Tensor) -> Tensor:
         first, *others = example.shape
         shape = (first * TIMES if first == own else first, *others)
         if example.is_floating_point():
             return torch.randn(shape, dtype=torch.float64, generator=generator)
+        if name.endswith("_mask"):
+            # Ones after zeros stay that.
+            return example[torch.randint(first, shape[:1], generator=generator)]
         places = torch.randint(example.numel(), shape, generator=generator)
         return example.flatten()[places]
 
-    return {name: drawn(example) for name, example in call.tensors.items()}
+    return {name: drawn(name, example) for name, example in call.tensors.items()}
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,13 @@ def eagerly(subject: Subject, optimizer: str) -> Trained:
         with in_float64():
             return returned_loss(_replayed(module, loss, normals))
 
+    experts = {name for weight in made.weights for name in weight.stacked}
+
     def pieces() -> list[Piece]:
+        for name, parameter in module.named_parameters():
+            if name in experts and parameter.grad is None:
+                # The one that no word came to has a part of its stack's gradient.
+                parameter.grad = torch.zeros_like(parameter)
         given = {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
         whole = {n: tuple((0, size) for size in grad.shape) for n, grad in given.items()}
         return [Piece(n, whole[n], grad.clone()) for n, grad in given.items()]
@@ -203,9 +213,16 @@ def on_rank(subject: Subject, plan: Plan, optimizer: str) -> Trained:
             weight = own.engine.weights.get(place.leaf)
             if gradient is None or weight is None:
                 continue
-            turned = own.engine.naming.parameter(place.leaf).transposed
-            region = weight.region[::-1] if turned else weight.region
-            found.append(Piece(place.name, tuple(region), gradient.clone()))
+            record = own.engine.naming.parameter(place.leaf)
+            region = tuple(weight.region)
+            if record.transposed:
+                region = (*region[:-2], *region[-2:][::-1])
+            if not record.stacked:
+                found.append(Piece(place.name, region, gradient.clone()))
+                continue
+            names = record.stacked[slice(*region[0])]
+            parts = zip(names, gradient.clone(), strict=True)
+            found += [Piece(name, region[1:], part) for name, part in parts]
         return found
 
     def forward(step: int) -> Tensor:
