@@ -56,6 +56,7 @@ def paper_family(node: Node) -> bool:
     return cut_axes(node) <= {"i1"}
 
 
+@pytest.mark.soak
 def test_data_parallelism_exchanges_the_gradients_of_both_weights(machine: Machine) -> None:
     found = search(machine, data_parallel)
     exchanged = found.plan.estimates.communication_elements

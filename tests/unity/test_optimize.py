@@ -74,6 +74,7 @@ def test_the_papers_engine_is_kept_to_compare(tmp_path: Path, shown: tuple[Resul
     assert ours <= 1.02 * theirs["predicted_seconds"]
 
 
+@pytest.mark.soak
 def test_a_pipeline_is_planned_and_run(tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
     arguments = ["mlp-mnist", "--devices", "2", "--planner", "pipeline", "-o", str(out)]

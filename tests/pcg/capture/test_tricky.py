@@ -14,7 +14,7 @@ from pcg.plan.text import parse_graph, print_graph
 from runtime.train.eager import compare_module
 
 NEAR = 1e-9
-EVERY = 14
+EVERY = 20
 """Each so many are tried in every run, and all of them in long ones."""
 EXAMPLE = (torch.zeros(ROWS, WIDTH),)
 

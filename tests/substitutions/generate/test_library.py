@@ -31,6 +31,7 @@ def as_text(library: LibraryFile) -> list[str]:
     return [json.dumps(rule.model_dump(mode="json")) for rule in library.rules]
 
 
+@pytest.mark.soak  # a test of the command compares a smaller part
 def test_a_part_is_in_the_committed_library(part):
     rules = [General(r.left, r.right, r.runs) for r in load_library().rules]
     assert len(part.library.rules) > 20

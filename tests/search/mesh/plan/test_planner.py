@@ -154,7 +154,7 @@ def test_only_what_is_allowed_is_cut(dimension, others):
 @pytest.mark.parametrize(
     "dimensions",
     [
-        {IndexRole.MODEL},
+        pytest.param({IndexRole.MODEL}, marks=pytest.mark.soak),
         pytest.param({IndexRole.MODEL, IndexRole.REDUCTION}, marks=pytest.mark.soak),
     ],
 )
@@ -262,6 +262,7 @@ def test_images_are_cut_in_rows_where_there_are_fewer_than_devices():
     assert "spatial 4" in [row.cut for row in rows(plan)]
 
 
+@pytest.mark.soak
 def test_images_for_all_devices_are_cut_in_rows_where_that_is_asked_for():
     graph = parse_graph(ONE_IMAGE.replace("input[1,", "input[4,"))
     machine, library = four_devices(), load_library()
