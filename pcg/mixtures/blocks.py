@@ -4,7 +4,7 @@ Problem: the blocks of ``transformers`` loop over the experts that were hit, or 
 how many tokens each has. Torch can export neither. Method: for blocks that are known by name and
 look as expected, ``forward`` is another one of the same function meanwhile: the router's lines are
 those of the block, and each expert computes each token, weighed by 0 where it was not chosen
-(``routed.everywhere``). Parameters are read side by side, so that the experts are a dimension.
+(``routed.routed``). Parameters are read side by side, so that the experts are a dimension.
 Exact, up to the order of sums. What a block computes is compared with the block itself wherever a
 module is compared with its graph.
 """
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pcg.errors import InputError
 from pcg.lazy import torch
-from pcg.mixtures.routed import everywhere, in_places, mixed, places_of
+from pcg.mixtures.routed import mixed, routed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -157,13 +157,9 @@ def _gated(experts: Any, matrices: Sequence[str]) -> Callable[[Tensor], Tensor]:
 def _routed(block: Any, known: Known, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
     """What the chosen experts make of [batch, tokens, width], in the format of these. ``chosen``
     and ``weights``: [batch x tokens, top_k]."""
-    run, experts, top_k = _gated(block.experts, known.matrices), len(block.experts), chosen.shape[1]
-    if known.capacity_factor is None:
-        made = everywhere(x.view(-1, x.shape[-1]), chosen, weights, experts, run)
-        return made.view(x.shape).to(x.dtype)
-    chosen, weights = (part.view(*x.shape[:2], top_k) for part in (chosen, weights))
-    places = places_of(x.shape[1], experts, top_k, known.capacity_factor)
-    return in_places(x, chosen, weights, experts, places, run).to(x.dtype)
+    run, factor = _gated(block.experts, known.matrices), known.capacity_factor
+    made = routed(x, chosen, weights, len(block.experts), run, factor, group=x.shape[1])
+    return made.to(x.dtype)
 
 
 def _by_softmax(block: Any, known: Known, hidden_states: Tensor) -> tuple[Tensor, Tensor]:

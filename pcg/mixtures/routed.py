@@ -33,6 +33,32 @@ Run = Callable[["Tensor"], "Tensor"]
 """What experts make of what is given to them: [experts, rows, width] to [experts, rows, out]."""
 
 
+def routed(
+    x: Tensor,
+    chosen: Tensor,
+    weights: Tensor,
+    experts: int,
+    run: Run,
+    capacity_factor: float | None,
+    group: int,
+) -> Tensor:
+    """What the chosen experts make of each token, times their weights, added up: [..., out].
+
+    ``x``: [..., width]; ``chosen`` and ``weights``: of the same tokens, [..., top_k]. Without a
+    ``capacity_factor`` each expert takes each token; with one, it has places in each group of
+    ``group`` tokens side by side.
+    """
+    width, top_k = x.shape[-1], chosen.shape[-1]
+    if capacity_factor is None:
+        chosen, weights = (part.reshape(-1, top_k) for part in (chosen, weights))
+        made = everywhere(x.reshape(-1, width), chosen, weights, experts, run)
+    else:
+        chosen, weights = (part.reshape(-1, group, top_k) for part in (chosen, weights))
+        places = places_of(group, experts, top_k, capacity_factor)
+        made = in_places(x.reshape(-1, group, width), chosen, weights, experts, places, run)
+    return made.view(*x.shape[:-1], made.shape[-1])
+
+
 def everywhere(x: Tensor, chosen: Tensor, weights: Tensor, experts: int, run: Run) -> Tensor:
     """What the chosen experts make of each token, times their weights, added up: [tokens, out].
 

@@ -21,7 +21,8 @@ from torch.utils import _pytree as trees
 from pcg.errors import InputError
 from runtime.world.collectives import World
 
-_plain = torch._C.DisableTorchFunctionSubclass  # pyright: ignore[reportPrivateUsage]
+plainly = torch._C.DisableTorchFunctionSubclass  # pyright: ignore[reportPrivateUsage]
+"""Within it, torch takes tensors of derived classes for plain ones."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Pending(Tensor):
 
     def whole(self) -> Tensor:
         """Each of the norms by itself, as a plain tensor. All ranks call together."""
-        with _plain():
+        with plainly():
             own = self.as_subclass(Tensor)
             parts = [norm_of_ranks(self.world, part, self.kind) for part in own.flatten()]
             return own.new_tensor(parts).view(own.shape)
@@ -77,20 +78,20 @@ class Pending(Tensor):
         kwargs = kwargs or {}
         first = args[0] if args else None
         if func is torch.stack and (alike := _alike(first)) is not None:
-            with _plain():
+            with plainly():
                 return cls.of(func(*args, **kwargs), alike.world, alike.kind)
         if isinstance(first, Pending):
             if func is Tensor.to:
-                with _plain():
+                with plainly():
                     return cls.of(func(*args, **kwargs), first.world, first.kind)
             if func is torch.linalg.vector_norm and _kind(func, args, kwargs) == first.kind:
-                with _plain():
+                with plainly():
                     own = first.as_subclass(Tensor)
                     return own.new_tensor(norm_of_ranks(first.world, own, first.kind))
         if getattr(func, "__name__", "") not in ("__get__", "__set__"):
             args = [trees.tree_map(_looked_at, value) for value in args]
             kwargs = {name: trees.tree_map(_looked_at, value) for name, value in kwargs.items()}
-        with _plain():
+        with plainly():
             return func(*args, **kwargs)
 
 
@@ -110,7 +111,7 @@ class Gradient(Tensor):
         """Its norm."""
         if not kind > 0:
             raise InputError("norm_type", f"expected a number above 0, got {kind}")
-        with _plain():
+        with plainly():
             own = self.as_subclass(Tensor)
             if self.piece.counts and own.numel():
                 norm = torch.linalg.vector_norm(own, kind, dtype=dtype)
@@ -120,12 +121,12 @@ class Gradient(Tensor):
 
     def __deepcopy__(self, memo: Any) -> Tensor:
         """A plain tensor."""
-        with _plain():
+        with plainly():
             return self.as_subclass(Tensor).clone()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Saved as a plain tensor."""
-        with _plain():
+        with plainly():
             return self.as_subclass(Tensor).__reduce_ex__(protocol)
 
     @classmethod
@@ -143,7 +144,7 @@ class Gradient(Tensor):
                 return given.pending(kind, dtype)
             if func is _FOREACH and all(isinstance(one, Gradient) for one in given):
                 return [one.pending(kind, dtype) for one in given]
-        with _plain():
+        with plainly():
             return func(*args, **kwargs)
 
 

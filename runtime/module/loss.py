@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils import _pytree as trees
+
+from runtime.module.gradient import plainly
 
 
 class Loss(Tensor):
@@ -43,7 +44,7 @@ class Loss(Tensor):
             for one in trees.tree_leaves((tuple(args), dict(kwargs))):
                 if isinstance(one, Loss) and "_wait" in one.__dict__:
                     one._wait()
-        with torch._C.DisableTorchFunctionSubclass():  # pyright: ignore[reportPrivateUsage]
+        with plainly():
             return func(*args, **kwargs)
 
     def __deepcopy__(self, memo: Any) -> Tensor:

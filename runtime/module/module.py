@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -91,9 +91,10 @@ class ParallelModule(Module):
         norms, no labels, another size of batch) is computed by the module itself: then it is what
         that returns for this rank's inputs. Raises InputError for what does not fit the plan."""
         self._follow()
-        if not self._is_of_plan(args, kwargs):
+        inputs = self._inputs_of_plan(args, kwargs)
+        if inputs is None:
             return self._by_itself(args, kwargs)
-        engine, inputs = self._own.engine, self._inputs(args, kwargs)
+        engine = self._own.engine
         parameters = [place.parameter for place in self._own.places]
         trains = torch.is_grad_enabled() and any(p.requires_grad for p in parameters)
         begun, total = engine.forward(inputs, trains=trains, keeps=self.training)
@@ -107,18 +108,19 @@ class ParallelModule(Module):
         then = self._own.itself.version()
         return Loss.of(loss, lambda: self._beside_loss(args, kwargs, then), total.wait)
 
-    def _is_of_plan(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Whether the plan, and not the module itself, is to compute a call, on all ranks."""
-        engine = self._own.engine
+    def _inputs_of_plan(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> dict[str, Tensor] | None:
+        """By leaf of the graph, what a call gives; None on all ranks where the module itself, and
+        not the plan, is to compute it."""
+        engine, inputs, can = self._own.engine, None, False
         if self.training and (torch.is_grad_enabled() or engine.depends_on_training):
-            return True
-        can = self.training or not (engine.depends_on_training or self._own.is_asked_itself)
-        if can:
-            try:
-                can = engine.fed.takes(self._inputs(args, kwargs))
-            except InputError:
-                can = False
-        return all(engine.world.gather(can))
+            return self._inputs(args, kwargs)
+        if self.training or not (engine.depends_on_training or self._own.is_asked_itself):
+            with suppress(InputError):
+                inputs = self._inputs(args, kwargs)
+                can = engine.fed.takes(inputs)
+        return inputs if all(engine.world.gather(can)) else None
 
     def _by_itself(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """What the module returns."""
@@ -172,8 +174,8 @@ class ParallelModule(Module):
     def clip_grad_norm_(
         self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
     ) -> Tensor:
-        """As ``torch.nn.utils.clip_grad_norm_``, of all ranks' shards together, each counted once.
-        That one would take the norm of this rank's shards alone."""
+        """As ``torch.nn.utils.clip_grad_norm_``, of all ranks' shards together, each counted once:
+        also of gradients that a loop has put in the places of a parameter's own."""
         places = [(p.leaf, p.parameter.grad) for p in self._own.places]
         gradients = [(leaf, grad) for leaf, grad in places if grad is not None]
         return clip(self._own.engine, gradients, max_norm, float(norm_type), error_if_nonfinite)

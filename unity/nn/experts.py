@@ -10,7 +10,7 @@ from torch.nn import Module, Parameter, init
 from torch.nn import functional as f
 
 from pcg.errors import InputError
-from pcg.mixtures.routed import everywhere, in_places, places_of
+from pcg.mixtures.routed import routed
 from unity.nn.routing import Router, Routing
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -129,17 +129,10 @@ class MixtureOfExperts(Module):
         return (routed if self.shared is None else routed + self.shared(x)), routing
 
     def _routed(self, x: Tensor, routing: Routing) -> Tensor:
-        experts, top_k, width = self.router.experts, self.router.top_k, x.shape[-1]
-        if self.capacity_factor is None:
-            chosen, weights = (part.reshape(-1, top_k) for part in routing[:2])
-            rows = everywhere(x.reshape(-1, width), chosen, weights, experts, self.experts)
-            return rows.view(*x.shape[:-1], rows.shape[-1])
-        group = self._group(x)
-        chosen, weights = (part.reshape(-1, group, top_k) for part in routing[:2])
-        places = places_of(group, experts, top_k, self.capacity_factor)
-        grouped = x.reshape(-1, group, width)
-        made = in_places(grouped, chosen, weights, experts, places, self.experts)
-        return made.view(*x.shape[:-1], made.shape[-1])
+        factor = self.capacity_factor
+        group = 1 if factor is None else self._group(x)
+        experts, run = self.router.experts, self.experts
+        return routed(x, routing.chosen, routing.weights, experts, run, factor, group)
 
     def _group(self, x: Tensor) -> int:
         """The tokens of a group."""

@@ -76,6 +76,18 @@ def resnet(block: str, **sizes: Any) -> Callable[[], nn.Module]:
     return made("resnet", "ResNet", lambda home: getattr(home, block), [1, 1, 1, 1], **sizes)
 
 
+def residual(convolution: str, stem: str) -> Callable[[], nn.Module]:
+    """A residual network for videos, by its kinds of convolution and stem."""
+    return made(
+        "video.resnet",
+        "VideoResNet",
+        lambda home: home.BasicBlock,
+        lambda home: [getattr(home, convolution)] * 4,
+        [1, 1, 1, 1],
+        lambda home: getattr(home, stem),
+    )
+
+
 def narrow(name: str) -> nn.Module:
     """AlexNet or VGG, whose last layers are made narrow."""
     model: Any = of(name)()
@@ -187,26 +199,8 @@ TORCHVISION: Mapping[str, Maker] = {
     ),
     "fcn": places(partial(segmented, "FCN", "fcn")),
     "lr-aspp": places(partial(segmented, "LRASPP", "lraspp")),
-    "r3d": videos(
-        made(
-            "video.resnet",
-            "VideoResNet",
-            lambda home: home.BasicBlock,
-            lambda home: [home.Conv3DSimple] * 4,
-            [1, 1, 1, 1],
-            lambda home: home.BasicStem,
-        )
-    ),
-    "r2plus1d": videos(
-        made(
-            "video.resnet",
-            "VideoResNet",
-            lambda home: home.BasicBlock,
-            lambda home: [home.Conv2Plus1D] * 4,
-            [1, 1, 1, 1],
-            lambda home: home.R2Plus1dStem,
-        )
-    ),
+    "r3d": videos(residual("Conv3DSimple", "BasicStem")),
+    "r2plus1d": videos(residual("Conv2Plus1D", "R2Plus1dStem")),
     "swin3d": videos(
         made(
             "video.swin_transformer",
