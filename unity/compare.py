@@ -15,7 +15,15 @@ import typer
 from search.choices import PLANNER_NAMES
 from unity.support.batch_norm import HELP, LOCAL
 from unity.support.cli import app_of, run_app
-from unity.support.options import AsJson, Batch, Machine, Operators, Profile, SearchSeconds
+from unity.support.options import (
+    AsJson,
+    Batch,
+    Machine,
+    Operators,
+    Precision,
+    Profile,
+    SearchSeconds,
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,7 @@ class Options:
         str, typer.Option("--planners", help=f"Some of {', '.join(PLANNER_NAMES)}.")
     ] = "data-parallel,expert,megatron,joint"
     batch: Batch = None
+    precision: Precision = None
     batch_norm: Annotated[str, typer.Option(help=HELP)] = LOCAL
     out: Annotated[
         Path, typer.Option("-o", "--out", help="Folder for compare.json and the plots.")

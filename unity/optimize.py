@@ -24,6 +24,7 @@ from unity.support.options import (
     Batch,
     Machine,
     Operators,
+    Precision,
     Profile,
     Rules,
     SearchSeconds,
@@ -102,6 +103,7 @@ class Options:
         str | None,
         typer.Option(help="sgd, momentum or adam; by default that of the zoo's model, else sgd."),
     ] = None
+    precision: Precision = None
     batch_norm: Annotated[
         str | None,
         typer.Option(

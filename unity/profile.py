@@ -32,7 +32,7 @@ class Options:
     precision: Annotated[
         list[str] | None,
         typer.Option(
-            help="float32, float64, bf16 or fp16; may be repeated. By default all that pay."
+            help="fp32, fp64, tf32, bf16 or fp16; may be repeated. By default all that pay."
         ),
     ] = None
     out: Annotated[Path, typer.Option("-o", "--out", help="Profile to write.")] = Path(

@@ -16,16 +16,7 @@ import typer
 
 from runtime.world.status import HELP
 from unity.support.cli import app_of, run_app
-from unity.support.options import AsJson, Operators, Rules, Timeline
-
-
-class RunFormats(StrEnum):
-    """The number formats of a run; bf16 and fp16 with float32 weights."""
-
-    float32 = "float32"
-    float64 = "float64"
-    bf16 = "bf16"
-    fp16 = "fp16"
+from unity.support.options import AsJson, Operators, PlanPrecision, Rules, Timeline
 
 
 class OptimizerChoice(StrEnum):
@@ -121,10 +112,7 @@ class Options:
     check: Annotated[
         bool, typer.Option("--check", help="Compare with one process, in float64.")
     ] = False
-    precision: Annotated[
-        RunFormats | None,
-        typer.Option(help="Default: float32. bf16 and fp16 keep float32 weights."),
-    ] = None
+    precision: PlanPrecision = None
     compile: Annotated[
         bool,
         typer.Option("--compile", help="Compile what is between communications, by torch.compile."),

@@ -13,7 +13,15 @@ from typing import Annotated
 import typer
 
 from unity.support.cli import app_of, run_app
-from unity.support.options import AsJson, Nodes, Operators, PlanMachine, Profile, Timeline
+from unity.support.options import (
+    AsJson,
+    Nodes,
+    Operators,
+    PlanMachine,
+    PlanPrecision,
+    Profile,
+    Timeline,
+)
 
 
 @dataclass(frozen=True)
@@ -28,6 +36,7 @@ class Options:
         str | None, typer.Option(help="Devices in the timeline, such as 0-7,12; by default a few.")
     ] = None
     profile: Profile = None
+    precision: PlanPrecision = None
     operators: Operators = None
     as_json: AsJson = False
 

@@ -35,7 +35,7 @@ from pcg.plan.schema import (
 )
 from pcg.plan.statistics import RunningFile, groups_of, problems
 from pcg.plan.text import node_names, parse_graph, print_graph
-from pcg.plan.training import Optimizer
+from pcg.plan.training import Training
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Plan:
     library_hash: str
     derivation: tuple[Application, ...]
     estimates: EstimatesFile
-    optimizer: Optimizer = "sgd"
+    training: Training = field(default_factory=Training)
     recompute: frozenset[Node] = frozenset()
     """The operators whose results are not kept for the backward pass but computed again."""
     pipeline: PipelineFile | None = None
@@ -95,7 +95,8 @@ def save_plan(plan: Plan, path: str | Path) -> None:
             views=views,
             rules=rules,
             derivation=steps,
-            optimizer=plan.optimizer,
+            optimizer=plan.training.optimizer,
+            precision=plan.training.precision,
             recompute=tuple(names[node][0] for node in plan.graph.nodes if node in plan.recompute),
             pipeline=plan.pipeline,
         ),
@@ -198,7 +199,7 @@ def plan_of(content: PlanFile, where: str) -> Plan:
         content.library_hash,
         _derivation(content.decisions, f"{where}: decisions"),
         content.estimates,
-        content.decisions.optimizer,
+        Training(content.decisions.optimizer, content.decisions.precision),
         _recomputed(graph, content, where),
         pipeline,
         naming,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from pcg.files import FileModel, Name
 from pcg.machine import DeviceKind
 from pcg.plan.naming import NamingFile
 from pcg.plan.pipeline import PipelineFile
+from pcg.plan.precision import Precision
 from pcg.plan.statistics import RunningFile
 from pcg.plan.training import Optimizer
 
@@ -82,6 +83,13 @@ class DecisionsFile(FileModel):
     recompute: tuple[Name, ...] = Field(strict=False, default=())
     """Operators whose results are not kept for the backward pass but computed again."""
     pipeline: PipelineFile | None = None
+    precision: Precision = "fp32"
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Plans in float32 are written as before there were other formats."""
+        fields: dict[str, Any] = write(self)
+        return {k: v for k, v in fields.items() if (k, v) != ("precision", "fp32")}
 
 
 class EstimatesFile(FileModel):

@@ -1,11 +1,13 @@
-"""The memory of an optimizer for each weight, and the sizes of gradient buckets."""
+"""How weights are trained, what that takes for each of them, and the sizes of gradient buckets."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from pcg.errors import InputError
+from pcg.plan.precision import FORMATS, Formats, Precision
 
 Optimizer: TypeAlias = Literal["sgd", "momentum", "adam"]
 
@@ -31,12 +33,36 @@ def optimizer_of(name: str) -> Optimizer:
     raise InputError(f"optimizer {name}", f"unknown, expected one of {expected}")
 
 
-def update_bytes(itemsize: int, optimizer: Optimizer) -> int:
-    """Bytes of an element that an update moves: it reads the weight, its gradient and the states,
-    and writes the weight and the states."""
-    return 3 * itemsize + 2 * STATES[optimizer] * STATE_BYTES
+@dataclass(frozen=True)
+class Training:
+    """By which optimizer, and in which number formats, weights are trained."""
 
+    optimizer: Optimizer = "sgd"
+    precision: Precision = "fp32"
 
-def held_bytes(itemsize: int, optimizer: Optimizer) -> int:
-    """Bytes of an element of a weight that is trained: itself, its gradient and the states."""
-    return 2 * itemsize + STATES[optimizer] * STATE_BYTES
+    @property
+    def formats(self) -> Formats:
+        """The number formats of the precision."""
+        return FORMATS[self.precision]
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of an element of a weight that the optimizer keeps."""
+        return STATES[self.optimizer] * STATE_BYTES
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of an element of a weight: itself, and its copy in the narrow format."""
+        return self.formats.wide + self.formats.copy
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of an element of a weight that is trained: the parameter, its gradient and the
+        states."""
+        return self.parameter_bytes + self.formats.wide + self.state_bytes
+
+    @property
+    def update_bytes(self) -> int:
+        """Bytes of an element that an update moves: it reads the weight, its gradient and the
+        states, and writes the weight, the states, and the copy in the narrow format."""
+        return 3 * self.formats.wide + 2 * self.state_bytes + self.formats.copy

@@ -36,11 +36,12 @@ complete; and the arithmetic of functions such as an exponential, whatever opera
 
 def kind_of(node: Node) -> OperatorKind:
     """The kind of a compute operator."""
-    return _kind_of(node.operator_call, tuple(value.type.rank for value in node.inputs))
+    return call_kind(node.operator_call, tuple(value.type.rank for value in node.inputs))
 
 
 @lru_cache(maxsize=4096)
-def _kind_of(call: Call, ranks: tuple[int, ...]) -> OperatorKind:
+def call_kind(call: Call, ranks: tuple[int, ...]) -> OperatorKind:
+    """The kind of a call on operands of these ranks."""
     if is_contraction(call.operator):
         return "contraction"
     equation = call.instance(ranks)

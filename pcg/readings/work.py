@@ -95,20 +95,23 @@ def needing_gradients(nodes: Iterable[tuple[Node, Iterable[Node]]]) -> frozenset
     return frozenset(wanted)
 
 
-def work(node: Node, needs: frozenset[int], itemsize: int = 4) -> Work:
+def work(node: Node, needs: frozenset[int], narrow: int = 4, wide: int = 4) -> Work:
     """The work of one task of a compute operator; nothing for a join, which moves no data.
 
     ``needs`` are the operands, by position, whose gradients back-propagation has to compute;
-    ``itemsize`` is bytes an element. Tasks are alike, so one figure is that of them all.
+    ``narrow`` and ``wide`` are bytes an element, of the operands that get gradients and of what is
+    made, and of the other operands (``pcg.readings.formats``). Tasks are alike, so one figure is
+    that of them all.
     """
     if node.operator_call.operator.parallel is not None:
         return Work()
-    return _work(node.operator_call, tuple(value.type for value in node.inputs), needs, itemsize)
+    types = tuple(value.type for value in node.inputs)
+    return _work(node.operator_call, types, needs, narrow, wide)
 
 
 @lru_cache(maxsize=65536)
 def _work(
-    call: Call, types: tuple[ParallelTensor, ...], needs: frozenset[int], itemsize: int
+    call: Call, types: tuple[ParallelTensor, ...], needs: frozenset[int], narrow: int, wide: int
 ) -> Work:
     equation = call.instance(tuple(t.rank for t in types))
     lengths, sizes = _lengths(call, types)
@@ -119,22 +122,26 @@ def _work(
         scope = {name: lengths[name] for dim in output.dims for name in dim.names}
         written += prod(scope.values())
         walk.root(output.body, scope)
-    read = [walk.read(operand) for operand in range(len(types))]
+    itemsizes = [narrow if operand in needs else wide for operand in range(len(types))]
+    read = [walk.read(operand) * itemsize for operand, itemsize in enumerate(itemsizes)]
+    written *= narrow
     moved_back = sum(
-        written + sum(read[other] for other in walk.values.get(operand, ())) + blocks[operand]
+        written
+        + sum(read[other] for other in walk.values.get(operand, ()))
+        + blocks[operand] * narrow
         for operand in needs
     )
     # Of a product of two both get a gradient, each by as many products again.
     arithmetic = 2 * products(call.operator, lengths)
     return Work(
         flops_forward=walk.forward + arithmetic,
-        bytes_forward=itemsize * (sum(read) + written),
+        bytes_forward=sum(read) + written,
         flops_backward=walk.backward + arithmetic * min(len(needs), 2),
-        bytes_backward=itemsize * moved_back,
+        bytes_backward=moved_back,
         kernels_forward=1,
         kernels_backward=len(needs),
         flops_slope=walk.slope,
-        bytes_slope=itemsize * 3 * walk.sloped,
+        bytes_slope=narrow * 3 * walk.sloped,
         kernels_slope=1 if walk.sloped else 0,
     )
 

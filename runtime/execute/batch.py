@@ -140,20 +140,20 @@ class SlicedBatch:
         return gradients
 
     def _zeros(self) -> Values:
-        shapes, device = self._shared.program.shapes, self._shared.world.device
-        dtype = self._shared.precision.dtype
+        shared = self._shared
+        shapes, device = shared.program.shapes, shared.world.device
         return {
-            name: torch.zeros(shapes[name], dtype=dtype, device=device)
+            name: torch.zeros(shapes[name], dtype=shared.format_of(name), device=device)
             for name in self._pipeline.joined
         }
 
 
 def begin_back(frame: Frame, scale: float | Tensor) -> None:
     """The gradient of the loss is 1 where it counts, or the scale of the loss, one number."""
-    program, precision = frame.shared.program, frame.shared.precision
+    program = frame.shared.program
     if program.loss is not None and program.loss in program.active:
         shape, device = program.shapes[program.loss], frame.shared.world.device
-        ones = torch.ones(shape, dtype=precision.dtype, device=device)
+        ones = torch.ones(shape, dtype=frame.shared.format_of(program.loss), device=device)
         frame.add(program.loss, ones.mul_(scale))
 
 

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from pcg.errors import InputError
 from pcg.placement.region import extent
+from pcg.plan.precision import Precision
 from runtime.execute.frame import Frame, Machinery
 from runtime.execute.passes import Passes, Told
-from runtime.execute.precision import LossScale, Precision, PrecisionName, precision
+from runtime.execute.precision import LossScale, RunFormats, run_formats
 from runtime.execute.running_statistics import RunningStatistics
 from runtime.execute.segment import Block, Meeting
 from runtime.execute.sync import GradientSync
@@ -41,7 +42,7 @@ class PendingBatch:
     which takes slices back meanwhile, has the gradients of a loss that counts once already."""
 
     loss: Tensor | None
-    form: Precision
+    form: RunFormats
     """In what it was computed."""
     frame: Frame | None = None
     gradients: Mapping[str, Tensor] | None = None
@@ -62,7 +63,7 @@ class Executor:
         self,
         program: Program,
         world: World,
-        number_format: PrecisionName = "float32",
+        precision: Precision = "fp32",
         seed: int = 0,
         source: InputSource | None = None,
         *,
@@ -77,13 +78,13 @@ class Executor:
         gradients is that of the next step's too. ``turned``: the weights, by leaf and on all ranks
         alike, whose memory is that of their transpose, as torch's linear layers have it."""
         self.program, self._world = program, world
-        self._precision = precision(number_format, world.device)
+        self._formats = run_formats(precision, world.device)
         world.prepare(program.groups)
-        self.running = RunningStatistics(program.running, world, self._precision.dtype)
+        self.running = RunningStatistics(program.running, world, self._formats.wide)
         self._turned = frozenset(w.register for w in program.weights if w.leaf.name in turned)
         self.weights = {w.register: self._initial(w, seed, drawn) for w in program.weights}
-        shared = Machinery(program, world, self._precision, compiles)
-        self.loss_scale = LossScale() if self._precision.needs_scale else None
+        shared = Machinery(program, world, self._formats, compiles)
+        self.loss_scale = LossScale() if self._formats.needs_scale else None
         """What the loss is multiplied with in float16."""
         given = source or Synthetic(seed)
         self._ahead = self._read_ahead(given) if given.counts else None
@@ -96,7 +97,7 @@ class Executor:
         # Two versions are read in turns, so that a batch may begin before the last update.
         self._versions = [replace(shared, leaves=self._leaves(self.older or self.weights))]
         if self.older:
-            self._versions.append(replace(shared, leaves=self._leaves(self.weights)))
+            self._versions.append(replace(shared, leaves=self._leaves(self.weights), copies={}))
         self._number = 0
         """The batch under way."""
         self._reads = 0
@@ -104,7 +105,7 @@ class Executor:
 
     def _initial(self, weight: Weight, seed: int, drawn: bool) -> Tensor:
         """A weight's piece from the seed, or else zeros."""
-        dtype, device = self._precision.dtype, self._world.device
+        dtype, device = self._formats.wide, self._world.device
         if drawn:
             made = initial_weight(weight.leaf, seed, weight.region, dtype).to(device)
         else:
@@ -149,11 +150,12 @@ class Executor:
         return StepResult(total, perf_counter() - begins[0])
 
     @torch.no_grad()
-    def forward(self, number: int, form: Precision, *, trains: bool) -> PendingBatch:
-        """The first half of a step that others control: batch ``number``, in the precision
-        ``form``. ``trains``: whether ``backward`` may follow. Not for delayed weights."""
+    def forward(self, number: int, form: RunFormats, *, trains: bool) -> PendingBatch:
+        """The first half of a step that others control: batch ``number``, in the
+        formats ``form``. ``trains``: whether ``backward`` may follow. Not for delayed weights."""
         (own,) = self._versions
-        shared = replace(own, precision=form)
+        own.copies.clear()  # Who changes the weights is not known.
+        shared = replace(own, formats=form)
         self._number, self._block, self._passes.scale = number, 0, 1.0
         if trains and self.program.pipeline is not None:
             self._updates = True
@@ -190,9 +192,9 @@ class Executor:
         self.running.update(self._passes.outputs)
 
     @property
-    def form(self) -> Precision:
+    def form(self) -> RunFormats:
         """The number formats that it was made with."""
-        return self._precision
+        return self._formats
 
     def _update(self, update: Update, gradients: Mapping[str, Tensor]) -> None:
         if self.loss_scale and not self.loss_scale.accepts(gradients, self._world.total):
@@ -202,8 +204,9 @@ class Executor:
             older.copy_(weight)
             # What the next batch has begun to read stays where it is, and becomes the older one.
             older.data, weight.data = weight.data, older.data
-        self._reads = (self._reads + 1) % len(self._versions)
+        read, self._reads = self._reads, (self._reads + 1) % len(self._versions)
         update(gradients)
+        self._versions[read].copies.clear()
 
     @torch.no_grad()
     def collect(
@@ -213,7 +216,7 @@ class Executor:
         held = self.weights if weight else self._passes.outputs
         source = held[exchange.source] if exchange.source else None
         wanted = shape if exchange.target else None
-        dtype = self._precision.dtype
+        dtype = self._formats.wide
         given = None if source is None else source.to(dtype)
         whole = run_exchange(self._world, exchange, given, wanted, dtype)
         self._world.settle()
@@ -231,10 +234,10 @@ class Executor:
     def _read_ahead(self, source: InputSource) -> Ahead:
         wanted = [(load.leaf, load.region) for load in self.program.inputs]
         for leaf, _ in wanted:
-            if not exact_in(leaf, self._precision.dtype):
-                problem = f"has integers up to {leaf.below}, which {self._precision.dtype} does not"
+            if not exact_in(leaf, self._formats.wide):
+                problem = f"has integers up to {leaf.below}, which {self._formats.wide} does not"
                 raise InputError(f"input {leaf.name}", f"{problem} hold, expected float64")
-        return Ahead(source, wanted, self._precision.dtype, self._world.device)
+        return Ahead(source, wanted, self._formats.wide, self._world.device)
 
     @property
     def _is_delayed(self) -> bool:

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from runtime.execute.casts import in_formats, narrowed
 from runtime.execute.kernels import BlockFunction, prepare
-from runtime.execute.precision import Precision
+from runtime.execute.precision import RunFormats
 from runtime.execute.recompute import Notes
 from runtime.execute.segment import (
     Action,
@@ -48,12 +49,26 @@ class Machinery:
 
     program: Program
     world: World
-    precision: Precision
+    formats: RunFormats
     compiles: bool = False
     leaves: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     """Weights by register; those that are trained collect their gradients."""
+    copies: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """Those of them that were read since they changed, in the narrow format."""
     _actions: dict[int, tuple[Action, ...]] = field(default_factory=dict[int, tuple[Action, ...]])
     _compiled: dict[int, Compiled] = field(default_factory=dict[int, Compiled])
+
+    def format_of(self, register: str | None) -> torch.dtype:
+        """The format of a register, and of its gradient."""
+        is_wide = register is None or register in self.program.wide
+        return self.formats.wide if is_wide else self.formats.narrow
+
+    def narrow(self, register: str, *, tracked: bool) -> Tensor:
+        """A weight in the narrow format; ``tracked``: within autograd's record."""
+        leaf = self.leaves[register]
+        if (copy := self.copies.get(register)) is None:
+            copy = self.copies[register] = leaf.detach().to(self.formats.narrow)
+        return narrowed(leaf, copy) if tracked and leaf.requires_grad else copy
 
     def actions(self, segment: Segment) -> tuple[Action, ...]:
         """The instructions of a segment, ready to run."""
@@ -82,22 +97,27 @@ class Machinery:
 
     def _compute(self, instruction: Local) -> BlockFunction:
         match instruction:
-            case Run(starts=()):
-                return partial(_constant, self, prepare(instruction.call, instruction.task, ()))
             case Run():
-                return prepare(instruction.call, instruction.task, instruction.starts)
+                return self._run(instruction)
             case Alias():
                 return tuple
             case Exchange(target=target):
                 shape = self.program.shapes[target] if target else None
-                return partial(_slice, self.world, instruction, shape, self.precision.dtype)
+                return partial(_slice, self.world, instruction, shape, self.format_of(target))
+
+    def _run(self, instruction: Run) -> BlockFunction:
+        compute = prepare(instruction.call, instruction.task, instruction.starts)
+        if not instruction.starts:
+            compute = partial(_constant, self.world.device, self.formats.wide, compute)
+        if not self.formats.is_mixed:
+            return compute
+        return in_formats(instruction, compute, self.program.wide, self.formats)
 
 
 def _constant(
-    machinery: Machinery, make: BlockFunction, blocks: Sequence[Tensor]
+    device: torch.device, dtype: torch.dtype, make: BlockFunction, blocks: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
     """What no operand gives a number format and a device, in those of the run."""
-    device, dtype = machinery.world.device, machinery.precision.dtype
     return tuple(tensor.to(device, dtype) for tensor in make(blocks))
 
 
@@ -167,6 +187,7 @@ class Frame:
         """One more user's share of a register's gradient."""
         leaf = self.shared.leaves.get(name)
         if leaf is not None:
+            gradient = gradient.to(leaf.dtype)
             leaf.grad = gradient if leaf.grad is None else leaf.grad + gradient
         elif name in self._made:
             known = self.gradients.get(name)
@@ -181,7 +202,7 @@ class Frame:
         if gradient is not None:
             return gradient
         shape, device = self.shared.program.shapes[name], self.shared.world.device
-        return torch.zeros(shape, dtype=self.shared.precision.dtype, device=device)
+        return torch.zeros(shape, dtype=self.shared.format_of(name), device=device)
 
     def __post_init__(self) -> None:
         self._made: set[str] = set()
@@ -193,7 +214,7 @@ class Frame:
     def _run(self, segment: Segment) -> None:
         active = self.shared.program.active
         tracked = any(name in active for name in segment.results)
-        with torch.set_grad_enabled(tracked), self.shared.precision.context():
+        with torch.set_grad_enabled(tracked), self.shared.formats.context():
             noted = tracked and (
                 bool(self._notes) or any(map(_is_recomputed, segment.instructions))
             )
@@ -211,7 +232,10 @@ class Frame:
         local: dict[str, Tensor] = {}
         for name in segment.reads:
             value = self.value(name)
-            if tracked and name in self.shared.program.active and name not in self.shared.leaves:
+            if name in self.shared.leaves:
+                if self.shared.formats.is_mixed:
+                    value = self.shared.narrow(name, tracked=tracked)
+            elif tracked and name in self.shared.program.active:
                 value = entering(value, partial(self.add, name))
             local[name] = value
             if name in segment.ends:
@@ -238,7 +262,7 @@ class Frame:
 
     def _noted(self, action: Action) -> Action:
         """What can be computed again."""
-        compute = partial(_compute, self.shared.precision, action.compute)
+        compute = partial(_compute, self.shared.formats, action.compute)
         return action._replace(compute=partial(self._notes.run, compute))
 
     def _differentiate(self, record: list[tuple[str, GradientEdge, torch.dtype]]) -> None:
@@ -280,7 +304,7 @@ class Frame:
     ) -> Tensor | None:
         shared = self.shared
         shape = None if instruction.target is None else shared.program.shapes[instruction.target]
-        dtype = shared.precision.dtype
+        dtype = shared.format_of(instruction.source or instruction.target)
         given = None if source is None else source.to(dtype)
         return communicate(shared.world, instruction, given, shape, dtype, channel)
 
@@ -290,7 +314,7 @@ def _is_recomputed(instruction: Local) -> bool:
 
 
 def _compute(
-    precision: Precision, kernel: BlockFunction, operands: Sequence[Tensor]
+    formats: RunFormats, kernel: BlockFunction, operands: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
-    with precision.context():
+    with formats.context():
         return kernel(operands)

@@ -161,9 +161,10 @@ class Passes:
         self, shared: Machinery, instructions: Iterable[Instruction], number: int
     ) -> dict[str, Tensor]:
         """The inputs that instructions load, in the format in which the run computes."""
-        device, dtype = shared.world.device, shared.precision.dtype
+        device = shared.world.device
         return {
-            i.target: piece.to(device, dtype, non_blocking=True)  # from pinned memory
+            # From pinned memory.
+            i.target: piece.to(device, shared.format_of(i.target), non_blocking=True)
             for i in instructions
             if isinstance(i, Load) and i.leaf.kind != "weight"
             for piece in (self._read(shared, i, number),)

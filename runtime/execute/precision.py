@@ -1,4 +1,4 @@
-"""Number formats of a run: of weights, of computation, and the scale of the loss."""
+"""Number formats of a run as torch has them, and the scale of the loss."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from runtime.job.job import PrecisionName
+from pcg.plan.precision import Precision
 
 
 @contextmanager
@@ -24,24 +24,31 @@ def in_float64() -> Generator[None]:
 
 
 @dataclass(frozen=True)
-class Precision:
-    """``dtype`` of weights, their gradients and what is communicated; ``compute``: the shorter
-    format of those operators that torch's autocast gives it, if there is one."""
+class RunFormats:
+    """``wide`` of weights, their gradients, and values that stay wide; ``narrow`` of what else
+    operators make. ``autocast``: where a loop of one's own asks torch for it, the format of the
+    operators that torch gives it."""
 
-    dtype: torch.dtype
-    compute: torch.dtype | None = None
+    wide: torch.dtype
+    narrow: torch.dtype
+    autocast: torch.dtype | None = None
     device: str = "cpu"
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether there are two formats."""
+        return self.wide != self.narrow
 
     @property
     def needs_scale(self) -> bool:
         """Whether gradients may be too small for the format."""
-        return self.compute == torch.float16
+        return self.narrow == torch.float16
 
     def context(self) -> AbstractContextManager[object]:
         """Operators within it compute as wanted."""
-        if self.compute is None:
+        if self.autocast is None:
             return nullcontext()
-        return torch.autocast(self.device, self.compute)
+        return torch.autocast(self.device, self.autocast)
 
 
 @dataclass
@@ -74,14 +81,22 @@ class LossScale:
 
 PATIENCE = 2000
 """Steps."""
-PRECISIONS: Mapping[PrecisionName, tuple[torch.dtype, torch.dtype | None]] = {
-    "float32": (torch.float32, None),
-    "float64": (torch.float64, None),
+TORCH_FORMATS: Mapping[Precision, tuple[torch.dtype, torch.dtype]] = {
+    "fp64": (torch.float64, torch.float64),
+    "fp32": (torch.float32, torch.float32),
+    "tf32": (torch.float32, torch.float32),
     "bf16": (torch.float32, torch.bfloat16),
     "fp16": (torch.float32, torch.float16),
 }
-"""What each name means: float32 and float64 throughout, or mixed with float32 master weights."""
+"""The wide and the narrow format of each precision."""
 
 
-def precision(name: PrecisionName, device: torch.device) -> Precision:
-    return Precision(*PRECISIONS[name], device.type)
+def run_formats(precision: Precision, device: torch.device) -> RunFormats:
+    """The formats of a precision on a device. tf32 is a setting of torch's for the process."""
+    return RunFormats(*TORCH_FORMATS[precision], device=device.type)
+
+
+def allow_tf32(*, allowed: bool) -> None:
+    """Whether CUDA's matrix units may take float32 operands as tf32, from now on."""
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    torch.backends.cudnn.allow_tf32 = allowed

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pcg.errors import InputError
+from pcg.plan.precision import Precision
 from runtime.job.recipe import Recipe
 from runtime.world.status import NOT_FINITE, TRY_AGAIN
-
-PrecisionName = Literal["float32", "float64", "bf16", "fp16"]
-"""Number formats: of everything, or of computations beside float32 weights."""
 
 
 class AgreedError(InputError):
@@ -37,7 +35,7 @@ class TrainingOptions:
     steps: int = 5
     """Counted from the first run on, where one is resumed."""
     recipe: Recipe = field(default_factory=Recipe)
-    dtype: PrecisionName = "float32"
+    precision: Precision = "fp32"
     seed: int = 0
     check: bool = False
     data: str | None = None

@@ -12,9 +12,10 @@ from pcg.errors import InputError, UnityError
 from pcg.placement.region import as_slices
 from pcg.plan.naming import DRAWN, NamingFile
 from pcg.plan.plan import Plan
+from pcg.plan.precision import Precision
 from pcg.plan.text import print_graph
 from runtime.execute.executor import Executor, PendingBatch
-from runtime.execute.precision import Precision, PrecisionName, precision
+from runtime.execute.precision import RunFormats, allow_tf32, run_formats
 from runtime.inputs.seeded import LeafRegion, Synthetic
 from runtime.job.job import AgreedError
 from runtime.module.fed import Fed
@@ -25,10 +26,7 @@ from runtime.train.initial import Initial, loaded
 from runtime.train.training import is_delayed
 from runtime.world.collectives import World
 
-FORMATS: Mapping[torch.dtype, PrecisionName] = {
-    torch.float32: "float32",
-    torch.float64: "float64",
-}
+FORMATS: Mapping[torch.dtype, Precision] = {torch.float32: "fp32", torch.float64: "fp64"}
 """What weights may be kept in. Shorter formats are for computing, by autocast."""
 
 
@@ -60,24 +58,24 @@ class RankEngine:
         self.lowering, self.world, self.plan = lowering, world, lowering.plan
         self._check_alike()
         weights = [self.naming.parameter(leaf) for leaf in self.naming.parameters]
-        dtype = _format(
-            self.plan.model_name, [tensors.get(n) for w in weights for n in w.in_module]
-        )
-        self._validate(8 if dtype == "float64" else 4)
-        self.form = precision(dtype, world.device)
+        precision = _precision(self.plan, [tensors.get(n) for w in weights for n in w.in_module])
+        self.form = run_formats(precision, world.device)
+        if precision == "tf32":
+            allow_tf32(allowed=True)
+        self._validate(self.form.wide.itemsize)
         _check_ties(self.plan, tensors)
         self.program = lowering.program(world.rank)
         self.weights = {w.leaf.name: w for w in self.program.weights}
         """The pieces that are here, by leaf."""
         self._homes = {node.leaf.name: node for node in lowering.schedule.homes}
-        initial = Initial(self.plan, None, seed, world, self.form.dtype, given=tensors)
+        initial = Initial(self.plan, None, seed, world, self.form.wide, given=tensors)
         self.is_filled = not any(world.gather(self._is_unknown(tensors)))
         """Whether weights have values."""
         self.fed = self._fed(initial, seed)
         self.executor = Executor(
             self.program,
             world,
-            dtype,
+            precision,
             source=self.fed,
             drawn=False,
             reuses=False,
@@ -139,7 +137,7 @@ class RankEngine:
         if begun.loss is not None:
             total += begun.loss
         added = self.world.start_all_reduce(total, self._everyone)
-        loss = torch.zeros((), dtype=self.form.dtype, device=total.device)
+        loss = torch.zeros((), dtype=self.form.wide, device=total.device)
         return begun, Total(loss, total, added)
 
     def backward(self, begun: PendingBatch, scale: Tensor, *, exchanges: bool) -> dict[str, Tensor]:
@@ -195,7 +193,7 @@ class RankEngine:
 
     def _to_all(self, value: Tensor | None, shape: Sequence[int]) -> Tensor:
         """What rank 0 has, on all: passed on along a binary tree."""
-        world, dtype = self.world, self.form.dtype
+        world, dtype = self.world, self.form.wide
         length = torch.Size(shape).numel()
         if not length:
             return torch.empty(tuple(shape), dtype=dtype, device=world.device)
@@ -211,12 +209,12 @@ class RankEngine:
             world.settle()
         return flat.view(tuple(shape))
 
-    def _form(self) -> Precision:
+    def _form(self) -> RunFormats:
         """In what to compute: as autocast says, where that is on."""
         device = self.world.device.type
         if not torch.is_autocast_enabled(device):
             return self.form
-        return replace(self.form, compute=torch.get_autocast_dtype(device))
+        return replace(self.form, autocast=torch.get_autocast_dtype(device))
 
     def _fed(self, initial: Initial, seed: int) -> Fed:
         plan, read = self.plan, tuple(loaded(self.program))
@@ -242,7 +240,7 @@ class RankEngine:
 
     def _empty(self, pieces: Sequence[LeafRegion]) -> dict[LeafRegion, Tensor]:
         sizes = {p: [stop - start for start, stop in p.region] for p in pieces}
-        dtype, device = self.form.dtype, self.world.device
+        dtype, device = self.form.wide, self.world.device
         return {p: torch.zeros(size, dtype=dtype, device=device) for p, size in sizes.items()}
 
     def _is_unknown(self, tensors: Mapping[str, Tensor]) -> bool:
@@ -302,12 +300,14 @@ def _views(plan: Plan) -> str:
     return repr([plan.views.get(node) for node in plan.graph.nodes])
 
 
-def _format(name: str, tensors: Sequence[Tensor | None]) -> PrecisionName:
-    found = {tensor.dtype for tensor in tensors if tensor is not None}
-    if not found:
-        return "float32"  # What it lacks is told where values are taken.
-    if len(found) == 1 and (known := FORMATS.get(next(iter(found)))) is not None:
-        return known
-    words = " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in found))
-    expected = "expected all in float32 or all in float64, and autocast for shorter formats"
-    raise InputError(f"model {name}", f"its parameters are {words}, {expected}")
+def _precision(plan: Plan, tensors: Sequence[Tensor | None]) -> Precision:
+    """That of the plan for parameters in float32; float64 for those in float64."""
+    kept = {tensor.dtype for tensor in tensors if tensor is not None}
+    asked = plan.training.precision
+    if not kept:
+        return asked  # What is lacking is told where values are taken.
+    if len(kept) == 1 and (own := FORMATS.get(next(iter(kept)))) is not None:
+        return own if "fp64" in (own, asked) else asked
+    words = " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in kept))
+    expected = "expected all in float32 or all in float64: the plan's precision is for computing"
+    raise InputError(f"model {plan.model_name}", f"its parameters are {words}, {expected}")

@@ -292,7 +292,7 @@ class ParallelModule(Module):
         engine = self._own.engine
         piece = engine.piece(leaf)
         if piece is None:
-            return torch.empty(0, dtype=engine.form.dtype, device=engine.world.device)
+            return torch.empty(0, dtype=engine.form.wide, device=engine.world.device)
         return piece.data.mT if engine.naming.parameter(leaf).transposed else piece.data
 
     @torch.no_grad()

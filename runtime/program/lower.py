@@ -22,6 +22,7 @@ from pcg.placement.transfer import transfer
 from pcg.plan.pipeline import turns
 from pcg.plan.plan import Plan
 from pcg.plan.text import node_names
+from pcg.readings.formats import wide_values
 from pcg.types.task import KernelTask
 from pcg.types.tensor import ParallelTensor
 from runtime.program.communication import collective, exchange, pattern
@@ -128,6 +129,7 @@ class Lowering:
             self._groups,
             pipelined,
             kept,
+            self._wide_names | taken.keys(),
         )
 
     def _part(
@@ -240,6 +242,11 @@ class Lowering:
     def _active(self) -> frozenset[Slot]:
         """Slots on a way from a weight to the loss."""
         return gradients(self.schedule).slots
+
+    @cached_property
+    def _wide_names(self) -> frozenset[str]:
+        wide = wide_values(self.plan.graph)
+        return frozenset(self.register(slot) for slot in self._slots if slot.value in wide)
 
     @cached_property
     def _groups(self) -> tuple[Group, ...]:

@@ -332,6 +332,8 @@ class Program:
     """What follows ``instructions`` where the batch is taken in slices."""
     running: tuple[Running, ...] = ()
     """What the module's batch norms keep, in the order in which they do."""
+    wide: frozenset[str] = frozenset()
+    """Registers that stay wide where a run computes in a narrow format."""
 
     @property
     def inputs(self) -> tuple[Load, ...]:

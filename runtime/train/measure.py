@@ -23,8 +23,8 @@ from torch.nn.functional import gelu
 from pcg.language.functions import FUNCTIONS
 from pcg.machine import DeviceKind, DType, Pattern
 from pcg.plan.profile import LEAST_POINTS
-from pcg.plan.training import update_bytes
 from pcg.readings.kind import WorkKind
+from runtime.execute.precision import allow_tf32
 from runtime.program.program import Group
 from runtime.train.worker import share_cores
 from runtime.world.collectives import World, open_world
@@ -32,6 +32,7 @@ from runtime.world.collectives import World, open_world
 DTYPES: Mapping[DType, torch.dtype] = {
     "float64": torch.float64,
     "float32": torch.float32,
+    "tf32": torch.float32,
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
 }
@@ -90,7 +91,7 @@ def measure(
         operators: dict[tuple[WorkKind, DType], tuple[Timing, ...]] = {
             (name, dtype): tuple(series)
             for dtype in dtypes
-            for name, series in _operators(world, DTYPES[dtype])
+            for name, series in _operators(world, dtype)
         }
         links = tuple(tuple(_link(world, inner, outer)) for inner, outer in pairwise(units))
         name = _device_name(world)
@@ -170,7 +171,8 @@ def _update(tensors: _Tensors, n: int) -> tuple[float, int, Calls]:
         optimizer.step()
         return optimizer.zero_grad()
 
-    return float(update_bytes(weights[0].element_size(), "sgd") * n), ROW, call
+    # It reads a weight and its gradient, and writes the weight.
+    return float(3 * weights[0].element_size() * n), ROW, call
 
 
 SIDES = [2**k for k in range(3, 14)]
@@ -185,8 +187,9 @@ CASES: tuple[tuple[WorkKind, Case, Sequence[int]], ...] = (
 """What is measured of each kind of work, and for which lengths."""
 
 
-def _operators(world: World, dtype: torch.dtype) -> Iterator[tuple[WorkKind, list[Timing]]]:
-    tensors = _Tensors(dtype, world.device)
+def _operators(world: World, dtype: DType) -> Iterator[tuple[WorkKind, list[Timing]]]:
+    tensors = _Tensors(DTYPES[dtype], world.device)
+    allow_tf32(allowed=dtype == "tf32")
     for kind, case, lengths in CASES:
         yield kind, list(_series(world, partial(case, tensors), lengths))
 

@@ -15,7 +15,7 @@ from pcg.graph.graph import Node
 from pcg.placement.schedule import Slot
 from pcg.plan.plan import Plan
 from runtime.execute.executor import Executor
-from runtime.execute.precision import precision
+from runtime.execute.precision import allow_tf32, run_formats
 from runtime.inputs.dataset import make_source
 from runtime.inputs.seeded import InputSource, initial_weight
 from runtime.job.job import (
@@ -107,7 +107,8 @@ def prepare(lowering: Lowering, options: TrainingOptions, world: World) -> Prepa
     """All that a rank needs before its first step; all ranks call together."""
     program, plan, seed = lowering.program(world.rank), lowering.plan, options.seed
     inputs = [node.leaf for node in plan.model.leaves if node.leaf.kind == "input"]
-    form = precision(options.dtype, world.device).dtype
+    form = run_formats(options.precision, world.device).wide
+    allow_tf32(allowed=options.precision == "tf32")
     # A plan that was written by hand does not say what its weights are called in a module.
     has_module = options.model is not None and bool(plan.naming.parameters)
     initial = Initial(plan, options.model, seed, world, form, options.initial)
@@ -117,7 +118,7 @@ def prepare(lowering: Lowering, options: TrainingOptions, world: World) -> Prepa
     executor = Executor(
         program,
         world,
-        options.dtype,
+        options.precision,
         seed,
         source,
         compiles=options.compiles,

@@ -19,14 +19,14 @@ from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph, Value
 from pcg.machine import Machine
 from pcg.placement.schedule import Schedule, schedule
-from pcg.plan import training
 from pcg.plan.plan import Plan
+from pcg.plan.training import Training
 from search.backtracking.backtrack import BacktrackResult, Observer, RewriteSpace, backtrack
 from search.backtracking.mapping import Mapped, Mapper
 from search.backtracking.split import GraphPart, parts, renamed, shape_key
 from search.backtracking.stitch import Leg, stitch
 from search.cost import planned
-from search.cost.cost import CostModel
+from search.cost.cost import SGD, CostModel
 from search.cost.derivation import Derivation, Scribe
 from search.cost.efficiency import Speed
 from search.cost.memory import peak_memory
@@ -61,7 +61,7 @@ class Settings:
     budget: int = 2_000
     final_budget: int = 500
     seconds: float = 600.0
-    optimizer: training.Optimizer = "sgd"
+    training: Training = SGD
     seed: int | None = None
 
 
@@ -101,7 +101,7 @@ class Optimizer:
     """How fast devices are; by default as the curves that come with Unity say."""
 
     def __post_init__(self) -> None:
-        self._cost = CostModel(self.machine, optimizer=self.settings.optimizer, speed=self.speed)
+        self._cost = CostModel(self.machine, self.settings.training, self.speed)
         self._mapper = Mapper(self.machine, self._cost)
         self._rules: tuple[Rule, ...] = ()
         self._rewrites = Rewrites((), self.machine.devices, self.allow)
@@ -211,7 +211,7 @@ class Optimizer:
 
     def _memory(self, steps: Schedule) -> int:
         """Bytes on the fullest device."""
-        return peak_memory(steps, self._cost.itemsize, self._cost.optimizer).total
+        return peak_memory(steps, self._cost.training).total
 
     def _backtrack(
         self, space: RewriteSpace, price: Callable[[Graph], float], budget: int

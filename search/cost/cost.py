@@ -7,7 +7,7 @@ all_reduce and its kin.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -17,21 +17,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pcg.graph.graph import Node, Signature
-from pcg.machine import Device, DType, Link, Machine
+from pcg.machine import Device, Link, Machine
 from pcg.memo import Memo, remembered
 from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout
 from pcg.placement.schedule import Reshard, Schedule
 from pcg.placement.transfer import Groups, Transfer
 from pcg.placement.view import MachineView
-from pcg.plan.training import Optimizer, update_bytes
+from pcg.plan.training import Training
 from pcg.readings.kind import WorkKind, kind_of
 from pcg.readings.work import work
 from search.cost.collectives import Lines, all_reduce, bucketed, ring, seconds
 from search.cost.efficiency import Speed, standard
-
-ITEMSIZE: Mapping[DType, int] = {"float64": 8, "float32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
-"""Bytes an element."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,24 +69,26 @@ class Exchanged(NamedTuple):
     groups: Groups
 
 
+SGD = Training()
+"""Plain, in float32."""
 _OnDevices = tuple[Signature, frozenset[int], MachineView]
 
 
 class CostModel:
-    """The costs of one machine for one number format; results are kept for all that ask again."""
+    """The costs of one way to train on one machine; results are kept for all that ask again."""
 
     def __init__(
         self,
         machine: Machine,
-        dtype: DType = "float32",
-        optimizer: Optimizer = "sgd",
+        training: Training = SGD,
         speed: Speed | None = None,
     ) -> None:
         """``speed``: how fast devices are; by default as the curves that come with Unity say."""
         self.machine = machine
-        self.optimizer: Optimizer = optimizer
-        self.dtype: DType = dtype
-        self.itemsize = ITEMSIZE[dtype]
+        self.training = training
+        self.itemsize = training.formats.narrow
+        """Bytes an element of what operators make and of what is moved."""
+        self.itemsizes = training.formats.narrow, training.formats.wide
         self.speed: Speed = standard() if speed is None else speed
         self._tasks = Memo[tuple[Signature, frozenset[int], int], tuple[float, float]]()
         self._computations = Memo[_OnDevices, tuple[Duration, Duration]]()
@@ -115,7 +114,7 @@ class CostModel:
     def _task_seconds(
         self, node: Node, needs: frozenset[int], device: Device
     ) -> tuple[float, float]:
-        done, kind = work(node, needs, self.itemsize), kind_of(node)
+        done, kind = work(node, needs, *self.itemsizes), kind_of(node)
         forward = self.kernel_seconds(
             kind, device, done.flops_forward, done.bytes_forward, done.kernels_forward
         )
@@ -135,7 +134,7 @@ class CostModel:
         if not kernels:
             return np.zeros(np.shape(moved))
         each = np.asarray(flops) / kernels, np.asarray(moved) / kernels
-        return kernels * self.speed.seconds(kind, device, self.dtype, *each)
+        return kernels * self.speed.seconds(kind, device, self.training.formats.products, *each)
 
     def computation(
         self, node: Node, needs: frozenset[int], view: MachineView
@@ -251,7 +250,7 @@ class CostModel:
     def exchanged(self, home: Layout) -> Exchanged:
         """What is exchanged of a weight's gradient."""
         groups = tuple(group for group in home.holders.values() if len(group) > 1)
-        return Exchanged(prod(home.type.block) * self.itemsize, groups)
+        return Exchanged(prod(home.type.block) * self.training.formats.wide, groups)
 
     @remembered
     def weight(self, home: Layout, together: int | None = None) -> tuple[Duration, Duration]:
@@ -263,7 +262,7 @@ class CostModel:
         """
         block, groups = self.exchanged(home)
         parts = [_part(self._lines(group)[1], block, together) for group in groups]
-        moved = prod(home.type.block) * update_bytes(self.itemsize, self.optimizer)
+        moved = prod(home.type.block) * self.training.update_bytes
         updates = (self._streamed(device, moved, "update") for device in home.devices)
         own = ((device,) for device in home.devices)
         return _duration(groups, parts), _duration(own, updates)

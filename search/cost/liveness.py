@@ -34,11 +34,17 @@ LONGEST = 8
 
 @dataclass(frozen=True)
 class Life:
-    """A tensor in a layout, held from one point in time to another, both included."""
+    """A tensor, or its gradient, in a layout, held from one point in time to another, both
+    included."""
 
-    layout: Layout
+    slot: Slot
     first: int
     last: int
+
+    @property
+    def layout(self) -> Layout:
+        """Where its pieces lie."""
+        return self.slot.layout
 
 
 @dataclass(frozen=True)
@@ -236,11 +242,11 @@ class _Reader:
                 continue
             kind = slot.value.node.leaf.kind if isinstance(self.steps[made], LeafAtHome) else ""
             if kind == "input":
-                yield Life(slot.layout, 0, self.end)
+                yield Life(slot, 0, self.end)
             elif kind != "weight":
-                yield Life(slot.layout, made, self.last.get(slot, made))
+                yield Life(slot, made, self.last.get(slot, made))
             if slot in self.second:
-                yield Life(slot.layout, *self.second[slot])
+                yield Life(slot, *self.second[slot])
 
     def _gradients(self) -> tuple[list[Life], list[Life]]:
         """The gradients of what is made, and those of weights."""
@@ -261,10 +267,10 @@ class _Reader:
         for slot, i in first.items():
             begin = self.end - 1 - i
             if slot not in self.static:
-                made.append(Life(slot.layout, begin, self.end - 1 - self.maker[slot]))
+                made.append(Life(slot, begin, self.end - 1 - self.maker[slot]))
             elif slot.value.node.is_weight:
                 end = self.end - 1 - complete[slot] if is_shared(slot.layout) else self.end
-                of_weights.append(Life(slot.layout, begin, end))
+                of_weights.append(Life(slot, begin, end))
         return made, of_weights
 
     def worth_recomputing(self) -> frozenset[Node]:

@@ -10,7 +10,7 @@ out.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -18,11 +18,12 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from pcg.graph.graph import Node
+from pcg.graph.graph import Graph, Node
 from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout
 from pcg.placement.schedule import Schedule
-from pcg.plan.training import STATE_BYTES, STATES, Optimizer
+from pcg.plan.training import Training
+from pcg.readings.formats import wide_values
 from search.cost.liveness import Life, is_shared, liveness
 
 Bytes = NDArray[np.int64]
@@ -45,24 +46,16 @@ class Memory:
         return self.parameters + self.gradients + self.optimizer + self.activations
 
 
-def peak_memory(
-    schedule: Schedule,
-    itemsize: int,
-    optimizer: Optimizer = "sgd",
-    remade: Collection[Node] = (),
-) -> Memory:
+def peak_memory(schedule: Schedule, training: Training, remade: Collection[Node] = ()) -> Memory:
     """What training by a schedule takes, with the results of ``remade`` recomputed in the backward
-    pass. ``itemsize``: bytes an element."""
-    kinds = memory_by_device(schedule, itemsize, optimizer, remade)
+    pass."""
+    kinds = memory_by_device(schedule, training, remade)
     device = int(np.stack(kinds).sum(axis=0).argmax())
     return Memory(device, *(int(kind[device]) for kind in kinds))
 
 
 def memory_by_device(
-    schedule: Schedule,
-    itemsize: int,
-    optimizer: Optimizer = "sgd",
-    remade: Collection[Node] = (),
+    schedule: Schedule, training: Training, remade: Collection[Node] = ()
 ) -> tuple[Bytes, Bytes, Bytes, Bytes]:
     """Bytes on each device when it holds most: the kinds that ``Memory`` has, in its order. The
     arguments are those of ``peak_memory``."""
@@ -73,23 +66,34 @@ def memory_by_device(
     trained = set(gradients(schedule).weights)
     for node, layout in schedule.homes.items():
         block = prod(layout.type.held)
-        parameters[_devices(layout)] += block * itemsize
+        parameters[_devices(layout)] += block * training.parameter_bytes
         if node in trained:
-            grads[_devices(layout)] += block * itemsize * is_shared(layout)
-            states[_devices(layout)] += block * STATES[optimizer] * STATE_BYTES
-    activations = _held(living.lifetimes, living.end, devices, itemsize)
-    growing = _held(living.gradients, living.end, devices, itemsize)
+            grads[_devices(layout)] += block * training.formats.wide * is_shared(layout)
+            states[_devices(layout)] += block * training.state_bytes
+    activations = _held(living.lifetimes, living.end, devices, itemsizes(schedule, training))
+    growing = _held(living.gradients, living.end, devices, lambda _: training.formats.wide)
     at = (activations + growing).argmax(axis=0)
     every = np.arange(devices)
     return parameters, grads + growing[at, every], states, activations[at, every]
 
 
-def _held(lifetimes: Iterable[Life], end: int, devices: int, itemsize: int) -> Bytes:
+def itemsizes(schedule: Schedule, training: Training) -> Callable[[Life], int]:
+    """Bytes an element of what lives for a while in a step."""
+    formats = training.formats
+    if not formats.is_mixed:
+        return lambda _: formats.narrow
+    wide = wide_values(Graph(tuple(slot.value for slot in schedule.outputs)))
+    return lambda life: formats.wide if life.slot.value in wide else formats.narrow
+
+
+def _held(
+    lifetimes: Iterable[Life], end: int, devices: int, itemsize: Callable[[Life], int]
+) -> Bytes:
     """Bytes [time, device] of what lives then."""
     change = np.zeros((end + 2, devices), np.int64)
     common = np.zeros((end + 2, 1), np.int64)
     for life in lifetimes:
-        block = prod(life.layout.type.held) * itemsize
+        block = prod(life.layout.type.held) * itemsize(life)
         everywhere = len(life.layout.devices) == devices
         changed, which = (common, 0) if everywhere else (change, _devices(life.layout))
         changed[life.first, which] += block

@@ -11,7 +11,6 @@ from math import inf
 import numpy as np
 
 from pcg.machine import Link, Machine
-from pcg.plan.training import held_bytes
 from pcg.readings.work import gradient_nodes
 from search.pipeline.balance import Crossing, StageTable, balanced, crossing_seconds, fits, sums
 from search.pipeline.clock import (
@@ -107,9 +106,9 @@ def _held(
     batches: MicroBatches, chosen: Chosen, kind: ScheduleKind
 ) -> tuple[StageTable, StageTable]:
     """Bytes of a stage's weights, and of what it keeps of one micro-batch."""
-    itemsize, optimizer = batches.cost.itemsize, batches.cost.optimizer
-    older = (WEIGHT_VERSIONS[kind] - 1) * itemsize
-    each = (held_bytes(itemsize, optimizer) + older) / itemsize
+    training = batches.cost.training
+    older = (WEIGHT_VERSIONS[kind] - 1) * training.parameter_bytes
+    each = (training.held_bytes + older) / batches.cost.itemsize
     return sums(chosen.costs.weights * each), sums(chosen.costs.activations)
 
 

@@ -14,9 +14,9 @@ from pcg.machine import Machine
 from pcg.placement.schedule import Schedule, schedule
 from pcg.plan.pipeline import PipelineFile
 from pcg.plan.plan import Plan
-from pcg.plan.training import Optimizer
+from pcg.plan.training import Training
 from search.choices import IndexRole
-from search.cost.cost import CostModel
+from search.cost.cost import SGD, CostModel
 from search.cost.efficiency import Speed
 from search.cost.planned import Planned, Planner, SearchReport, Stop
 from search.cost.progress import Phases, Teller
@@ -73,7 +73,7 @@ class PipelinePlanner:
     library: Library
     kind: ScheduleKind = "1f1b"
     seconds: float = 600.0
-    optimizer: Optimizer = "sgd"
+    training: Training = SGD
     speed: Speed | None = None
     """How fast devices are; by default as the curves that come with Unity say."""
     faster_than: float = inf
@@ -189,7 +189,7 @@ class PipelinePlanner:
         return built
 
     def _cost(self, machine: Machine) -> CostModel:
-        return CostModel(machine, optimizer=self.optimizer, speed=self.speed)
+        return CostModel(machine, self.training, self.speed)
 
     def _finished(self, name: str, graph: Graph, best: Built) -> Plan:
         pipeline = PipelineFile(

@@ -16,10 +16,9 @@ import numpy as np
 
 from pcg.placement.backward import gradients
 from pcg.placement.schedule import Compute, Reshard, Schedule, Slot
-from pcg.plan.training import STATE_BYTES, STATES
 from search.cost.cost import CostModel
 from search.cost.liveness import liveness
-from search.cost.memory import Bytes, Memory
+from search.cost.memory import Bytes, Memory, itemsizes
 from search.cost.simulate import TimedTasks, run
 from search.cost.tasks import TimedStep, linked, tasks, timed_steps
 from search.pipeline.clock import WEIGHT_VERSIONS, ScheduleKind, StageSeconds, in_flight
@@ -140,12 +139,13 @@ def held_by_device(
     way what waits for their backward pass."""
     living = liveness(steps)
     turn = living.end // 2
+    itemsize = itemsizes(steps, cost.training)
     change = np.zeros((living.end + 2, groups.devices), np.int64)
     waiting = np.zeros(groups.devices, np.int64)
     for life in living.lifetimes:
         one = life.layout.one_slice
         devices = list(life.layout.devices)
-        block = prod((one or life.layout).type.block) * cost.itemsize
+        block = prod((one or life.layout).type.block) * itemsize(life)
         change[life.first, devices] += block
         change[life.last + 1, devices] -= block
         if one is not None and life.first < turn <= life.last:
@@ -165,6 +165,6 @@ def _weights(
     for node, layout in steps.homes.items():
         counted = trained if node in with_gradients else fixed
         counted[list(layout.devices)] += prod(layout.type.block)
-    parameters = (fixed + WEIGHT_VERSIONS[kind] * trained) * cost.itemsize
-    states = trained * STATES[cost.optimizer] * STATE_BYTES
-    return parameters, trained * cost.itemsize, states
+    training = cost.training
+    parameters = (fixed + WEIGHT_VERSIONS[kind] * trained) * training.parameter_bytes
+    return parameters, trained * training.formats.wide, trained * training.state_bytes

@@ -74,7 +74,7 @@ class Alternatives:
     def __init__(self, base: SimulatedPlan, speed: Speed | None = None) -> None:
         self._base = base
         self._plan, self._machine = base.plan, base.machine
-        self._cost = CostModel(base.machine, optimizer=base.plan.optimizer, speed=speed)
+        self._cost = CostModel(base.machine, base.plan.training, speed)
         self._batch = batch_axes(base.plan.graph)
 
     def of(self, node: Node, most: int = LOOKED_AT) -> Ranked:

@@ -216,7 +216,8 @@ def _settings(a: Plan, b: Plan) -> Iterator[Setting]:
     for what, here, there in (
         ("pipeline", pipeline_text(a) or "none", pipeline_text(b) or "none"),
         ("recomputation", _recomputed(a), _recomputed(b)),
-        ("optimizer", a.optimizer, b.optimizer),
+        ("optimizer", a.training.optimizer, b.training.optimizer),
+        ("precision", a.training.precision, b.training.precision),
         ("rule library", a.library_hash, b.library_hash),
     ):
         if here != there:

@@ -51,7 +51,7 @@ class SimulatedPlan:
 def simulate_plan(plan: Plan, machine: Machine, speed: Speed | None = None) -> SimulatedPlan:
     """Simulate a plan on the machine that it was made for. ``speed``: of its devices, by default as
     the curves that come with Unity say."""
-    cost = CostModel(machine, optimizer=plan.optimizer, speed=speed)
+    cost = CostModel(machine, plan.training, speed)
     steps = schedule(plan.graph, plan.views)
     if plan.pipeline is not None:
         return _simulated_pipeline(plan, steps, cost, plan.pipeline)
@@ -68,7 +68,7 @@ def simulate_plan(plan: Plan, machine: Machine, speed: Speed | None = None) -> S
             "sync": step.sync,
             "update": step.update,
         },
-        peak_memory(steps, cost.itemsize, plan.optimizer, plan.recompute),
+        peak_memory(steps, plan.training, plan.recompute),
         busiest(run, range(machine.devices)),
         partial(events, run),
     )
@@ -91,7 +91,7 @@ def price_plan(plan: Plan, cost: CostModel) -> StepPrice:
         held = fullest(steps, cost, run.groups, pipeline.schedule)
         return StepPrice(run.step_seconds, held.total)
     step = recomputing(steps, cost, plan.recompute).simulation
-    held = peak_memory(steps, cost.itemsize, plan.optimizer, plan.recompute)
+    held = peak_memory(steps, plan.training, plan.recompute)
     return StepPrice(step.step_seconds, held.total)
 
 

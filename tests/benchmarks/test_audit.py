@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from pcg.machine import load_machine
 from pcg.models import capture_model
 from pcg.plan.plan import save_plan
+from search.cost.cost import SGD
 from search.report.describe import pipeline_text
 from substitutions.audit.locate import of_module
 from substitutions.rules.store import load_library
@@ -29,7 +30,7 @@ def test_audit(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     machine = load_machine("summit").with_nodes(32)
     captured = capture_model(model, None, machine.devices)
     library, path = load_library(), tmp_path / "p.json"
-    planner = planner_of("joint", machine, library, 600.0, "sgd", None)
+    planner = planner_of("joint", machine, library, 600.0, SGD, None)
     plan = planner.plan(model, captured.graph).plan
     save_plan(of_module(plan, captured, library.rules), path)
     start = perf_counter()

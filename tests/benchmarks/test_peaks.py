@@ -11,6 +11,7 @@ from support.runs.rank_group import Ranks
 from pcg.machine import load_machine
 from pcg.models import capture_model
 from pcg.models.mlp import mlp
+from pcg.plan.training import Training
 from search.mesh.plan.planner import MeshPlanner
 from substitutions.rules.store import load_library
 
@@ -31,7 +32,7 @@ def test_peaks_are_as_predicted(tmp_path: Path) -> None:
         for name, graph in GRAPHS.items():
             for planner in ("data-parallel", "zero"):
                 for optimizer in ("sgd", "adam"):
-                    search = MeshPlanner(machine, library, planner, optimizer=optimizer)
+                    search = MeshPlanner(machine, library, planner, training=Training(optimizer))
                     plan = search.plan(name, graph()).plan
                     wanted = plan.estimates.peak_memory_bytes
                     found = max(ranks.peaks(plan, optimizer))

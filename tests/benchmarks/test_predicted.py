@@ -22,6 +22,7 @@ from runtime.job.job import TrainingOptions
 from runtime.program.lower import Lowering
 from runtime.train.worker import train
 from runtime.world.launch import launch
+from search.cost.cost import SGD
 from substitutions.rules.store import Library, load_library
 from unity.profile import app
 from unity.support.cli import run_app
@@ -80,7 +81,7 @@ def plans(ranks: int, folder: Path, library: Library) -> Iterator[tuple[str, Pat
         for batch in batches:
             graph, seen = build_model(model, batch, ranks), set[object]()
             for planner in PLANNERS if ranks > 1 else PLANNERS[:1]:
-                plan = planner_of(planner, machine, library, 60.0, "sgd", speed)
+                plan = planner_of(planner, machine, library, 60.0, SGD, speed)
                 found = plan.plan(model, graph).plan
                 key = (
                     found.graph.digest,

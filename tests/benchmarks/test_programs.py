@@ -15,6 +15,7 @@ from pcg.plan.plan import Plan
 from runtime.program.lower import Lowering
 from runtime.program.program import Program
 from runtime.program.validate import validate
+from search.cost.cost import SGD
 from substitutions.rules.store import load_library
 from unity.support.planners import planner_of
 
@@ -33,7 +34,7 @@ LIMIT = 60.0
 def planned(model: str, planner: str) -> Plan:
     machine = load_machine("summit").with_nodes(32)
     graph = build_model(model, None, machine.devices)
-    made = planner_of(planner, machine, load_library(), 600.0, "sgd", None)
+    made = planner_of(planner, machine, load_library(), 600.0, SGD, None)
     return made.plan(model, graph).plan
 
 

@@ -22,6 +22,7 @@ from pcg.machine import load_machine
 from pcg.models import build_model
 from pcg.models.bert import SIZES, Bert
 from search.choices import Mode
+from search.cost.cost import SGD
 from search.mesh.plan.planner import MeshPlanner
 from search.report.describe import pipeline_text
 from substitutions.rules.store import Library, load_library
@@ -67,7 +68,7 @@ def test_plans_of_the_papers_models(model, nodes):
     for planner, (family, mode) in PLANNERS.items():
         start = perf_counter()
         try:
-            asked = planner_of(family, machine, library, 600.0, "sgd", None, mode)
+            asked = planner_of(family, machine, library, 600.0, SGD, None, mode)
             found = asked.plan(model, graph)
         except NegativeAnswer:
             shown.append(f"{planner} does not fit ({perf_counter() - start:.1f} s)")

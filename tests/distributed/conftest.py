@@ -39,7 +39,9 @@ class Agreement:
         return self.of(make_plan(parse_graph(model), parse_graph(graph), RANKS, views), steps)
 
     def of(self, plan: Plan, steps: int = 3) -> RunReport:
-        options = TrainingOptions(steps=steps, recipe=Recipe(rate=0.1), dtype="float64", check=True)
+        options = TrainingOptions(
+            steps=steps, recipe=Recipe(rate=0.1), precision="fp64", check=True
+        )
         report = self.ranks.run(plan, options)
         assert len(report.steps) == steps
         assert {c.kind for c in report.comparisons} >= {"loss", "output"}

@@ -20,6 +20,7 @@ from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph, print_graph
 from runtime.program.lower import Lowering
 from runtime.program.validate import validate_lowered
+from search.cost.cost import SGD
 from substitutions.audit.proofs import check_proofs
 from substitutions.audit.replay import replay
 from substitutions.rules.store import load_library
@@ -82,7 +83,7 @@ def captured(make: Any) -> Graph:
 
 def planned(graph: Graph, devices: int) -> Plan:
     machine = load_machine("dgx-a100").with_devices(devices)
-    planner = planner_of("data-parallel", machine, load_library(), 20.0, "sgd", None)
+    planner = planner_of("data-parallel", machine, load_library(), 20.0, SGD, None)
     return planner.plan("sliced", graph).plan
 
 

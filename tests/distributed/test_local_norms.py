@@ -78,7 +78,7 @@ def named(plan, tensors):
 def started(plan):
     """The module's state as a run of ours begins."""
     program = Lowering(plan).program(0)
-    executor = Executor(program, World(), "float64")
+    executor = Executor(program, World(), "fp64")
     weights = {w.leaf.name: executor.weights[w.register] for w in program.weights}
     return Net().double().state_dict() | named(plan, weights)
 
@@ -181,7 +181,7 @@ def test_a_tensor_that_no_norm_reads_is_read_once_more():
     plan = replace(make_plan(model, graph, 4, {}), statistics=(kept,), norm_groups=2)
 
     def work(world):
-        executor = Executor(Lowering(plan).program(world.rank), world, "float64")
+        executor = Executor(Lowering(plan).program(world.rank), world, "fp64")
         executor.step(0, lambda _: None)
         return executor.running.tensors
 

@@ -14,6 +14,7 @@ from pcg.machine import load_machine
 from pcg.models import capture_model
 from pcg.models.mlp import mlp
 from pcg.placement.schedule import schedule
+from pcg.plan.training import Training
 from runtime.program.lower import Lowering
 from runtime.world.collectives import World
 from search.cost.memory import peak_memory
@@ -36,7 +37,7 @@ library = cache(load_library)
 @cache
 def planned(name, planner, optimizer, devices):
     machine = load_machine("local").with_devices(devices)
-    search = MeshPlanner(machine, library(), planner, optimizer=optimizer)
+    search = MeshPlanner(machine, library(), planner, training=Training(optimizer))
     return search.plan(name, GRAPHS[name]()).plan
 
 
@@ -48,7 +49,7 @@ def measured(ranks, name, planner, optimizer):
 
 def counted(plan, optimizer):
     steps = schedule(plan.graph, plan.views)
-    return peak_memory(steps, 4, optimizer, plan.recompute)
+    return peak_memory(steps, Training(optimizer), plan.recompute)
 
 
 def test_what_is_alive_is_counted_once_and_until_it_has_gone():

@@ -20,7 +20,7 @@ def agrees(plan: Plan, steps: int = 2) -> None:
     """Training by a plan does what training on one process does, also where a group does all in
     order, as with NCCL."""
     lowering = Lowering(plan)
-    options = TrainingOptions(steps=steps, recipe=Recipe(rate=0.1), dtype="float64", check=True)
+    options = TrainingOptions(steps=steps, recipe=Recipe(rate=0.1), precision="fp64", check=True)
     report = on_ranks(
         RANKS, lambda world: run_plan(lowering, options, world, lambda _: None), ordered=True
     )[0]

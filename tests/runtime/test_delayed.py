@@ -58,7 +58,7 @@ def test_2bw_takes_gradients_of_one_update_before(name, library):
     wanted, weights = delayed_gradients(plan.model, steps)
 
     def work(world):
-        executor = Executor(lowering.program(world.rank), world, "float64")
+        executor = Executor(lowering.program(world.rank), world, "fp64")
 
         def update(gradients):
             for register, gradient in gradients.items():
@@ -102,7 +102,7 @@ def test_2bw_does_not_wait_between_steps(library):
                 return exchange(outgoing, incoming, dtype, channel)
 
             world.exchange = noted
-        executor = Executor(lowering.program(world.rank), world, "float64")
+        executor = Executor(lowering.program(world.rank), world, "fp64")
         for step in range(3):
             executor.step(step, lambda gradients: None, more=step < 2)
             if (world.rank, step) == (DEVICES - 1, 1):
@@ -168,7 +168,7 @@ def test_a_checkpoint_has_the_older_weights_of_2bw(tmp_path):
 
     def run(folder: str, steps: int, *, resume: bool) -> RunReport:
         kept = Checkpoints(str(tmp_path / folder), resume=resume)
-        options = TrainingOptions(steps, Recipe(rate=RATE), "float64", check=True, checkpoints=kept)
+        options = TrainingOptions(steps, Recipe(rate=RATE), "fp64", check=True, checkpoints=kept)
         report = run_plan(lowering, options, World(), lambda step: None)
         assert report is not None
         assert not [c for c in report.comparisons if not c.passes]

@@ -44,7 +44,7 @@ def graph() -> Graph:
 def test_every_plan_drops_the_same(graph, planner):
     machine = load_machine("local").with_devices(4)
     lowering = Lowering(MeshPlanner(machine, load_library(), planner).plan("dropped", graph).plan)
-    options = TrainingOptions(steps=3, recipe=Recipe(rate=0.1), dtype="float64", check=True)
+    options = TrainingOptions(steps=3, recipe=Recipe(rate=0.1), precision="fp64", check=True)
     report = on_ranks(4, lambda world: run_plan(lowering, options, world, lambda _: None))[0]
     assert report is not None
     assert not [c for c in report.comparisons if not c.passes]

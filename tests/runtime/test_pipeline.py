@@ -77,7 +77,7 @@ def test_what_is_sent_is_not_held_until_the_batch_ends(kind, library):
                 return found
 
             world.exchange = noted
-            executor = Executor(lowering.program(world.rank), world, "float64")
+            executor = Executor(lowering.program(world.rank), world, "fp64")
             for step in range(3):
                 executor.step(step, lambda gradients: None, more=step < 2)
             return max(held, default=0)
@@ -108,7 +108,7 @@ def test_gradients_are_added_up_while_the_last_slice_goes_back(kind, ordered, mo
             return start(values, group)
 
         world.exchange, world.start_all_reduce = exchanged, started
-        executor = Executor(lowering.program(world.rank), world, "float64")
+        executor = Executor(lowering.program(world.rank), world, "fp64")
         executor.step(0, lambda gradients: None)
         return " ".join(events)
 

@@ -324,7 +324,7 @@ if sys.argv[2] == "backtracking":
     search = Optimizer(machine, library, Settings(budget=3, final_budget=1, seed=7))
     plan = search.optimize("layers", graph).plan
 else:
-    plan = planner_of(sys.argv[2], machine, library, 600.0, "sgd", None).plan("layers", graph).plan
+    plan = planner_of(sys.argv[2], machine, library, 600.0, SGD, None).plan("layers", graph).plan
 save_plan(plan, sys.argv[1])
 """
 

@@ -25,6 +25,7 @@ from pcg.machine import load_machine
 from pcg.models import build_model
 from pcg.plan.plan import save_plan
 from pcg.plan.text import parse_graph
+from search.cost.cost import SGD
 from substitutions.rules.store import load_library
 from unity.run import app
 from unity.support.cli import run_app
@@ -255,7 +256,7 @@ def test_a_plan_that_takes_more_memory_than_there_is(tmp_path):
 
 def test_a_plan_of_another_rule_library_or_machine(tmp_path, capsys):
     machine, graph = load_machine("local"), parse_graph(MODEL.replace("8", "16"))
-    planner = planner_of("data-parallel", machine, load_library(), 60.0, "sgd", None)
+    planner = planner_of("data-parallel", machine, load_library(), 60.0, SGD, None)
     plan = planner.plan("small", graph).plan
     assert plan.derivation
     path = tmp_path / "plan.json"
@@ -322,7 +323,7 @@ def test_a_plan_of_a_file_that_has_changed_since(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("--check", "--precision", "bf16"), "--precision: bf16, expected float64"),
+        (("--check", "--precision", "bf16"), "--precision: bf16, expected fp64"),
         (("--lr", "nan"), "--lr: expected 0 or more, got nan"),
         (("--decay-steps", "0"), "--decay-steps: expected 1 or more, got 0"),
         (

@@ -45,6 +45,7 @@ def optimize(
     batch: int | None = None,
     loss: Loss = None,
     optimizer: str = "adam",
+    precision: str | None = None,
     planner: str = "joint",
     mode: str = "joint",
     allow: str | None = None,
@@ -69,8 +70,10 @@ def optimize(
     function of (output, batch). Then the last of a tuple of inputs, and what of a dictionary
     ``forward`` does not take, is for the loss alone.
 
-    ``optimizer`` (sgd, momentum or adam) decides what memory holds. The others are the options of
-    ``unity optimize``. ``compare``: run a small module beside its graph, in values and gradients.
+    ``optimizer`` (sgd, momentum or adam) and ``precision`` (fp32, tf32, bf16, fp16 or fp64; by
+    default bf16 on GPUs that have it, else fp32) decide what memory holds. The others are options
+    of ``unity optimize``. ``compare``: run a small module beside its graph, in values and
+    gradients.
 
     Raises InputError for what cannot be captured or planned, and NegativeAnswer where no plan fits.
     """
@@ -92,6 +95,7 @@ def optimize(
         allow=allow,
         budget=budget,
         optimizer=optimizer,
+        precision=precision,
         batch_norm=batch_norm,
         compare=compare,
         as_json=quiet,

@@ -61,6 +61,7 @@ def _question(options: Options) -> ComparisonQuestion:
         options.budget,
         speed,
         options.batch_norm,
+        options.precision,
     )
 
 

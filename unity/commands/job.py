@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pcg.errors import InputError
 from pcg.files import check_writable
 from pcg.plan.plan import Plan
+from pcg.plan.precision import Precision, precision_of
 from pcg.plan.training import Optimizer
 from pcg.zoo import MODELS
 from runtime.job.job import Checkpoints
 from runtime.job.job import TrainingOptions as Settings
 from runtime.job.recipe import OptimizerName, Recipe
-from unity.run import Options, RunFormats, ScheduleChoice
+from unity.run import Options, ScheduleChoice
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,9 @@ class Job:
 
 def check_alone(options: Options) -> None:
     """Raises InputError for options that make no sense with any plan."""
-    if options.check and options.precision not in (None, RunFormats.float64):
-        problem = f"{options.precision}, expected float64, in which --check compares"
-        raise InputError("--precision", problem)
+    asked = None if options.precision is None else precision_of(options.precision)
+    if options.check and asked not in (None, "fp64"):
+        raise InputError("--precision", f"{asked}, expected fp64, in which --check compares")
     if options.check and options.init is not None:
         raise InputError("--check", "does not go with --init, expected weights that are drawn")
     if not -(1 << 63) <= options.seed < 1 << 64:
@@ -50,8 +51,8 @@ def job_of(options: Options, plan: Plan) -> Job:
     named = plan.model_name if plan.model_name in MODELS else None
     settings = Settings(
         steps=options.steps,
-        recipe=_recipe(options, plan.optimizer),
-        dtype="float64" if options.check else (options.precision or RunFormats.float32).value,
+        recipe=_recipe(options, plan.training.optimizer),
+        precision=_precision(options, plan.training.precision),
         seed=options.seed,
         check=options.check,
         data=options.data,
@@ -88,6 +89,13 @@ def _recipe(options: Options, of_plan: Optimizer) -> Recipe:
         gamma=options.gamma,
         floor=options.floor,
     )
+
+
+def _precision(options: Options, of_plan: Precision) -> Precision:
+    """That of the plan, unless another is asked for; a check is exact."""
+    if options.check:
+        return "fp64"
+    return of_plan if options.precision is None else precision_of(options.precision)
 
 
 def _optimizer(options: Options, of_plan: Optimizer) -> tuple[OptimizerName, float]:

@@ -22,8 +22,7 @@ from pcg.machine import Machine, load_machine
 from pcg.models import capture_model
 from pcg.plan.naming import batch_of
 from pcg.plan.plan import Plan, machine_record, save_plan
-from pcg.plan.training import Optimizer, optimizer_of
-from pcg.zoo import default_optimizer
+from pcg.plan.training import Training
 from search.backtracking.optimizer import Optimizer as Backtracking
 from search.backtracking.optimizer import Settings
 from search.backtracking.views import load_views
@@ -44,7 +43,7 @@ from unity.support.cli import say, say_json
 from unity.support.console import PlainConsole
 from unity.support.declarations import load_user_operators
 from unity.support.limits import check_batch, check_devices
-from unity.support.planners import check_name, planner_of
+from unity.support.planners import asked_training, check_name, planner_of
 from unity.support.speed import measured
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ class SearchQuestion:
     named: Machine
     machine: Machine
     speed: Speed | None
-    optimizer: Optimizer
+    training: Training
     dimensions: frozenset[IndexRole] | None
 
 
@@ -95,7 +94,7 @@ class Answer:
     def whole(self) -> tuple[KeptWhole, ...]:
         """What the plan never cuts."""
         asked, plan = self.question, self.planned.plan
-        cost = CostModel(asked.machine, optimizer=plan.optimizer, speed=asked.speed)
+        cost = CostModel(asked.machine, plan.training, asked.speed)
         return tuple(kept_whole(plan, cost))
 
 
@@ -202,8 +201,6 @@ def load(options: Options) -> None:
 
 def _question(options: Options) -> SearchQuestion:
     """What the options ask for. Raises InputError."""
-    name = options.optimizer
-    kept_by = default_optimizer(options.model) if name is None else optimizer_of(name)
     machine = load_machine(options.machine)
     if options.nodes is not None:
         machine = machine.with_nodes(options.nodes)
@@ -213,7 +210,8 @@ def _question(options: Options) -> SearchQuestion:
     check_devices(machine.name, machine.devices)
     advice = ", or leave `data` out of --allow"
     check_batch(options.batch, machine.devices, dimensions, advice=advice)
-    return SearchQuestion(machine, *measured(machine, options.profile), kept_by, dimensions)
+    training = asked_training(options.model, options.optimizer, options.precision, machine)
+    return SearchQuestion(machine, *measured(machine, options.profile), training, dimensions)
 
 
 def _dimensions(allow: str | None) -> frozenset[IndexRole] | None:
@@ -231,7 +229,7 @@ def _searched(
     options: Options, question: SearchQuestion, library: Library, graph: Graph
 ) -> Planned:
     """The plan of the engine and the planner that are asked for."""
-    machine, speed, kept_by = question.machine, question.speed, question.optimizer
+    machine, speed, training = question.machine, question.speed, question.training
     with _progress(shown=not options.as_json) as show:
         if options.engine is Engine.STRATEGIES:
             planner = planner_of(
@@ -239,7 +237,7 @@ def _searched(
                 machine,
                 library,
                 options.budget,
-                kept_by,
+                training,
                 speed,
                 options.mode,
                 question.dimensions,
@@ -249,7 +247,7 @@ def _searched(
         limits = Settings(
             threshold=options.threshold,
             seconds=options.budget,
-            optimizer=kept_by,
+            training=training,
             seed=options.seed,
         )
         search = Backtracking(machine, library, limits, teller=Teller(show), speed=speed)
@@ -289,7 +287,8 @@ def _record(
         "one_device_seconds": estimates.one_device_seconds,
         "data_parallel_seconds": planned.data_parallel_seconds,
         "speedup": speedup_of(planned),
-        "optimizer": plan.optimizer,
+        "optimizer": plan.training.optimizer,
+        "precision": plan.training.precision,
         "recomputed_operators": len(plan.recompute),
         "peak_memory_bytes": estimates.peak_memory_bytes,
         "communication_elements": estimates.communication_elements,
@@ -381,8 +380,8 @@ def remarks(planned: Planned, whole: Sequence[KeptWhole]) -> Generator[str]:
         f" {estimates.one_device_seconds / estimates.step_seconds:.2f} times as fast as one device"
         f" ({estimates.one_device_seconds * 1e3:.3g} ms);"
         f" {estimates.communication_elements:,} elements communicated,"
-        f" at most {estimates.peak_memory_bytes / 1e9:.2f} GB on a device with {plan.optimizer}"
-        + again
+        f" at most {estimates.peak_memory_bytes / 1e9:.2f} GB on a device with"
+        f" {plan.training.optimizer} in {plan.training.precision}" + again
     )
     if (speedup := speedup_of(planned)) is not None:
         yield f"{speedup:.2f} times as fast as data parallelism"

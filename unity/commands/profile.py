@@ -12,7 +12,8 @@ from rich.table import Table
 
 from pcg.errors import InputError
 from pcg.files import check_writable, write_text_atomic
-from pcg.machine import DType, Machine, load_machine
+from pcg.machine import DeviceKind, DType, Machine, load_machine
+from pcg.plan.precision import FORMATS, Precision, precision_of
 from pcg.plan.profile import LinkSeries, OperatorSeries, Point, Profile, link_rate
 from runtime.world.launch import launch
 from unity.profile import Options
@@ -22,9 +23,9 @@ from unity.support.console import PlainConsole
 if TYPE_CHECKING:
     from runtime.train.measure import RankMeasurements, Timing
 
-FORMATS: dict[str, tuple[DType, ...]] = {
-    "cpu": ("float32", "float64"),
-    "gpu": ("float32", "float64", "bf16", "fp16"),
+PRECISIONS: dict[DeviceKind, tuple[Precision, ...]] = {
+    "cpu": ("fp32", "fp64"),
+    "gpu": ("fp32", "tf32", "fp64", "bf16", "fp16"),
 }
 """What is measured on each kind of device unless something else is asked for."""
 TIMEOUT = 120.0
@@ -61,11 +62,12 @@ def _target(machine: Machine, nodes: int) -> Machine:
 
 
 def _formats(machine: Machine, wanted: list[str] | None) -> tuple[DType, ...]:
-    known = FORMATS[machine.device.kind]
-    for name in wanted or ():
+    known = PRECISIONS[machine.device.kind]
+    asked = [precision_of(name) for name in wanted or known]
+    for name in asked:
         if name not in known:
             raise InputError("--precision", f"{name}: expected some of {', '.join(known)}")
-    return tuple(name for name in known if not wanted or name in wanted)
+    return tuple(FORMATS[name].products for name in known if name in asked)
 
 
 def _measured(

@@ -37,6 +37,6 @@ def _others(options: Options, plan: Plan, machine: Machine, speed: Speed | None)
     for path in options.against or ():
         other = load_plan(path)
         check_comparable(plan, other, str(options.plan), str(path))
-        price = price_plan(other, CostModel(machine, optimizer=other.optimizer, speed=speed))
+        price = price_plan(other, CostModel(machine, other.training, speed))
         over = max(price.memory - memory_limit(machine, other.views), 0)
         yield Rival(path.name, price.seconds, price.memory, over)

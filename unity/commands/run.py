@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pcg.errors import InputError
 from pcg.plan.plan import Plan, load_plan
+from pcg.plan.precision import FORMATS
 from runtime.checkpoints.folder import tidy
 from runtime.checkpoints.lock import remove_stale
 from runtime.job.job import AgreedError
@@ -42,7 +43,7 @@ def run(options: Options) -> None:
         _check_model(options, plan)
         job = job_of(options, plan)
     if is_first():
-        validate_lowered(lowering, 8 if job.settings.dtype == "float64" else 4)
+        validate_lowered(lowering, FORMATS[job.settings.precision].wide)
     if options.show_program and is_first():
         _print_programs(lowering)
     _start(job, lowering)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from rich.table import Table
@@ -10,6 +11,7 @@ from rich.table import Table
 from pcg.errors import InputError
 from pcg.files import check_writable
 from pcg.plan.plan import load_plan
+from pcg.plan.precision import precision_of
 from search.pipeline.stage_timeline import PipelineRun
 from search.report.describe import pipeline_text
 from search.report.trace import (
@@ -30,6 +32,9 @@ def run(options: Options) -> None:
     """Simulate a step. Raises InputError for a plan of another machine."""
     load_user_operators(options.operators)
     plan = load_plan(options.plan)
+    if options.precision is not None:
+        training = replace(plan.training, precision=precision_of(options.precision))
+        plan = replace(plan, training=training)
     where = str(options.plan)
     machine, speed = machine_and_speed(plan, where, options.machine, options.nodes, options.profile)
     devices = None if options.devices is None else device_list(options.devices, machine.devices)
@@ -65,7 +70,8 @@ def report(simulated: SimulatedPlan) -> dict[str, object]:
         "model": simulated.plan.model_name,
         "machine": simulated.machine.name,
         "devices": simulated.machine.devices,
-        "optimizer": simulated.plan.optimizer,
+        "optimizer": simulated.plan.training.optimizer,
+        "precision": simulated.plan.training.precision,
         "recomputed_operators": len(simulated.plan.recompute),
         "step_seconds": simulated.step_seconds,
         "phases": dict(simulated.phases),

@@ -16,13 +16,12 @@ from pcg.graph.graph import Graph
 from pcg.machine import Machine
 from pcg.models import build_model
 from pcg.plan.statistics import groups_of
-from pcg.zoo import default_optimizer
 from search.choices import PLANNER_NAMES
 from search.cost.efficiency import Speed
 from substitutions.rules.store import Library
 from unity.support.batch_norm import WHOLE, norm_groups
 from unity.support.limits import check_batch, check_devices
-from unity.support.planners import planner_of
+from unity.support.planners import asked_training, planner_of
 
 
 class Prediction(FileModel):
@@ -70,6 +69,8 @@ class ComparisonQuestion:
     speed: Speed | None = None
     batch_norm: str = WHOLE
     """As ``--batch-norm`` says it."""
+    precision: str | None = None
+    """As ``--precision`` says it."""
 
     def check(self) -> None:
         """Raises InputError for numbers of devices or a batch that no plan is made for."""
@@ -91,10 +92,11 @@ class ComparisonQuestion:
 
     def _entry(self, model: str, graph: Graph, target: Machine, planner: str) -> Prediction:
         start = perf_counter()
-        batch, kept_by = samples(graph), default_optimizer(model)
+        batch = samples(graph)
+        training = asked_training(model, None, self.precision, target)
         estimates, problem = None, None
         try:
-            asked = planner_of(planner, target, self.library, self.seconds, kept_by, self.speed)
+            asked = planner_of(planner, target, self.library, self.seconds, training, self.speed)
             estimates = asked.plan(model, graph).plan.estimates
         except NegativeAnswer as error:
             problem = str(error)

@@ -26,6 +26,20 @@ Profile = Annotated[
     Path | None,
     typer.Option(help="Measurements by unity profile; they replace the efficiency curves."),
 ]
+Precision = Annotated[
+    str | None,
+    typer.Option(
+        help="Number format: fp32, tf32, bf16, fp16 or fp64. By default bf16 where all devices are"
+        " GPUs that have it, else fp32."
+    ),
+]
+PlanPrecision = Annotated[
+    str | None,
+    typer.Option(
+        help="Number format: fp32, tf32, bf16, fp16 or fp64; by default that of the plan. bf16 and"
+        " fp16 keep float32 weights."
+    ),
+]
 Batch = Annotated[
     int | None, typer.Option(help="Global batch; by default it grows with the devices.")
 ]

@@ -6,7 +6,9 @@ from math import inf
 
 from pcg.errors import InputError
 from pcg.machine import Machine
-from pcg.plan.training import Optimizer
+from pcg.plan.precision import default_precision, precision_of
+from pcg.plan.training import Training, optimizer_of
+from pcg.zoo import default_optimizer
 from search.choices import PLANNER_NAMES, IndexRole, Mode
 from search.cost.efficiency import Speed
 from search.cost.planned import Planner
@@ -24,12 +26,23 @@ def check_name(name: str) -> None:
         raise InputError(f"planner {name}", f"unknown, expected one of {expected}")
 
 
+def asked_training(
+    model: str, optimizer: str | None, precision: str | None, machine: Machine
+) -> Training:
+    """How a model is to be trained on a machine: as asked for, else by the optimizer of the zoo's
+    model and in the machine's usual format. Raises InputError for names that are none."""
+    return Training(
+        default_optimizer(model) if optimizer is None else optimizer_of(optimizer),
+        default_precision(machine) if precision is None else precision_of(precision),
+    )
+
+
 def planner_of(
     name: str,
     machine: Machine,
     library: Library,
     seconds: float,
-    optimizer: Optimizer,
+    training: Training,
     speed: Speed | None,
     mode: Mode = Mode.JOINT,
     dimensions: frozenset[IndexRole] | None = None,
@@ -40,16 +53,16 @@ def planner_of(
     is of data parallelism alone. ``progress`` is told how far the search is. Raises InputError for
     a name that is none."""
     check_name(name)
-    teller, kept_by = Teller(progress), optimizer
+    teller = Teller(progress)
 
     def pipelines(kind: ScheduleKind, than: float = inf, used: float = 0.0) -> Planner:
         left = max(0.0, seconds - used)
-        settings = machine, library, kind, left, kept_by, speed, than, teller, dimensions
+        settings = machine, library, kind, left, training, speed, than, teller, dimensions
         return PipelinePlanner(*settings)
 
     if name in PIPELINES:
         return pipelines(PIPELINES[name])
-    plain = MeshPlanner(machine, library, name, seconds, kept_by, speed, mode, dimensions, teller)
+    plain = MeshPlanner(machine, library, name, seconds, training, speed, mode, dimensions, teller)
     left_out = dimensions is not None and IndexRole.PIPELINE not in dimensions
     if name != "joint" or mode is Mode.ALGEBRA or left_out:
         return plain

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from pcg.graph.graph import Node
 from pcg.machine import Device
-from pcg.plan.training import held_bytes, update_bytes
 from pcg.readings.kind import kind_of
 from pcg.readings.work import work
 from search.cost.cost import CostModel
@@ -66,14 +65,13 @@ def own_costs(node: Node, space: Space, duties: Duties, cost: CostModel, mesh: M
     held = [outputs[port] for port in saved.outputs] + [operands[i] for i in saved.operands]
     passing = [*outputs, *(b for i, b in enumerate(operands) if i not in duties.weights)]
     memory = (sum(held, np.zeros(len(space))) + PASSING * sum(passing)) * cost.itemsize
-    moves = update_bytes(cost.itemsize, cost.optimizer)
-    holds = held_bytes(cost.itemsize, cost.optimizer)
+    training = cost.training
     for position in duties.weights:
-        block = operands[position] * cost.itemsize
+        block = operands[position] * training.formats.wide
         exchanges.append(_exchange(space.operand(position), block, mesh))
-        bytes_moved = operands[position] * moves
+        bytes_moved = operands[position] * training.update_bytes
         seconds += _slowest(kinds, lambda device, b=bytes_moved: _update(cost, device, b))
-        memory = memory + operands[position] * holds
+        memory = memory + operands[position] * training.held_bytes
     return OwnCosts(seconds, tuple(exchanges), memory)
 
 
@@ -87,7 +85,7 @@ def _computation(
 ) -> Vector:
     """Seconds forward and backward. A task has its part of the operations, and of the bytes as many
     as it has of all operands' and outputs' elements."""
-    done, kind = work(node, needs, cost.itemsize), kind_of(node)
+    done, kind = work(node, needs, *cost.itemsizes), kind_of(node)
     whole = sum(prod(t.block) for t in (*(value.type for value in node.inputs), *node.types))
     part = elements / max(whole, 1)
 

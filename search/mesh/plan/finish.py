@@ -49,7 +49,7 @@ def finished(
             communication_elements=communication_elements(steps),
             peak_memory_bytes=memory,
         ),
-        cost.optimizer,
+        cost.training,
         recompute,
         pipeline,
     )
@@ -58,7 +58,7 @@ def finished(
 def one_device_seconds(model: Graph, cost: CostModel) -> float:
     """Seconds of a step of the model as it is on one device."""
     one = cost.machine.with_devices(1)
-    alone = CostModel(one, cost.dtype, cost.optimizer, cost.speed)
+    alone = CostModel(one, cost.training, cost.speed)
     chooser = Chooser.on(alone, Cuts(()))
     whole = Builder(chooser.spaces).cut(chooser.choose(model))
     return simulate(schedule(whole.graph, whole.views), alone).step_seconds

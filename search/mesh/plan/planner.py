@@ -23,9 +23,9 @@ from pcg.errors import InputError
 from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine
 from pcg.placement.schedule import Schedule, schedule
-from pcg.plan.training import Optimizer
+from pcg.plan.training import Training
 from search.choices import IndexRole, Mode
-from search.cost.cost import CostModel
+from search.cost.cost import SGD, CostModel
 from search.cost.efficiency import Speed
 from search.cost.liveness import worth_recomputing
 from search.cost.memory import peak_memory
@@ -72,7 +72,7 @@ class MeshPlanner:
     library: Library
     family: str = "joint"
     seconds: float = 600.0
-    optimizer: Optimizer = "sgd"
+    training: Training = SGD
     speed: Speed | None = None
     """How fast devices are; by default as the curves that come with Unity say."""
     mode: Mode = Mode.JOINT
@@ -188,7 +188,7 @@ class MeshPlanner:
                 return
 
     def _cost(self, machine: Machine) -> CostModel:
-        return CostModel(machine, optimizer=self.optimizer, speed=self.speed)
+        return CostModel(machine, self.training, self.speed)
 
     def _try(
         self, trial: PricedTrial, search: SearchState, families: Mapping[str, Family] = PLANNERS
@@ -341,5 +341,5 @@ class MeshPlanner:
 
     def _memory(self, steps: Schedule, cost: CostModel, recomputed: frozenset[Node]) -> int:
         return self._phases.timed(
-            "memory", lambda: peak_memory(steps, cost.itemsize, cost.optimizer, recomputed).total
+            "memory", lambda: peak_memory(steps, cost.training, recomputed).total
         )

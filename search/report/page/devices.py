@@ -96,7 +96,7 @@ def _held(simulated: SimulatedPlan, cost: CostModel) -> np.ndarray:
     if run is not None:
         kinds = held_by_device(steps, cost, run.groups, run.pipeline.schedule)
     else:
-        kinds = memory_by_device(steps, cost.itemsize, plan.optimizer, plan.recompute)
+        kinds = memory_by_device(steps, plan.training, plan.recompute)
     held = np.zeros((len(kinds), simulated.machine.devices), np.int64)
     held[:, : len(kinds[0])] = np.stack(kinds)
     return held

@@ -74,7 +74,7 @@ def page(
     library of the plan, by default that of Unity; ``explained``: how many groups of operators have
     their next best placements simulated. Raises InputError for ``rules`` that are no library."""
     simulated = simulate_plan(plan, machine, speed)
-    cost = CostModel(machine, optimizer=plan.optimizer, speed=speed)
+    cost = CostModel(machine, plan.training, speed)
     devices = devices_of(simulated, cost)
     explainer = PlanExplainer(simulated, speed)
     applied = list(_rules(plan, rules))

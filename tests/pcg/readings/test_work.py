@@ -22,7 +22,7 @@ def counts(text: str, needs: set[int] | None = None) -> Work:
     """The work of the last operator in elements; all operands need gradients by default."""
     node = node_of(text)
     wanted = frozenset(range(len(node.inputs)) if needs is None else needs)
-    return work(node, wanted, itemsize=1)
+    return work(node, wanted, 1, 1)
 
 
 MATMUL = "x = input[64, 784]\nw = weight[784, 512]\nreturn matmul(x, w)"
@@ -57,7 +57,7 @@ def test_a_product_with_its_activation_spares_a_pass_over_memory():
 
 def test_itemsize():
     node = node_of(MATMUL)
-    single, double = (work(node, frozenset({0}), itemsize) for itemsize in (4, 8))
+    single, double = (work(node, frozenset({0}), itemsize, itemsize) for itemsize in (4, 8))
     assert double.bytes_forward == 2 * single.bytes_forward
     assert double.flops_forward == single.flops_forward
 

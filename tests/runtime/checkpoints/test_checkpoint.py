@@ -69,7 +69,7 @@ def test_weights_have_the_names_and_shapes_of_the_module(plan, tmp_path):
     assert str(net.load_state_dict(torch.load(path))) == "<All keys matched successfully>"
     # Begun with these weights, and without updates, a run has the loss that the module computes.
     still = Recipe(rate=0.0)
-    given = TrainingOptions(1, still, "float64", seed=5, initial=str(path))
+    given = TrainingOptions(1, still, "fp64", seed=5, initial=str(path))
     seen = []
     run_plan(Lowering(plan), given, World(), seen.append)
     (x,) = [node.leaf for node in plan.model.leaves if node.leaf.name == "x"]
@@ -87,7 +87,7 @@ def test_a_folder_that_cannot_be_written_is_refused_at_once(plan, tmp_path):
     ):
         seen = []
         kept = Checkpoints(str(folder))
-        options = TrainingOptions(3, RECIPES["sgd"], "float64", checkpoints=kept)
+        options = TrainingOptions(3, RECIPES["sgd"], "fp64", checkpoints=kept)
         with pytest.raises(AgreedError) as caught:
             run_plan(Lowering(plan), options, World(), seen.append)
         assert str(caught.value) == f"{folder}: cannot write checkpoints: {problem}"

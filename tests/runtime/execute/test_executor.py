@@ -37,14 +37,14 @@ def run(plan, **options):
 
 
 def test_one_device_needs_no_other_process(plan):
-    report = run(plan, steps=3, recipe=Recipe(rate=0.1), dtype="float64", check=True)
+    report = run(plan, steps=3, recipe=Recipe(rate=0.1), precision="fp64", check=True)
     assert report.passes
     kinds = [c.kind for c in report.comparisons]
     assert kinds == ["loss"] * 3 + ["output"] * 2 + ["weight"] * 2
 
 
 def test_single_precision_is_close_to_double(plan):
-    single, double = run(plan, steps=3), run(plan, steps=3, dtype="float64")
+    single, double = run(plan, steps=3), run(plan, steps=3, precision="fp64")
     for a, b in zip(single.steps, double.steps, strict=True):
         assert a.loss == pytest.approx(b.loss, rel=1e-5)
         assert a.loss != b.loss
@@ -124,7 +124,7 @@ def test_gradients_of_several_batches_are_exchanged_once():
             return start(values, group)
 
         world.start_all_reduce = counted
-        options = TrainingOptions(2, recipe, "float64", check=True)
+        options = TrainingOptions(2, recipe, "fp64", check=True)
         report = run_plan(lowering, options, world, lambda step: None)
         return len(sent), report
 

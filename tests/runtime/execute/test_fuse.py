@@ -33,7 +33,7 @@ def program(text: str):
 def trained(text: str, steps: int = 2):
     """Losses and last weights."""
     made = program(text)
-    executor = Executor(made, World(), "float64")
+    executor = Executor(made, World(), "fp64")
 
     def update(gradients):
         for register, gradient in gradients.items():

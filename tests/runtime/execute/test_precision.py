@@ -51,7 +51,7 @@ def alone(number_format, **options) -> list[float]:
 
 @pytest.mark.parametrize("number_format", ["bf16", "fp16"])
 def test_mixed_precision_follows_full_precision_nearby(number_format):
-    full, mixed = alone("float32"), alone(number_format)
+    full, mixed = alone("fp32"), alone(number_format)
     assert mixed == pytest.approx(full, rel=0.02)
     assert mixed != full
 
@@ -81,7 +81,7 @@ def test_compiled_segments_compute_the_same(monkeypatch):
         return lookup_backend("aot_eager")(graph, inputs)
 
     monkeypatch.setattr(torch, "compile", lambda f, **options: whole(f, backend=kept, **options))
-    assert alone("float64", compiles=True) == pytest.approx(alone("float64"), rel=1e-12)
+    assert alone("fp64", compiles=True) == pytest.approx(alone("fp64"), rel=1e-12)
     # The model is one segment, and all of it one graph.
     assert len(seen) == 1
     assert sum(op.startswith("call") for op in seen[0]) > 3

@@ -37,7 +37,7 @@ def executor(names: set[str]) -> Executor:
     remade = frozenset(node for node in graph.nodes if not node.is_leaf and node.name in names)
     assert len(remade) == LAYERS * len(names)
     plan = replace(make_plan(graph, graph, 1, {}), recompute=remade)
-    return Executor(Lowering(plan).program(0), World(), "float64")
+    return Executor(Lowering(plan).program(0), World(), "fp64")
 
 
 def train(made: Executor, steps: int = 2) -> list[float]:

@@ -127,7 +127,7 @@ def trained(module, plan, steps, accumulate=1):
 
 def options_of(steps, initial=None, accumulate=1, **given):
     recipe = Recipe(rate=RATE, accumulate=accumulate)
-    return TrainingOptions(steps, recipe, "float64", initial=initial, **given)
+    return TrainingOptions(steps, recipe, "fp64", initial=initial, **given)
 
 
 def kept(plan, options):
@@ -135,7 +135,7 @@ def kept(plan, options):
     lowering = Lowering(plan)
 
     def work(world):
-        executor = Executor(lowering.program(world.rank), world, "float64")
+        executor = Executor(lowering.program(world.rank), world, "fp64")
         Training(lowering, options, world, executor).run(lambda _: None)
         return executor.running.tensors
 
@@ -217,7 +217,7 @@ def test_a_checkpoint_from_before_there_were_any_goes_on(library, tmp_path, caps
 def test_they_are_kept_in_full_in_shorter_formats(library):
     plan = whole(Images, library)
     (wanted,) = kept(plan, options_of(1))
-    for number_format in ("float32", "bf16"):
+    for number_format in ("fp32", "bf16"):
         executor = Executor(Lowering(plan).program(0), World(), number_format)
         executor.step(0, lambda gradients: None)
         for name, tensor in executor.running.tensors.items():

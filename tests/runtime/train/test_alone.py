@@ -19,7 +19,7 @@ def test_constants_of_a_graph_are_in_double_precision():
     third = scale(identity_matrix(size=4), factor=0.3333333333333333)
     return sum_loss(matmul(matmul(x, third), w))
     """)
-    options = TrainingOptions(steps=1, recipe=Recipe(rate=0.1), dtype="float64")
+    options = TrainingOptions(steps=1, recipe=Recipe(rate=0.1), precision="fp64")
     source = Synthetic(0)
     weight = torch.ones(4, 4, dtype=torch.float64)
     outcome = train_alone(graph, options, source, torch.device("cpu"), initial={"w": weight})

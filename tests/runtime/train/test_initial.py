@@ -21,6 +21,7 @@ from runtime.program.lower import Lowering
 from runtime.train.initial import seeded
 from runtime.train.worker import prepare, run_plan
 from runtime.world.collectives import World
+from search.cost.cost import SGD
 from substitutions.audit.locate import of_module
 from substitutions.rules.store import load_library
 from unity.support.planners import planner_of
@@ -38,7 +39,7 @@ def planned(name, planner, devices, batch=8):
     machine = load_machine("dgx-a100").with_devices(devices)
     captured, library = capture_model(name, batch, 1), load_library()
     try:
-        found = planner_of(planner, machine, library, 20.0, "sgd", None).plan(name, captured.graph)
+        found = planner_of(planner, machine, library, 20.0, SGD, None).plan(name, captured.graph)
     except NegativeAnswer as none:
         pytest.skip(str(none))
     return of_module(found.plan, captured, library.rules)
@@ -137,7 +138,7 @@ def eager_losses(plan, module, steps):
 def test_it_trains_as_the_module_itself(own, devices, planner):
     plan = planned(own, planner, devices)
     recipe = Recipe(rate=RATE, weight_decay=0.01)
-    options = TrainingOptions(3, recipe, "float64", SEED, check=True, model=own)
+    options = TrainingOptions(3, recipe, "fp64", SEED, check=True, model=own)
     lowering = Lowering(plan)
     report = on_ranks(devices, lambda world: run_plan(lowering, options, world, lambda _: None))[0]
     assert report is not None

@@ -58,7 +58,7 @@ def test_a_kernel_takes_its_part_of_the_call(quick):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_each_kind_of_operator_is_measured_by_ascending_size(quick, dtype):
-    found = dict(measure._operators(World(), measure.DTYPES[dtype]))
+    found = dict(measure._operators(World(), dtype))
     assert list(found) == ["contraction", "pointwise", "reduction", "function", "update"]
     for series in found.values():
         assert all(a.size < b.size for a, b in pairwise(series))
@@ -176,7 +176,7 @@ def test_a_machine_so_slow_that_each_first_size_takes_too_long_has_a_profile(
     )
     path = tmp_path / "profile.json"
     with pytest.raises(SystemExit) as ended:
-        run_app(app, "profile", ["--devices", "1", "--precision", "float32", "-o", str(path)])
+        run_app(app, "profile", ["--devices", "1", "--precision", "fp32", "-o", str(path)])
     assert ended.value.code == 0, capsys.readouterr().err
     profile, _ = load_profile(path, load_machine("local"))
     assert [len(series.points) for series in profile.operators] == [2] * 5
@@ -185,7 +185,7 @@ def test_a_machine_so_slow_that_each_first_size_takes_too_long_has_a_profile(
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("--precision", "int8"), "--precision: int8: expected some of float32, float64"),
+        (("--precision", "int8"), "precision int8: unknown, expected one of fp64"),
         (("--nodes", "2"), "--nodes: expected 8 processes that torchrun started, got 1"),
         (("--devices", "5"), "--devices: expected 1 to 4 devices of this computer, got 5"),
         (("--machine", "nowhere"), "nowhere: no such machine"),
@@ -231,7 +231,7 @@ def test_links_between_nodes_under_torchrun(tmp_path):
     path = tmp_path / "profile.json"
     given = ("--machine", str(tmp_path / "pairs.toml"), "--nodes", "2", "-o", str(path))
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4")
-    command = [sys.executable, *launcher, "-m", "unity.profile", *given, "--precision", "float32"]
+    command = [sys.executable, *launcher, "-m", "unity.profile", *given, "--precision", "fp32"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     profile, _ = load_profile(path, load_machine(tmp_path / "pairs.toml").with_nodes(2))

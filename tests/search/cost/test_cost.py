@@ -7,13 +7,15 @@ import json
 import pytest
 
 from pcg.graph.graph import Graph
-from pcg.machine import DType, Machine
+from pcg.machine import Machine
 from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout, grid, spread
 from pcg.placement.schedule import Schedule, schedule
 from pcg.placement.transfer import transfer
 from pcg.placement.view import MachineView
+from pcg.plan.precision import Precision
 from pcg.plan.text import parse_graph
+from pcg.plan.training import Training
 from pcg.types.tensor import Degrees, ParallelTensor
 from search.cost.collectives import BUCKET
 from search.cost.cost import CostModel, communication_elements
@@ -48,8 +50,9 @@ def typed(shape: tuple[int, ...], dims=None, copies: int = 1, partials: int = 1)
     return ParallelTensor(shape, Degrees(dims or ones, ones, copies, partials))
 
 
-def moved(source: Layout, target: Layout, dtype: DType = "float32") -> float:
-    return CostModel(machine(), dtype, speed=PLAIN).movement(transfer(source, target)).longest
+def moved(source: Layout, target: Layout, precision: Precision = "fp32") -> float:
+    cost = CostModel(machine(), Training(precision=precision), PLAIN)
+    return cost.movement(transfer(source, target)).longest
 
 
 def checked(text: str) -> Graph:
@@ -81,22 +84,22 @@ def test_roofline():
         pytest.approx(LAUNCH + 2 * 4e6 / MEMORY),
         0.0,
     )
-    double = CostModel(machine(), "float64", speed=PLAIN)
+    double = CostModel(machine(), Training(precision="fp64"), PLAIN)
     assert double.compute_seconds(node, frozenset())[0] == pytest.approx(LAUNCH + 4e9 / RATE)
 
 
 def test_all_reduce():
     """A tree where latency counts, a ring where bandwidth does."""
-    tried: list[tuple[int, DType, int]] = [
-        *((1000, "float32", 4), (10**6, "float32", 4), (10**6, "fp16", 2))
+    tried: list[tuple[int, Precision, int]] = [
+        *((1000, "fp32", 4), (10**6, "fp32", 4), (10**6, "fp16", 2))
     ]
-    for size, dtype, itemsize in tried:
+    for size, precision, itemsize in tried:
         parts, copies = typed((size,), partials=4), typed((size,), copies=4)
         block = size * itemsize
         around = 6 * ALPHA + 6 / 4 * block / BETA
         up_and_down = 4 * ALPHA + 2 * block / BETA
         assert (around < up_and_down) == (size == 10**6)
-        assert moved(spread(parts), spread(copies), dtype) == pytest.approx(
+        assert moved(spread(parts), spread(copies), precision) == pytest.approx(
             min(around, up_and_down)
         )
 

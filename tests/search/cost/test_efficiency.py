@@ -20,6 +20,7 @@ from pcg.placement.transfer import transfer
 from pcg.placement.view import MachineView
 from pcg.plan.profile import Profile, load_profile
 from pcg.plan.text import parse_graph
+from pcg.plan.training import Training
 from pcg.types.tensor import Degrees, ParallelTensor
 from search.cost.cost import CostModel
 from search.cost.efficiency import PLAIN, MeasuredEfficiency, standard
@@ -274,7 +275,7 @@ def test_megatrons_22b_step_on_eight_a100():
     bandwidths are the data sheet's, of which Calculon takes 60 %, and nothing waits for a launch.
     """
     hidden, layers, heads, sequence, batch, tensor = 6144, 48, 64, 2048, 4, 8
-    cost = CostModel(A100, "fp16")
+    cost = CostModel(A100, Training(precision="fp16"))
     nodes = megatron_layer(hidden, heads, sequence, batch, tensor)
     total = 0.0
     for i, node in enumerate(nodes):

@@ -14,8 +14,8 @@ from pcg.placement.layout import grid
 from pcg.placement.schedule import schedule
 from pcg.placement.view import MachineView
 from pcg.plan.text import parse_graph
-from pcg.plan.training import Optimizer
-from search.cost.cost import CostModel
+from pcg.plan.training import Optimizer, Training
+from search.cost.cost import SGD, CostModel
 from search.cost.liveness import liveness, saved_positions, worth_recomputing
 from search.cost.memory import peak_memory
 from search.cost.simulate import recomputing, simulate
@@ -28,8 +28,8 @@ def steps_of(graph: Graph):
 
 def elements(text: str, **options) -> int:
     """Peak of a graph, in elements."""
-    memory = peak_memory(steps_of(parse_graph(text)), 1, **options)
-    return memory.activations
+    memory = peak_memory(steps_of(parse_graph(text)), SGD, **options)
+    return memory.activations // SGD.formats.narrow
 
 
 X = "x = input[10, 10]\nw = weight[10, 10]\n"
@@ -39,7 +39,7 @@ def test_weights_gradients_and_states():
     graph = parse_graph(f"{X}return mean_loss(matmul(x, w))")
     expected: dict[Optimizer, int] = {"sgd": 0, "momentum": 400, "adam": 800}
     for optimizer, states in expected.items():
-        memory = peak_memory(steps_of(graph), 4, optimizer)
+        memory = peak_memory(steps_of(graph), Training(optimizer))
         assert (memory.parameters, memory.gradients, memory.optimizer) == (400, 400, states)
         parts = (memory.parameters, memory.gradients, memory.optimizer, memory.activations)
         assert memory.total == sum(parts)
@@ -47,7 +47,7 @@ def test_weights_gradients_and_states():
 
 def test_a_weight_without_a_gradient_has_none():
     graph = parse_graph(f"{X}v = weight[10, 10]\nreturn mean_loss(matmul(x, w)), relu(v)")
-    memory = peak_memory(steps_of(graph), 4)
+    memory = peak_memory(steps_of(graph), SGD)
     assert (memory.parameters, memory.gradients) == (800, 400)
 
 
@@ -84,7 +84,7 @@ def test_only_the_fullest_device_counts():
     made = "reduce(mean_loss(gelu(matmul(x, replicate(w, degree=2)))), degree=2)"
     text = f"x = input[8/2, 8]\nw = weight[8, 8]\nreturn {made}"
     whole = "x = input[8, 8]\nw = weight[8, 8]\nreturn mean_loss(gelu(matmul(x, w)))"
-    half, full = (peak_memory(steps_of(parse_graph(t)), 4) for t in (text, whole))
+    half, full = (peak_memory(steps_of(parse_graph(t)), SGD) for t in (text, whole))
     assert half.parameters == full.parameters
     assert half.activations == pytest.approx(full.activations / 2, rel=0.02)
 
@@ -110,7 +110,7 @@ def test_computing_again_takes_less_memory_and_more_time():
     cost = CostModel(load_machine("dgx-a100").with_devices(1))
     again = worth_recomputing(steps)
     assert {node.name for node in again} == {"subtract", "rsqrt", "multiply", "relu"}
-    before, after = (peak_memory(steps, 4, remade=nodes) for nodes in ((), again))
+    before, after = (peak_memory(steps, SGD, remade=nodes) for nodes in ((), again))
     assert after.activations < before.activations
     forward = sum(cost.compute_seconds(node, frozenset())[0] for node in again)
     found, plain = recomputing(steps, cost, again).simulation, simulate(steps, cost)
@@ -143,7 +143,7 @@ def test_each_tensor_lives_until_its_last_use(seed: int):
                 sources = [s for s in found.recomputed[reader] if s < i]
                 assert sources == sorted(sources)
                 seen.add(i)
-        assert peak_memory(steps, 4, remade=remade).activations > 0
+        assert peak_memory(steps, SGD, remade=remade).activations > 0
 
 
 def test_what_an_uncut_graph_keeps_is_what_its_schedule_holds():

@@ -9,6 +9,7 @@ import pytest
 from pcg.machine import load_machine
 from pcg.models import build_model
 from search.backtracking.optimizer import Optimizer, Settings
+from search.cost.cost import SGD
 from search.cost.progress import Phases, Status, Teller
 from substitutions.rules.store import Library, load_library
 from unity.support.planners import planner_of
@@ -39,7 +40,7 @@ def check(told: list[Status], seconds: float) -> None:
 def test_planners_tell_how_far_they_are(planner, works, library):
     told: list[Status] = []
     machine = load_machine("local").with_devices(2)
-    chosen = planner_of(planner, machine, library, 60.0, "sgd", None, progress=told.append)
+    chosen = planner_of(planner, machine, library, 60.0, SGD, None, progress=told.append)
     plan = chosen.plan("mlp-mnist", build_model("mlp-mnist", None, 2)).plan
     assert works <= {status.work for status in told}
     check(told, plan.estimates.step_seconds)

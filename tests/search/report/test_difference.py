@@ -8,6 +8,7 @@ import pytest
 from support.plans.cut_by_hand import CUTS, DATA, MODEL, SHARDED, TENSOR, plan_of, simulated
 
 from pcg.errors import InputError
+from pcg.plan.training import Training
 from search.report.difference import check_comparable, difference
 
 
@@ -60,12 +61,13 @@ def test_rewrites_make_and_leave_out_operators():
 def test_decisions_about_the_whole_plan():
     plan = plan_of(DATA)
     relu = next(node for node in plan.views if node.name == "relu")
-    other = replace(plan, optimizer="adam", recompute=frozenset([relu]))
+    other = replace(plan, training=Training("adam", "bf16"), recompute=frozenset([relu]))
     found = difference(simulated(plan), simulated(other))
     settings = {(setting.what, setting.a, setting.b) for setting in found.settings}
     assert settings == {
         ("recomputation", "none", "1 operator"),
         ("optimizer", "sgd", "adam"),
+        ("precision", "fp32", "bf16"),
     }
     assert found.b.memory_bytes > found.a.memory_bytes
 

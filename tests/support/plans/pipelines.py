@@ -58,7 +58,7 @@ def plan_of(model, graph, views, stages, slices, kind: Kind = "1f1b", devices=DE
 def trained(plan: Plan, steps: int = 3, batches: int = 1, *, ordered: bool = False) -> RunReport:
     lowering = Lowering(plan)
     recipe = Recipe(rate=RATE, accumulate=batches)
-    options = TrainingOptions(steps=steps, recipe=recipe, dtype="float64", check=True)
+    options = TrainingOptions(steps=steps, recipe=recipe, precision="fp64", check=True)
     report = on_ranks(
         plan.machine.devices,
         lambda world: run_plan(lowering, options, world, lambda step: None),

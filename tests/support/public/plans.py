@@ -10,6 +10,7 @@ from support.public.training import RANKS, Subject
 
 from pcg.machine import load_machine
 from pcg.plan.plan import Plan
+from pcg.plan.training import Training
 from search.choices import IndexRole, Mode
 from substitutions.audit.locate import of_module
 from substitutions.rules.store import load_library
@@ -43,7 +44,14 @@ def plan_of(subject: Subject, way: str) -> Plan:
     asked, library = WAYS[way], load_library()
     machine = load_machine(MACHINE).with_nodes(RANKS // 2)
     planner = planner_of(
-        asked.planner, machine, library, BUDGET, "adam", None, asked.mode, asked.dimensions
+        asked.planner,
+        machine,
+        library,
+        BUDGET,
+        Training("adam"),
+        None,
+        asked.mode,
+        asked.dimensions,
     )
     found = planner.plan("public", subject.captured.graph).plan
     return of_module(found, subject.captured, library.rules)

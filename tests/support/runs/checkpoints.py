@@ -49,7 +49,7 @@ def plan_of(text):
 
 def train(plan, folder, steps, recipe=RECIPES["adam"], every=2, keep=3, resume=False, **options):
     kept = Checkpoints(str(folder), every, keep, resume)
-    given = TrainingOptions(steps, recipe, "float64", checkpoints=kept, **options)
+    given = TrainingOptions(steps, recipe, "fp64", checkpoints=kept, **options)
     report = run_plan(Lowering(plan), given, World(), lambda step: None)
     assert report is not None
     return report

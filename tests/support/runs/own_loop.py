@@ -18,6 +18,7 @@ from pcg.capture import Captured, capture
 from pcg.graph.graph import Graph, Node, Value
 from pcg.machine import load_machine
 from pcg.plan.plan import Plan
+from pcg.plan.training import Training
 from runtime.module.calls import Face, call_of
 from runtime.module.module import ParallelModule
 from runtime.program.lower import Lowering
@@ -111,7 +112,9 @@ def named(plan: Plan, made: Captured) -> Plan:
 def planned(made: Captured, planner: str, ranks: int = RANKS, name: str = "local") -> Plan:
     """A planner's plan; links of the local machine are so slow that it may use one rank."""
     machine, library = load_machine(name).with_devices(ranks), load_library()
-    found = planner_of(planner, machine, library, 10.0, "adam", None).plan("words", made.graph)
+    found = planner_of(planner, machine, library, 10.0, Training("adam"), None).plan(
+        "words", made.graph
+    )
     return of_module(found.plan, made, library.rules)
 
 

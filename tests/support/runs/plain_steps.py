@@ -39,7 +39,7 @@ class Stepped:
 def stepped(lowering: Lowering, world: World) -> Stepped:
     """Take the steps, as one rank of all."""
     program = lowering.program(world.rank)
-    executor = Executor(program, world, "float64")
+    executor = Executor(program, world, "fp64")
     last: dict[str, Tensor] = {}
 
     def update(gradients):

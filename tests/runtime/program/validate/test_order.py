@@ -46,7 +46,7 @@ def posted(lowering: Lowering, steps: int) -> list[list[object]]:
     """What ranks post to the network in some steps."""
 
     def work(world):
-        executor = Executor(lowering.program(world.rank), world, "float64")
+        executor = Executor(lowering.program(world.rank), world, "fp64")
         found: list[object] = []
         names = {id(group): name for name, group in world._channels.items()}
         names |= {id(group): ranks for ranks, group in world._groups.items()}

@@ -23,10 +23,11 @@ from pcg.models.bert import SIZES, Bert
 from pcg.placement.schedule import schedule
 from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph
+from pcg.plan.training import Training
 from pcg.readings.evaluate import by_equation
 from search.choices import IndexRole, Mode
 from search.cost.collectives import BUCKET
-from search.cost.cost import CostModel
+from search.cost.cost import SGD, CostModel
 from search.cost.derivation import Derivation
 from search.cost.memory import peak_memory
 from search.cost.planned import SearchReport
@@ -297,9 +298,11 @@ def test_weights_in_parts_take_a_part_of_the_memory_of_copies():
     grads: dict[str, int] = {}
     for family in ("data-parallel", "zero"):
         plan = (
-            MeshPlanner(machine, load_library(), family, optimizer="adam").plan("mlp", graph).plan
+            MeshPlanner(machine, load_library(), family, training=Training("adam"))
+            .plan("mlp", graph)
+            .plan
         )
-        memory = peak_memory(schedule(plan.graph, plan.views), 4, "adam")
+        memory = peak_memory(schedule(plan.graph, plan.views), Training("adam"))
         kept[family], grads[family] = memory.parameters + memory.optimizer, memory.gradients
     assert kept["zero"] == kept["data-parallel"] // 4
     # Copies have theirs in buffers all the time, parts when the peak comes.
@@ -313,7 +316,7 @@ def test_a_price_of_memory_makes_plans_that_take_less():
         graph = parse_graph(text.format(b=4096, h=1536, o=384))
         chooser = engine_of(machine, graph)
         free, dear = (
-            peak_memory(schedule(cut.graph, cut.views), 4).total
+            peak_memory(schedule(cut.graph, cut.views), SGD).total
             for cut in (
                 Builder(chooser.spaces).cut(chooser.choose(graph, price)) for price in (0.0, 1e-3)
             )
