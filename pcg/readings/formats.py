@@ -18,12 +18,14 @@ the search counts bytes by them, and the runtime computes so.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from fractions import Fraction
 from functools import lru_cache
 
 from pcg.graph.graph import Graph, Node, Value
-from pcg.language.expr import Apply, walk
+from pcg.language.expr import Add, Apply, Const, Expr, Mul, walk
 from pcg.readings.kind import kind_of, passes_gradients
-from pcg.readings.work import needing_gradients
+from pcg.readings.saved import view_of
+from pcg.readings.work import gradient_nodes
 from pcg.types.operator import Call
 
 WIDENING = frozenset({"log"})
@@ -33,15 +35,9 @@ WIDENING = frozenset({"log"})
 @lru_cache(maxsize=16)
 def wide_values(graph: Graph) -> frozenset[Value]:
     """The values of a graph that stay wide."""
-    return wide_among(graph.nodes)
-
-
-def wide_among(nodes: Iterable[Node]) -> frozenset[Value]:
-    """The values of some nodes that stay wide. ``nodes``: in order, with all that they read."""
-    ordered = tuple(nodes)
-    trained = needing_gradients((node, [v.node for v in node.inputs]) for node in ordered)
+    trained = gradient_nodes(graph)
     wide: set[Value] = set()
-    for node in ordered:
+    for node in graph.nodes:
         if node not in trained:
             wide.update(node.outputs)
         elif not node.is_leaf:
@@ -49,12 +45,37 @@ def wide_among(nodes: Iterable[Node]) -> frozenset[Value]:
     return frozenset(wide)
 
 
+@lru_cache(maxsize=16)
+def held_wide(graph: Graph) -> frozenset[Value]:
+    """The values that take wide elements' bytes while they are held: those that are wide, and those
+    that an operator with wide results reads, which computes on a wide copy of them."""
+    wide = wide_values(graph)
+    readers = (n for n in graph.operators if not n.is_parallel and not wide.isdisjoint(n.outputs))
+    return wide.union(*(_behind(reader) for reader in readers))
+
+
+def _behind(node: Node) -> Iterable[Value]:
+    """The operands of an operator, and what they are views of or were brought from."""
+    for value in _operands(node):
+        shown: Value | None = value
+        while shown is not None:
+            yield shown
+            shown = _shown(shown)
+
+
+def _shown(value: Value) -> Value | None:
+    node = value.node
+    if node.is_leaf:
+        return None
+    of = 0 if node.is_parallel else view_of(node, value.port)
+    return None if of is None else node.inputs[of]
+
+
 def _widened(node: Node, trained: frozenset[Node], wide: set[Value]) -> Iterable[Value]:
     """The wide outputs of an operator with a weight in it."""
     if node.is_parallel or node.is_join:
         return node.outputs if wide.issuperset(node.inputs) else ()
-    passing = _passing(node.operator_call, _ranks(node))
-    operands = [node.inputs[i] for i in passing if node.inputs[i].node in trained]
+    operands = [value for value in _operands(node) if value.node in trained]
     most = max((_elements(value) for value in operands), default=0)
     kind = kind_of(node)
     if kind != "contraction":
@@ -76,12 +97,24 @@ def _takes_logarithms(node: Node) -> bool:
     return any(isinstance(part, Apply) and part.function in WIDENING for part in parts)
 
 
+def _operands(node: Node) -> list[Value]:
+    """The operands to which gradients pass: of others only shapes, places or choices matter."""
+    return [node.inputs[i] for i in _passing(node.operator_call, _ranks(node))]
+
+
 @lru_cache(maxsize=4096)
 def _passing(call: Call, ranks: tuple[int, ...]) -> tuple[int, ...]:
-    """The operands to which gradients pass: of others only shapes, places or choices matter."""
+    """Such operands, by position."""
     every = range(len(ranks))
-    outputs = call.instance(ranks).outputs
-    return tuple(sorted(frozenset(o for out in outputs for o in passes_gradients(out.body, every))))
+    bodies = (output.body for output in call.instance(ranks).outputs)
+    terms = (term for body in bodies for term in (body.terms if isinstance(body, Add) else [body]))
+    passing = (passes_gradients(term, every) for term in terms if not _is_nothing(term))
+    return tuple(sorted(frozenset[int]().union(*passing)))
+
+
+def _is_nothing(term: Expr) -> bool:
+    """Whether a term is 0 times an operand, which is there for its shape."""
+    return isinstance(term, Mul) and Const(Fraction(0)) in term.factors
 
 
 def _ranks(node: Node) -> tuple[int, ...]:

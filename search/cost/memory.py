@@ -23,7 +23,7 @@ from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout
 from pcg.placement.schedule import Schedule
 from pcg.plan.training import Training
-from pcg.readings.formats import wide_values
+from pcg.readings.formats import held_wide
 from search.cost.liveness import Life, is_shared, liveness
 
 Bytes = NDArray[np.int64]
@@ -82,7 +82,7 @@ def itemsizes(schedule: Schedule, training: Training) -> Callable[[Life], int]:
     formats = training.formats
     if not formats.is_mixed:
         return lambda _: formats.narrow
-    wide = wide_values(Graph(tuple(slot.value for slot in schedule.outputs)))
+    wide = held_wide(Graph(tuple(slot.value for slot in schedule.outputs)))
     return lambda life: formats.wide if life.slot.value in wide else formats.narrow
 
 

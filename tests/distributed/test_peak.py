@@ -47,9 +47,9 @@ def measured(ranks, name, planner, optimizer):
     return ranks.peaks(planned(name, planner, optimizer, RANKS), optimizer)
 
 
-def counted(plan, optimizer):
+def counted(plan, optimizer, precision="fp32"):
     steps = schedule(plan.graph, plan.views)
-    return peak_memory(steps, Training(optimizer), plan.recompute)
+    return peak_memory(steps, Training(optimizer, precision), plan.recompute)
 
 
 def test_what_is_alive_is_counted_once_and_until_it_has_gone():
@@ -80,11 +80,19 @@ def test_peaks_of_ranks_are_those_of_the_count(name, planner, optimizer, ranks):
     assert max(measured(ranks, name, planner, optimizer)) == pytest.approx(wanted, rel=TOLERANCE)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_the_peak_of_one_device(optimizer):
-    plan = planned("activations", "data-parallel", optimizer, 1)
-    found = peak_bytes(Lowering(plan), World(), optimizer)
-    assert found == pytest.approx(counted(plan, optimizer).total, rel=TOLERANCE)
+@pytest.mark.parametrize(
+    ("name", "optimizer", "precision"),
+    [
+        ("activations", "sgd", "fp32"),
+        ("activations", "adam", "fp32"),
+        ("activations", "adam", "bf16"),
+        ("weights", "adam", "bf16"),
+    ],
+)
+def test_the_peak_of_one_device(name, optimizer, precision):
+    plan = planned(name, "data-parallel", optimizer, 1)
+    found = peak_bytes(Lowering(plan), World(), optimizer, precision)
+    assert found == pytest.approx(counted(plan, optimizer, precision).total, rel=TOLERANCE)
 
 
 def test_weights_in_parts_take_less(ranks):

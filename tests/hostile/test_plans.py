@@ -144,6 +144,7 @@ FIELDS: dict[str, Callable[[Content], None]] = {
         "decisions", "pipeline", to={"stages": 2, "micro_batches": 4, "schedule": "1f1b"}
     ),
     "an optimizer that is none": at("decisions", "optimizer", to="os.system"),
+    "a number format that is none": at("decisions", "precision", to="int8"),
     "statistics of nothing": at(
         "statistics", to=[{"value": "t99", "mean": ["m"], "variance": ["v"], "momentum": 0.1}]
     ),

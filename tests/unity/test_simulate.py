@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from pcg.errors import InputError
 from pcg.plan.plan import load_plan
+from pcg.plan.training import Training
 from unity.__main__ import main
 from unity.commands.simulate import device_list
 from unity.optimize import app as optimize_app
@@ -50,7 +51,23 @@ def test_it_agrees_with_the_plan(made: Path) -> None:
     busiest = content["busiest_device"]
     spent = busiest["computing"] + busiest["communication_exposed"] + busiest["idle"]
     assert spent == pytest.approx(content["step_seconds"])
-    assert load_plan(made / "plan.json").optimizer == "adam"
+    assert load_plan(made / "plan.json").training == Training("adam")
+
+
+def test_number_formats_take_other_time_and_memory(made: Path) -> None:
+    """On a CPU, of which no machine file has a rate for bf16, what is saved is traffic."""
+    found = {}
+    for asked, name in (("fp32", "fp32"), ("bfloat16", "bf16"), ("fp64", "fp64")):
+        result = simulate(str(made / "plan.json"), "--precision", asked, "--json")
+        assert result.exit_code == 0, result.output
+        found[name] = json.loads(result.stdout)
+        assert found[name]["precision"] == name
+    seconds = [found[name]["step_seconds"] for name in ("bf16", "fp32", "fp64")]
+    assert seconds == sorted(seconds)
+    single, mixed = (found[name]["memory"] for name in ("fp32", "bf16"))
+    assert mixed["parameters"] == 1.5 * single["parameters"]
+    assert mixed["optimizer"] == single["optimizer"]
+    assert mixed["activations"] < 0.7 * single["activations"]
 
 
 def test_it_prints_a_table(made: Path) -> None:
@@ -246,3 +263,13 @@ def test_an_unknown_optimizer_is_refused(capsys: pytest.CaptureFixture[str]) -> 
         main(["optimize", "mlp-tiny", "--optimizer", "lion"])
     assert stop.value.code == 2
     assert "expected one of sgd, momentum, adam" in capsys.readouterr().err
+
+
+def test_an_unknown_number_format_is_refused(
+    made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in (["optimize", "mlp-tiny"], ["simulate", str(made / "plan.json")]):
+        with pytest.raises(SystemExit) as stop:
+            main([*command, "--precision", "fp8"])
+        assert stop.value.code == 2
+        assert "expected one of fp64, fp32, tf32, bf16, fp16" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,17 @@ from hypothesis import HealthCheck, given, settings
 from support.graphs.strategies import placed, training_graphs
 
 from pcg.errors import InputError
+from pcg.files import read_json
 from pcg.graph.graph import Graph, Node
 from pcg.machine import load_machine
 from pcg.placement.layout import grid
 from pcg.placement.view import MachineView
 from pcg.plan.derivation import Application, AppliedRule, made_id
 from pcg.plan.plan import Plan, altered_parts, load_plan, machine_record, save_plan
+from pcg.plan.precision import Precision
 from pcg.plan.schema import EstimatesFile, MachineFile, PlanFile
 from pcg.plan.text import parse_graph
+from pcg.plan.training import Training
 
 MODEL = parse_graph("""
     x = input[64, 784]
@@ -78,6 +82,19 @@ def test_round_trip(plan: Plan, path: Path):
     again = path.with_name("again.json")
     save_plan(load_plan(path), again)
     assert again.read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("precision", ["fp64", "tf32", "bf16", "fp16"])
+def test_plans_keep_their_number_format(plan: Plan, path: Path, precision: Precision):
+    """And those in float32 are written as before there were others."""
+    assert "precision" not in path.read_text()
+    other = replace(plan, training=Training("adam", precision))
+    save_plan(other, path)
+    assert load_plan(path) == other
+    content = read_json(path, PlanFile)
+    assert not altered_parts(content)
+    changed = content.decisions.model_copy(update={"precision": "fp32"})
+    assert "decisions.precision" in altered_parts(content.model_copy(update={"decisions": changed}))
 
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])

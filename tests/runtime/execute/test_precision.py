@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from support.plans.by_hand import make_plan
 from support.runs.simulated import on_ranks
 from torch._dynamo.backends.registry import lookup_backend
 
+from pcg.plan.precision import Precision
 from pcg.plan.text import parse_graph
 from runtime.execute.executor import Executor
 from runtime.execute.precision import LossScale
@@ -43,15 +46,15 @@ def losses(executor: Executor, steps: int = 4) -> list[float]:
     return [executor.step(step, update).loss for step in range(steps)]
 
 
-def alone(number_format, **options) -> list[float]:
+def alone(precision: Precision, **options) -> list[float]:
     graph = parse_graph(MODEL)
     program = Lowering(make_plan(graph, graph, 1, {})).program(0)
-    return losses(Executor(program, World(), number_format, **options))
+    return losses(Executor(program, World(), precision, **options))
 
 
-@pytest.mark.parametrize("number_format", ["bf16", "fp16"])
-def test_mixed_precision_follows_full_precision_nearby(number_format):
-    full, mixed = alone("fp32"), alone(number_format)
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_mixed_precision_follows_full_precision_nearby(precision):
+    full, mixed = alone("fp32"), alone(precision)
     assert mixed == pytest.approx(full, rel=0.02)
     assert mixed != full
 
@@ -69,6 +72,72 @@ def test_mixed_precision_on_several_ranks():
     first, second = on_ranks(2, work)
     assert first == second
     assert first == pytest.approx(alone("bf16"), rel=0.02)
+
+
+WORDS = """
+ids = input[8, 16] below 1000
+table = weight[1000, 32]
+x = embedding(ids, table)
+w1 = weight[32, 64]
+w2 = weight[64, 1000]
+y = matmul(relu(matmul(x, w1)), w2)
+labels = input[8, 16] below 1000
+loss = cross_entropy(flatten(y, axis=0), flatten(labels, axis=0))
+return loss, y
+"""
+
+
+def words(precision: Precision) -> Executor:
+    graph = parse_graph(WORDS)
+    return Executor(Lowering(make_plan(graph, graph, 1, {})).program(0), World(), precision)
+
+
+def made_by(executor: Executor) -> dict[str, list[torch.dtype]]:
+    """The formats of what each operator makes in a step, by its name."""
+    (version,) = executor._versions
+    (segment,) = executor._passes.blocks
+    made: dict[str, list[torch.dtype]] = {}
+
+    def noted(name, compute, blocks):
+        results = compute(blocks)
+        made[name] = [result.dtype for result in results]
+        return results
+
+    version._actions[id(segment)] = tuple(
+        action._replace(compute=partial(noted, instruction.call.name, action.compute))
+        for action, instruction in zip(version.actions(segment), segment.instructions, strict=True)
+    )
+    executor.step(0, None)
+    return made
+
+
+def test_operators_make_narrow_values_and_losses_are_wide():
+    made = made_by(words("bf16"))
+    assert made.pop("cross_entropy") == [torch.float32]
+    # Of the products, which is the last, and of the labels.
+    assert made.pop("flatten") in ([torch.bfloat16], [torch.float32])
+    assert set(made) == {"embedding", "matmul", "relu"}
+    assert all(formats == [torch.bfloat16] for formats in made.values())
+
+
+def test_ids_and_losses_have_the_precision_of_float32():
+    """bf16 holds whole numbers up to 256; other rows of the table would have another loss."""
+    mixed, double = (words(precision).step(0, None).loss for precision in ("bf16", "fp64"))
+    assert mixed == pytest.approx(double, rel=1e-3)
+    assert mixed != float(torch.tensor(mixed).bfloat16())
+
+
+def test_weights_have_one_narrow_copy_for_a_step():
+    executor = words("bf16")
+    (version,) = executor._versions
+    executor.step(1, None)
+    assert {copy.dtype for copy in version.copies.values()} == {torch.bfloat16}
+    assert version.copies.keys() == version.leaves.keys()
+    before = dict(version.copies)
+    executor.step(2, lambda gradients: None)
+    assert not version.copies, "weights have changed"
+    executor.step(3, None)
+    assert version.copies.keys() == before.keys()
 
 
 def test_compiled_segments_compute_the_same(monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from support.runs.held_bytes import Held
 
+from pcg.plan.precision import Precision
 from runtime.execute.executor import Executor
 from runtime.job.recipe import OptimizerName, Recipe
 from runtime.program.lower import Lowering
@@ -14,11 +15,13 @@ STEPS = 3
 """So many that the optimizer's states and the buffers of gradients are there."""
 
 
-def peak_bytes(lowering: Lowering, world: World, optimizer: OptimizerName) -> int:
+def peak_bytes(
+    lowering: Lowering, world: World, optimizer: OptimizerName, precision: Precision = "fp32"
+) -> int:
     """From before there are any weights on."""
     program = lowering.program(world.rank)
     with Held() as held:
-        executor = Executor(program, world)
+        executor = Executor(program, world, precision)
         trained = {w.register: executor.weights[w.register] for w in program.trained}
         updater = Updater(trained, Recipe(optimizer=optimizer, rate=1e-3), world)
         for number in range(STEPS):
