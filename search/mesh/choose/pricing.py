@@ -18,6 +18,7 @@ from search.mesh.choose.factors import PairTable
 from search.mesh.choose.halos import halo_seconds
 from search.mesh.choose.resharding import PairSeconds, Transfers
 from search.mesh.choose.spaces import Spaces
+from search.mesh.choose.tied import colours
 from search.mesh.space.axes import Mesh, Seconds
 from search.mesh.space.strategies import IDLE, Placements
 
@@ -71,6 +72,11 @@ class Pricing:
     def saved(self, graph: Graph) -> Mapping[Node, Reads]:
         """What each operator of a graph keeps for back-propagation."""
         return saved_positions(graph)
+
+    @remembered
+    def colours(self, graph: Graph) -> Mapping[Node, int]:
+        """What each operator of a graph looks like, by which large graphs are tied."""
+        return colours(graph, self.spaces.kind)
 
     def resharding(self, value: Value, node: Node, position: int) -> PairTable:
         """Seconds of a tensor's way, once, from the operator that makes it to one that reads it,
