@@ -33,6 +33,8 @@ class Pricing:
     spaces: Spaces
     cost: CostModel
     """Of the machine whose devices the mesh is of."""
+    transfers: Transfers | None = None
+    """Those of the mesh, which others share; by default its own."""
     _transfers: Transfers = field(init=False)
     _own: Memo[tuple[int, Duties], OwnCosts] = field(
         init=False, default_factory=Memo[tuple[int, Duties], OwnCosts]
@@ -42,7 +44,7 @@ class Pricing:
     )
 
     def __post_init__(self) -> None:
-        self._transfers = Transfers(self.mesh)
+        self._transfers = self.transfers or Transfers(self.mesh)
 
     @property
     def mesh(self) -> Mesh:
@@ -112,3 +114,4 @@ class Pricing:
         """Let the tables go, which take much memory; they would be made again."""
         self._own.clear()
         self._reshardings.clear()
+        self._transfers.forget()
