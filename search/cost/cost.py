@@ -164,7 +164,9 @@ class CostModel:
         for layout, count in zip(made, parts, strict=True):
             if count > 1:
                 moved = 3 * prod(layout.type.block) * self.itemsize
-                kinds = self.machine.kinds_of(layout.devices)
+                kinds = self.machine.kinds
+                if len(kinds) > 1:
+                    kinds = self.machine.kinds_of(layout.devices)
                 each = (self.kernel_seconds("pointwise", kind, 0, moved, 1) for kind in kinds)
                 more += (count - 1) * float(max(each))
         return more
