@@ -92,6 +92,7 @@ class CostModel:
         self.itemsize = ITEMSIZE[dtype]
         self.speed: Speed = standard() if speed is None else speed
         self._tasks = Memo[tuple[Signature, frozenset[int], int], tuple[float, float]]()
+        self._streams = Memo[tuple[int, int, WorkKind], float]()
         self._computations = Memo[_OnDevices, tuple[Duration, Duration]]()
 
     def compute_seconds(
@@ -155,6 +156,12 @@ class CostModel:
         """The backward pass of what makes tensors of these layouts, once the gradients that come
         from their readers are added up: so many ``parts`` of each, two of which are read and one is
         written at a time."""
+        return self._with_sums(back, tuple(made), tuple(parts))
+
+    @remembered
+    def _with_sums(
+        self, back: Duration, made: tuple[Layout, ...], parts: tuple[int, ...]
+    ) -> Duration:
         more = self.sums(made, parts) if back is not NOTHING else 0.0
         return Duration(back.groups, back.seconds + more) if more else back
 
@@ -173,8 +180,10 @@ class CostModel:
 
     def _streamed(self, device: int, moved: int, work: WorkKind = "pointwise") -> float:
         """Seconds in which a device reads and writes so many bytes of its memory."""
-        kind = self.machine.device_at(device)
-        return float(self.kernel_seconds(work, kind, 0, moved, 1))
+        kinds = self.machine.kinds
+        kind = kinds[0] if len(kinds) == 1 else self.machine.device_at(device)
+        key = id(kind), moved, work
+        return self._streams.get(key, lambda: float(self.kernel_seconds(work, kind, 0, moved, 1)))
 
     @remembered
     def movement(self, transfer: Transfer) -> Duration:
