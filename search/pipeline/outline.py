@@ -132,13 +132,13 @@ def _balanced(
     each = batches.slices * chosen.costs.micro + chosen.costs.once
     own = sums(each)
 
-    def seconds(stage: int, starts: Band, ends: Band) -> StageTable:
+    def spent(stage: int, starts: Band, ends: Band) -> StageTable:
         return own(starts, ends) + between(stage, starts, ends)
 
     def allowed(stage: int, starts: Band, ends: Band) -> NDArray[np.bool_]:
         return holds(stage, starts, ends) <= limit
 
-    bounds = balanced(seconds, each, stages, allowed)
+    bounds = balanced(spent, each, stages, allowed)
     if bounds is None:
         return None
     seconds = step_seconds(_estimated(batches, chosen, between, bounds), batches.slices, kind)

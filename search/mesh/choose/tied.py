@@ -21,6 +21,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pcg.graph.graph import Graph, Node
 from search.mesh.choose.factors import Factor, Places, Values
@@ -128,7 +129,7 @@ class Tied:
             for group, counts in alone.items()
         }
         made: list[Factor] = []
-        turned_tables: dict[int, Values] = {}
+        turned_tables: dict[int, Values | NDArray[np.float32]] = {}
         for (low, high, turned, table), count in pairs.items():
             values, times = tables[table].values, tables[table].times * count
             if low == high:

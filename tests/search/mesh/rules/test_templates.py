@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -62,11 +63,14 @@ def test_blocks_that_are_alike_are_cut_once(monkeypatch: pytest.MonkeyPatch):
     graph = graph_of("blocks")
     cost = CostModel(load_machine("dgx-a100").with_devices(8))
     chooser = Chooser.on(cost, Cuts(load_library().concrete(graph)))
-    made = []
+    made: list[object] = []
     of = templates.Template.of
-    monkeypatch.setattr(
-        templates.Template, "of", staticmethod(lambda *args: made.append(args) or of(*args))
-    )
+
+    def noted(*given: Any) -> templates.Template:
+        made.append(given)
+        return of(*given)
+
+    monkeypatch.setattr(templates.Template, "of", staticmethod(noted))
     known, builder, choice = Templates(), Builder(chooser.spaces), chooser.choose(graph)
     builder.placed(choice, known)
     first = len(made)
