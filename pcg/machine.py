@@ -362,9 +362,10 @@ class Machine(FileModel):
         members = frozenset(devices)
         if not members:
             raise InputError(self.name, "expected a group of devices, got none")
-        outside = [device for device in members if not 0 <= device < self.devices]
+        count = self.devices
+        outside = [device for device in members if not 0 <= device < count]
         if outside:
-            problem = f"expected devices 0 to {self.devices - 1}, got {min(outside)}"
+            problem = f"expected devices 0 to {count - 1}, got {min(outside)}"
             raise InputError(self.name, problem)
         return members
 

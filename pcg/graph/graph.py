@@ -182,6 +182,13 @@ class Node:
     def value(self, port: int = 0) -> Value:
         return Value(self, port)
 
+    def on(self, inputs: tuple[Value, ...]) -> Node:
+        """The same call on other values of the same types: what is known of types stays known."""
+        node = Node(self.call, inputs)
+        known = vars(self)
+        vars(node).update({name: known[name] for name in _OF_TYPES if name in known})
+        return node
+
     @property
     def outputs(self) -> tuple[Value, ...]:
         """All its outputs, by port."""
@@ -189,6 +196,10 @@ class Node:
         if count == 1:  # as of almost all, and searches ask for them without end
             return (Value(self, 0),)
         return tuple([Value(self, port) for port in range(count)])
+
+
+_OF_TYPES = ("types", "ranks", "signature")
+"""What is worked out of a node that depends on its call and the types of its operands alone."""
 
 
 def _restored(call: Call | Leaf, inputs: tuple[Value, ...], digest: str) -> Node:

@@ -228,7 +228,7 @@ class Call:
     def __str__(self) -> str:
         return self._text(self.name)
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """Equal for equal calls of equal definitions alone (``Operator.identity``)."""
         return self._text(self.operator.identity)

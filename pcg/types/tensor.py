@@ -10,6 +10,7 @@ equal by type to those that these hold. It changes what lies where and not what 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import Generic, TypeVar
 
@@ -64,6 +65,18 @@ class ParallelTensor:
 
     shape: tuple[int, ...]
     degrees: Degrees[int]
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        # Types are in nearly every key of the search: hashed once.
+        return hash((self.shape, self.degrees))
+
+    def __reduce__(self) -> tuple[type[ParallelTensor], tuple[tuple[int, ...], Degrees[int]]]:
+        """Between processes without the hash, which is another in each."""
+        return ParallelTensor, (self.shape, self.degrees)
 
     @staticmethod
     def whole(shape: tuple[int, ...]) -> ParallelTensor:

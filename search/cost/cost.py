@@ -91,6 +91,7 @@ class CostModel:
         self.itemsizes = training.formats.narrow, training.formats.wide
         self.speed: Speed = standard() if speed is None else speed
         self._tasks = Memo[tuple[Signature, frozenset[int], int], tuple[float, float]]()
+        self._streams = Memo[tuple[int, int, WorkKind], float]()
         self._computations = Memo[_OnDevices, tuple[Duration, Duration]]()
 
     def compute_seconds(
@@ -154,6 +155,12 @@ class CostModel:
         """The backward pass of what makes tensors of these layouts, once the gradients that come
         from their readers are added up: so many ``parts`` of each, two of which are read and one is
         written at a time."""
+        return self._with_sums(back, tuple(made), tuple(parts))
+
+    @remembered
+    def _with_sums(
+        self, back: Duration, made: tuple[Layout, ...], parts: tuple[int, ...]
+    ) -> Duration:
         more = self.sums(made, parts) if back is not NOTHING else 0.0
         return Duration(back.groups, back.seconds + more) if more else back
 
@@ -163,15 +170,19 @@ class CostModel:
         for layout, count in zip(made, parts, strict=True):
             if count > 1:
                 moved = 3 * prod(layout.type.block) * self.itemsize
-                kinds = self.machine.kinds_of(layout.devices)
+                kinds = self.machine.kinds
+                if len(kinds) > 1:
+                    kinds = self.machine.kinds_of(layout.devices)
                 each = (self.kernel_seconds("pointwise", kind, 0, moved, 1) for kind in kinds)
                 more += (count - 1) * float(max(each))
         return more
 
     def _streamed(self, device: int, moved: int, work: WorkKind = "pointwise") -> float:
         """Seconds in which a device reads and writes so many bytes of its memory."""
-        kind = self.machine.device_at(device)
-        return float(self.kernel_seconds(work, kind, 0, moved, 1))
+        kinds = self.machine.kinds
+        kind = kinds[0] if len(kinds) == 1 else self.machine.device_at(device)
+        key = id(kind), moved, work
+        return self._streams.get(key, lambda: float(self.kernel_seconds(work, kind, 0, moved, 1)))
 
     @remembered
     def movement(self, transfer: Transfer) -> Duration:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 from typing import TypeVar
 
@@ -133,7 +134,7 @@ def _keys(reads: Reads, operands: Sequence[Key], outputs: Sequence[Key]) -> froz
 
 def liveness(schedule: Schedule, remade: Collection[Node] = ()) -> Liveness:
     """The lifetimes of all tensors of a schedule; the results of ``remade`` are recomputed."""
-    return _Reader(schedule, frozenset(remade)).run()
+    return _Reader(_tensors(schedule), frozenset(remade)).run()
 
 
 def worth_recomputing(schedule: Schedule) -> frozenset[Node]:
@@ -142,14 +143,14 @@ def worth_recomputing(schedule: Schedule) -> frozenset[Node]:
     Chains of them, such as the steps of a norm, hang together: each is taken as a whole or not at
     all, and none is longer than ``LONGEST``.
     """
-    reader = _Reader(schedule, frozenset())
-    return reader.worth_recomputing()
+    return _Reader(_tensors(schedule), frozenset()).worth_recomputing()
 
 
 @dataclass
-class _Reader:
+class _Tensors:
+    """The tensors of a schedule: who makes each, and which the backward pass reads."""
+
     schedule: Schedule
-    remade: frozenset[Node]
     roots: dict[Slot, Slot] = field(default_factory=dict[Slot, Slot])
     """By view, the tensor that it shows."""
     same: dict[Slot, Slot] = field(default_factory=dict[Slot, Slot])
@@ -157,10 +158,6 @@ class _Reader:
     maker: dict[Slot, int] = field(default_factory=dict[Slot, int])
     static: set[Slot] = field(default_factory=set[Slot])
     """Weights at home, and data."""
-    last: dict[Slot, int] = field(default_factory=dict[Slot, int])
-    second: dict[Slot, tuple[int, int]] = field(default_factory=dict[Slot, tuple[int, int]])
-    """When what is recomputed is held again."""
-    recomputed: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
 
     def __post_init__(self) -> None:
         self.steps = self.schedule.steps
@@ -180,7 +177,7 @@ class _Reader:
                 case Compute():
                     self._results(i, step)
                     ways.append(self._ways(step, self.needs[i]))
-        self.reads = chosen(ways, self._size)
+        self.reads = chosen(ways, self.size)
 
     def _results(self, i: int, step: Compute) -> None:
         for port, slot in enumerate(step.results):
@@ -205,8 +202,34 @@ class _Reader:
     def root(self, slot: Slot) -> Slot:
         return self.roots.get(slot, slot)
 
-    def _size(self, slot: Slot) -> int:
+    def size(self, slot: Slot) -> int:
+        """Elements on a device of what comes and goes."""
         return 0 if slot in self.static else prod(slot.layout.type.held)
+
+
+_tensors = lru_cache(maxsize=2)(_Tensors)
+"""Those of a schedule, which is asked about with other operators recomputed."""
+
+
+@dataclass
+class _Reader:
+    tensors: _Tensors
+    remade: frozenset[Node]
+    last: dict[Slot, int] = field(default_factory=dict[Slot, int])
+    second: dict[Slot, tuple[int, int]] = field(default_factory=dict[Slot, tuple[int, int]])
+    """When what is recomputed is held again."""
+    recomputed: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+
+    def __post_init__(self) -> None:
+        self.schedule = self.tensors.schedule
+        self.steps, self.needs, self.end = self.tensors.steps, self.tensors.needs, self.tensors.end
+        self.roots, self.same, self.maker = (
+            self.tensors.roots,
+            self.tensors.same,
+            self.tensors.maker,
+        )
+        self.static, self.reads = self.tensors.static, self.tensors.reads
+        self.root, self._size = self.tensors.root, self.tensors.size
 
     def run(self) -> Liveness:
         for i, step in enumerate(self.steps):

@@ -10,7 +10,7 @@ out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -70,11 +70,10 @@ def memory_by_device(
         if node in trained:
             grads[_devices(layout)] += block * training.formats.wide * is_shared(layout)
             states[_devices(layout)] += block * training.state_bytes
-    activations = _held(living.lifetimes, living.end, devices, itemsizes(schedule, training))
-    growing = _held(living.gradients, living.end, devices, lambda _: training.formats.wide)
-    at = (activations + growing).argmax(axis=0)
-    every = np.arange(devices)
-    return parameters, grads + growing[at, every], states, activations[at, every]
+    made = _Held.of(living.lifetimes, living.end, itemsizes(schedule, training))
+    grown = _Held.of(living.gradients, living.end, lambda _: training.formats.wide)
+    activations, growing = _at_fullest(made, grown, devices)
+    return parameters, grads + growing, states, activations
 
 
 def itemsizes(schedule: Schedule, training: Training) -> Callable[[Life], int]:
@@ -86,19 +85,44 @@ def itemsizes(schedule: Schedule, training: Training) -> Callable[[Life], int]:
     return lambda life: formats.wide if life.slot.value in wide else formats.narrow
 
 
-def _held(
-    lifetimes: Iterable[Life], end: int, devices: int, itemsize: Callable[[Life], int]
-) -> Bytes:
-    """Bytes [time, device] of what lives then."""
-    change = np.zeros((end + 2, devices), np.int64)
-    common = np.zeros((end + 2, 1), np.int64)
-    for life in lifetimes:
-        block = prod(life.layout.type.held) * itemsize(life)
-        everywhere = len(life.layout.devices) == devices
-        changed, which = (common, 0) if everywhere else (change, _devices(life.layout))
-        changed[life.first, which] += block
-        changed[life.last + 1, which] -= block
-    return (change + common).cumsum(axis=0)
+def _at_fullest(made: _Held, grown: _Held, devices: int) -> tuple[Bytes, Bytes]:
+    """Bytes of both on each device at the first time when it holds most. Devices that are in the
+    same sets hold the same at any time, and are looked at once."""
+    inside = made.within(devices), grown.within(devices)
+    alike, which = np.unique(np.concatenate(inside), axis=1, return_inverse=True)
+    first, second = np.split(alike.astype(np.int64), [len(made.sets)])
+    activations, growing = made.bytes @ first, grown.bytes @ second
+    at = (activations + growing).argmax(axis=0), np.arange(alike.shape[1])
+    return activations[at][which.ravel()], growing[at][which.ravel()]
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Bytes [time, sets] of what lives then on the devices of a set, all of which hold it."""
+
+    bytes: Bytes
+    sets: Sequence[tuple[int, ...]]
+
+    @staticmethod
+    def of(lifetimes: Iterable[Life], end: int, itemsize: Callable[[Life], int]) -> _Held:
+        """Tensors lie on few different sets of devices."""
+        changes: dict[tuple[int, ...], Bytes] = {}
+        for life in lifetimes:
+            block = prod(life.layout.type.held) * itemsize(life)
+            change = changes.get(life.layout.devices)
+            if change is None:
+                change = changes[life.layout.devices] = np.zeros(end + 2, np.int64)
+            change[life.first] += block
+            change[life.last + 1] -= block
+        every = [np.zeros(end + 2, np.int64), *changes.values()]
+        return _Held(np.stack(every, axis=1).cumsum(axis=0), [(), *changes])
+
+    def within(self, devices: int) -> NDArray[np.bool_]:
+        """[sets, devices]: which devices are in each set."""
+        inside = np.zeros((len(self.sets), devices), bool)
+        for own, some in zip(inside, self.sets, strict=True):
+            own[list(some)] = True
+        return inside
 
 
 @lru_cache(maxsize=65536)

@@ -1,22 +1,62 @@
 """Stages of a pipeline: operators in a row, cut so that the slowest stage takes least time.
 
-The operators keep an order in which data flows forward only, so every cut of the row is legal. The
-partition is by dynamic programming over the ends of stages (as in PipeDream, SOSP 2019), exact for
-the table of times that it is given.
+Problem: cut a row of n operators into stages. What a stage takes is the sum of what its operators
+take, and of what comes in and goes out. The operators keep an order in which data flows forward
+only, so every cut of the row is legal.
+
+Method: dynamic programming over the ends of stages (as in PipeDream, SOSP 2019). Let the slowest
+stage take no more than some bound. Then all operators before a cut fit as many bounds as stages
+come before it, and those after it as many as come after. So of a deep model each cut lies in a
+band, and only stages between two bands are looked at. Where the best of these takes more than the
+bound, a larger one is tried; else no other is faster. It is exact for the times that it is given.
+
+Complexity: the stages times the square of a band, which is a part of n as large as the bound is
+above the mean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from search.pipeline.clock import in_flight
 
+FEW = 500
+"""Of so few operators, all stages are looked at at once."""
+SLACK = (0.02, 0.1, 0.5, np.inf)
+"""By how much the slowest stage may take longer than the least there could be, one after the
+other."""
+ROUNDING = 1e-9
+"""Of sums in another order."""
+
 StageTable = NDArray[np.float64]
-"""[i, j]: of a stage of the operators i to j - 1, for 0 <= i < j <= n; elsewhere infinite."""
+"""[i, j]: of a stage that begins at the i-th position of one band, and ends before the j-th of
+another; infinite where it has no operator."""
+
+
+class Band(NamedTuple):
+    """Positions in the row of operators, where a stage may begin or end; both ends included."""
+
+    first: int
+    last: int
+
+    @property
+    def positions(self) -> NDArray[np.intp]:
+        return np.arange(self.first, self.last + 1)
+
+    def has(self, other: Band) -> Band:
+        """The positions in both."""
+        return Band(max(self.first, other.first), min(self.last, other.last))
+
+
+StageCosts = Callable[[Band, Band], StageTable]
+"""What stages take, from where they begin and where they end."""
 
 
 @dataclass(frozen=True)
@@ -29,66 +69,147 @@ class Crossing:
     seconds: float
 
 
-def sums(values: Sequence[float] | StageTable) -> StageTable:
+def sums(values: Sequence[float] | NDArray[np.float64]) -> StageCosts:
     """A stage's sum over its operators."""
     total = np.concatenate([[0.0], np.cumsum(np.asarray(values, np.float64))])
-    table = total[None, :] - total[:, None]
-    return np.where(_legal(len(total)), table, np.inf)
+
+    def between(starts: Band, ends: Band) -> StageTable:
+        table = total[None, ends.positions] - total[starts.positions, None]
+        return np.where(_legal(starts, ends), table, np.inf)
+
+    return between
 
 
-def crossing_seconds(count: int, crossings: Sequence[Crossing]) -> tuple[StageTable, StageTable]:
-    """What a stage spends on tensors that come from stages before, and on those that go to later
+@dataclass(frozen=True, eq=False)
+class CrossingSeconds:
+    """What stages spend on tensors that come from stages before, and on those that go to later
     ones. A tensor that comes is received once; one that goes is counted once, however many stages
     it goes to."""
-    comes, goes = np.zeros((2, count + 1, count + 1))
-    for c in crossings:
-        starts = np.arange(c.maker + 1, c.readers[-1] + 1)
-        first = np.array(c.readers)[np.searchsorted(c.readers, starts)]
-        for start, reader in zip(starts, first, strict=True):
-            comes[start, reader + 1 :] += c.seconds
-        goes[: c.maker + 1, c.maker + 1 : c.readers[-1] + 1] += c.seconds
-    legal = _legal(count + 1)
-    return np.where(legal, comes, np.inf), np.where(legal, goes, np.inf)
+
+    crossings: Sequence[Crossing]
+
+    @cached_property
+    def _ends(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        makers = np.array([c.maker for c in self.crossings], np.intp)
+        return makers, np.array([c.readers[-1] for c in self.crossings], np.intp)
+
+    def comes(self, starts: Band, ends: Band) -> StageTable:
+        """From stages before."""
+        table = np.zeros((len(starts.positions), len(ends.positions)))
+        for c in self._crossing(starts):
+            some = starts.has(Band(c.maker + 1, c.readers[-1])).positions
+            first = np.array(c.readers)[np.searchsorted(c.readers, some)]
+            for start, reader in zip(some, first, strict=True):
+                table[start - starts.first, max(reader + 1 - ends.first, 0) :] += c.seconds
+        return np.where(_legal(starts, ends), table, np.inf)
+
+    def goes(self, starts: Band, ends: Band) -> StageTable:
+        """To later stages."""
+        table = np.zeros((len(starts.positions), len(ends.positions)))
+        for c in self._crossing(ends):
+            some = ends.has(Band(c.maker + 1, c.readers[-1]))
+            before = max(c.maker + 1 - starts.first, 0)
+            table[:before, some.first - ends.first : some.last + 1 - ends.first] += c.seconds
+        return np.where(_legal(starts, ends), table, np.inf)
+
+    def _crossing(self, band: Band) -> Iterator[Crossing]:
+        """Those that cross a cut at some position of a band, in order."""
+        makers, last = self._ends
+        for at in np.flatnonzero((makers < band.last) & (last >= band.first)).tolist():
+            yield self.crossings[at]
 
 
-def _legal(size: int) -> NDArray[np.bool_]:
-    return np.arange(size)[:, None] < np.arange(size)[None, :]
+def _legal(starts: Band, ends: Band) -> NDArray[np.bool_]:
+    return starts.positions[:, None] < ends.positions[None, :]
 
 
-def fits(
-    weights: StageTable, activations: StageTable, limit: float, stages: int, micro_batches: int
-) -> Callable[[int], NDArray[np.bool_]]:
-    """Which stages fit the memory of a device, as a function of the stage's number: early ones
-    hold more micro-batches. ``weights`` and ``activations`` (of one micro-batch) are bytes."""
+def held(
+    weights: StageCosts, activations: StageCosts, stages: int, micro_batches: int
+) -> Callable[[int, Band, Band], StageTable]:
+    """Bytes that stages hold, as a function of the stage's number: early ones hold more
+    micro-batches. ``weights`` and ``activations`` (of one micro-batch) are bytes."""
 
-    def allowed(stage: int) -> NDArray[np.bool_]:
-        return weights + in_flight(stage, stages, micro_batches) * activations <= limit
+    def of(stage: int, starts: Band, ends: Band) -> StageTable:
+        under_way = in_flight(stage, stages, micro_batches)
+        return weights(starts, ends) + under_way * activations(starts, ends)
 
-    return allowed
+    return of
 
 
 def balanced(
-    seconds: Callable[[int], StageTable],
+    seconds: Callable[[int, Band, Band], StageTable],
+    least: Sequence[float] | NDArray[np.float64],
     stages: int,
-    allowed: Callable[[int], NDArray[np.bool_]] | None = None,
+    allowed: Callable[[int, Band, Band], NDArray[np.bool_]] | None = None,
 ) -> tuple[int, ...] | None:
     """The bounds of the stages, from 0 to the number of operators, for which the slowest stage
     takes least; None where there are none that are ``allowed``. ``seconds`` and ``allowed`` are
-    tables for each stage, which is numbered from 0."""
-    count = len(seconds(0)) - 1
-    best = np.full(count + 1, np.inf)
-    best[0] = 0.0
+    tables for each stage, which is numbered from 0; ``least`` what each operator adds to any stage
+    at least, and not less than 0."""
+    before = np.concatenate([[0.0], np.cumsum(np.asarray(least, np.float64))])
+    most = max(before[-1] / stages, np.max(least, initial=0.0))
+    for slack in SLACK if len(least) > FEW else (np.inf,):
+        bound = most * (1.0 + slack) if np.isfinite(slack) else np.inf
+        slowest, bounds = _within(seconds, allowed, _bands(before, stages, bound))
+        if bounds is not None and slowest <= bound:
+            return bounds
+    return None
+
+
+def _bands(before: NDArray[np.float64], stages: int, bound: float) -> list[Band]:
+    """Where the cuts lie if no stage takes more than a bound: the first at the begin, the last at
+    the end of the row. ``before``: what the operators before each position take at least."""
+    count = len(before) - 1
+    if not np.isfinite(bound):
+        return [Band(0, 0), *(Band(0, count) for _ in range(stages - 1)), Band(count, count)]
+    bound *= 1.0 + ROUNDING
+    bands = [Band(0, 0)]
+    for stage in range(1, stages):
+        after = before[-1] - (stages - stage) * bound
+        first = int(np.searchsorted(before, after - ROUNDING * before[-1], side="left"))
+        last = int(np.searchsorted(before, stage * bound, side="right")) - 1
+        bands.append(Band(min(first, count), max(min(last, count), min(first, count))))
+    return [*bands, Band(count, count)]
+
+
+def _within(
+    seconds: Callable[[int, Band, Band], StageTable],
+    allowed: Callable[[int, Band, Band], NDArray[np.bool_]] | None,
+    bands: Sequence[Band],
+) -> tuple[float, tuple[int, ...] | None]:
+    """The best of the stages between bands, and what the slowest of them takes."""
+    best = np.zeros(1)
     cuts: list[NDArray[np.intp]] = []
-    for stage in range(stages):
-        own = seconds(stage)
+    for stage, (starts, ends) in enumerate(pairwise(bands)):
+        own = seconds(stage, starts, ends)
         if allowed is not None:
-            own = np.where(allowed(stage), own, np.inf)
+            own = np.where(allowed(stage, starts, ends), own, np.inf)
         slowest = np.maximum(best[:, None], own)
         cuts.append(slowest.argmin(axis=0))
         best = slowest.min(axis=0)
-    if not np.isfinite(best[count]):
-        return None
-    bounds = [count]
-    for cut in reversed(cuts):
-        bounds.append(int(cut[bounds[-1]]))
-    return tuple(reversed(bounds))
+    if not np.isfinite(best[0]):
+        return np.inf, None
+    bounds = [bands[-1].last]
+    for starts, ends, cut in reversed([*zip(bands[:-1], bands[1:], cuts, strict=True)]):
+        bounds.append(starts.first + int(cut[bounds[-1] - ends.first]))
+    return float(best[0]), tuple(reversed(bounds))
+
+
+def could_fit(
+    weights: NDArray[np.float64],
+    activations: NDArray[np.float64],
+    limit: float,
+    stages: int,
+    micro_batches: int,
+) -> bool:
+    """Whether there may be stages that fit the memory of a device: each takes as many operators as
+    fit, and that is all of them. ``weights`` and ``activations``: bytes of each operator."""
+    position, count = 0, len(weights)
+    for stage in range(stages):
+        held_bytes = weights + in_flight(stage, stages, micro_batches) * activations
+        total = np.concatenate([[0.0], np.cumsum(held_bytes)])
+        most = total[position] + limit + ROUNDING * total[-1]
+        position = int(np.searchsorted(total, most, side="right")) - 1
+        if position == count:
+            return True
+    return False

@@ -18,15 +18,18 @@ from pcg.graph.graph import Node, Value
 from pcg.memo import Memo
 from search.cost.cost import CostModel
 from search.cost.slices import Slices
-from search.mesh.choose.choosing import least_places
+from search.mesh.choose.choosing import least_places, tied_places
 from search.mesh.choose.costs import PASSING
 from search.mesh.choose.duties import Duties, duties_in
-from search.mesh.choose.factors import Factor, PairTable
+from search.mesh.choose.factors import Factor, PairTable, Places
 from search.mesh.choose.pricing import Pricing
+from search.mesh.choose.resharding import Transfers
 from search.mesh.choose.spaces import Spaces
+from search.mesh.choose.tied import FREE
 from search.mesh.rules.cuts import Cuts
 from search.mesh.space.allow import Allowed, everything
 from search.mesh.space.axes import Mesh, Strategy
+from search.mesh.space.strategies import Space
 from search.pipeline.streams import Streams
 
 Vector = NDArray[np.float64]
@@ -82,6 +85,8 @@ class MicroBatches:
     slices: int
     allowed: Allowed = everything
     """Which strategies may be used."""
+    transfers: Transfers | None = None
+    """Those between the devices of a group, which other numbers of slices share."""
     pricing: Pricing = field(init=False)
     nodes: tuple[Node, ...] = field(init=False)
     _costs: Memo[tuple[int, Duties], Costs] = field(
@@ -91,7 +96,7 @@ class MicroBatches:
     def __post_init__(self) -> None:
         slices = Slices(self.slices, self.streams.axes)
         spaces = Spaces(Mesh(self.cost.machine), self.cuts, slices, partials_pass=False)
-        self.pricing = Pricing(spaces, self.cost)
+        self.pricing = Pricing(spaces, self.cost, self.transfers)
         self.nodes = self.streams.graph.operators
 
     @property
@@ -113,9 +118,19 @@ class MicroBatches:
             factors.append(one.seconds.factor(one.source, one.target, times))
         pairs = list(zip(self.nodes, spaces, strict=True))
         masks = [np.flatnonzero(self.allowed(node, own)) for node, own in pairs]
-        _, places = least_places([len(own) for own in spaces], masks, factors)
+        places = self._places(spaces, masks, factors)
         strategies = (own.strategy(at) for own, at in zip(spaces, places, strict=True))
         return Chosen(tuple(strategies), _summed(places, costs, reshardings))
+
+    def _places(
+        self, spaces: Sequence[Space], masks: Sequence[Places], factors: Sequence[Factor]
+    ) -> list[int]:
+        """The places of the strategies that together cost least."""
+        sizes = [len(own) for own in spaces]
+        if len(self.nodes) <= FREE:
+            return least_places(sizes, masks, factors)[1]
+        looks = self.pricing.colours(self.streams.graph)
+        return tied_places([looks[node] for node in self.nodes], sizes, masks, factors)[1]
 
     def forget(self) -> None:
         """Let the tables go, which take much memory; they would be made again."""

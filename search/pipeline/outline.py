@@ -9,18 +9,27 @@ from itertools import pairwise
 from math import inf
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pcg.machine import Link, Machine
 from pcg.readings.work import gradient_nodes
-from search.pipeline.balance import Crossing, StageTable, balanced, crossing_seconds, fits, sums
+from search.pipeline.balance import (
+    Band,
+    Crossing,
+    CrossingSeconds,
+    StageTable,
+    balanced,
+    could_fit,
+    held,
+    sums,
+)
 from search.pipeline.clock import (
     WEIGHT_VERSIONS,
     ScheduleKind,
     StageSeconds,
-    in_flight,
     step_seconds,
 )
-from search.pipeline.micro import Chosen, MicroBatches
+from search.pipeline.micro import Chosen, MicroBatches, Vector
 
 MOST_STAGES = 16
 MOST_MICRO_BATCHES = 64
@@ -80,15 +89,15 @@ def outline(
 def least_memory(batches: MicroBatches, machine: Machine, stages: int, kind: ScheduleKind) -> float:
     """Bytes on the fullest device with the stages that take least memory, estimated."""
     chosen = _sparing(batches, machine, stages, batches.choose(), PRICES[-1])
-    weights, activations = _held(batches, chosen, kind)
-
-    def held(stage: int) -> StageTable:
-        return weights + in_flight(stage, stages, batches.slices) * activations
-
-    bounds = balanced(held, stages)
+    weights, activations = _bytes(batches, chosen, kind)
+    holds = held(sums(weights), sums(activations), stages, batches.slices)
+    bounds = balanced(holds, weights + activations, stages)
     if bounds is None:
         return inf
-    return max(float(held(stage)[pair]) for stage, pair in enumerate(pairwise(bounds)))
+    return max(
+        float(holds(stage, Band(a, a), Band(b, b))[0, 0])
+        for stage, (a, b) in enumerate(pairwise(bounds))
+    )
 
 
 def _sparing(
@@ -102,24 +111,33 @@ def _sparing(
     return batches.choose(byte_price, (1 + min(stages, batches.slices)) / 2)
 
 
-def _held(
-    batches: MicroBatches, chosen: Chosen, kind: ScheduleKind
-) -> tuple[StageTable, StageTable]:
-    """Bytes of a stage's weights, and of what it keeps of one micro-batch."""
+def _bytes(batches: MicroBatches, chosen: Chosen, kind: ScheduleKind) -> tuple[Vector, Vector]:
+    """Bytes of each operator's weights, and of what it keeps of one micro-batch."""
     training = batches.cost.training
     older = (WEIGHT_VERSIONS[kind] - 1) * training.parameter_bytes
     each = (training.held_bytes + older) / batches.cost.itemsize
-    return sums(chosen.costs.weights * each), sums(chosen.costs.activations)
+    return chosen.costs.weights * each, chosen.costs.activations
 
 
 def _balanced(
     batches: MicroBatches, chosen: Chosen, machine: Machine, stages: int, kind: ScheduleKind
 ) -> Outline | None:
     limit = machine.memory_limit()
-    allowed = fits(*_held(batches, chosen, kind), limit, stages, batches.slices)
+    weights, activations = _bytes(batches, chosen, kind)
+    if not could_fit(weights, activations, limit, stages, batches.slices):
+        return None
+    holds = held(sums(weights), sums(activations), stages, batches.slices)
     between = _between(batches, chosen, machine, stages)
-    own = sums(batches.slices * chosen.costs.micro + chosen.costs.once)
-    bounds = balanced(lambda stage: own + between(stage), stages, allowed)
+    each = batches.slices * chosen.costs.micro + chosen.costs.once
+    own = sums(each)
+
+    def spent(stage: int, starts: Band, ends: Band) -> StageTable:
+        return own(starts, ends) + between(stage, starts, ends)
+
+    def allowed(stage: int, starts: Band, ends: Band) -> NDArray[np.bool_]:
+        return holds(stage, starts, ends) <= limit
+
+    bounds = balanced(spent, each, stages, allowed)
     if bounds is None:
         return None
     seconds = step_seconds(_estimated(batches, chosen, between, bounds), batches.slices, kind)
@@ -128,20 +146,20 @@ def _balanced(
 
 def _between(
     batches: MicroBatches, chosen: Chosen, machine: Machine, stages: int
-) -> Callable[[int], StageTable]:
+) -> Callable[[int, Band, Band], StageTable]:
     """What each stage spends in a step on tensors from stages before and to later ones, as if
     those were its neighbours."""
-    size, count = batches.cost.machine.devices, len(batches.nodes)
+    size = batches.cost.machine.devices
     links = [machine.link(s * size, (s + 1) * size) for s in range(stages - 1)]
     tables = {
-        link: crossing_seconds(count, list(_crossings(batches, chosen, link)))
+        link: CrossingSeconds(list(_crossings(batches, chosen, link)))
         for link in dict.fromkeys(links)
     }
-    nothing = np.zeros((count + 1, count + 1))
 
-    def of(stage: int) -> StageTable:
-        comes = tables[links[stage - 1]][0] if stage else nothing
-        goes = tables[links[stage]][1] if stage < stages - 1 else nothing
+    def of(stage: int, starts: Band, ends: Band) -> StageTable:
+        nothing = np.zeros((len(starts.positions), len(ends.positions)))
+        comes = tables[links[stage - 1]].comes(starts, ends) if stage else nothing
+        goes = tables[links[stage]].goes(starts, ends) if stage < stages - 1 else nothing
         return comes + goes
 
     return of
@@ -150,15 +168,17 @@ def _between(
 def _estimated(
     batches: MicroBatches,
     chosen: Chosen,
-    between: Callable[[int], StageTable],
+    between: Callable[[int, Band, Band], StageTable],
     bounds: tuple[int, ...],
 ) -> list[StageSeconds]:
     """Forward is taken to be a third of forward and backward."""
     micro, once = sums(chosen.costs.micro), sums(chosen.costs.once)
     estimated: list[StageSeconds] = []
-    for stage, pair in enumerate(pairwise(bounds)):
-        each = float(micro[pair] + between(stage)[pair] / batches.slices)
-        estimated.append(StageSeconds(each / 3, 2 * each / 3, 0.0, float(once[pair])))
+    for stage, (a, b) in enumerate(pairwise(bounds)):
+        pair = Band(a, a), Band(b, b)
+        crossing = between(stage, *pair) / batches.slices
+        each, after = float((micro(*pair) + crossing)[0, 0]), float(once(*pair)[0, 0])
+        estimated.append(StageSeconds(each / 3, 2 * each / 3, 0.0, after))
     return estimated
 
 

@@ -20,10 +20,12 @@ from search.cost.cost import SGD, CostModel
 from search.cost.efficiency import Speed
 from search.cost.planned import Planned, Planner, SearchReport, Stop
 from search.cost.progress import Phases, Teller
+from search.mesh.choose.resharding import Transfers
 from search.mesh.plan.building import Cut
 from search.mesh.plan.finish import finished
 from search.mesh.rules.cuts import Cuts
 from search.mesh.space.allow import along, everything
+from search.mesh.space.axes import Mesh
 from search.pipeline.build import build
 from search.pipeline.clock import ScheduleKind, step_seconds
 from search.pipeline.micro import MicroBatches
@@ -117,6 +119,7 @@ class PipelinePlanner:
         allowed = everything if wanted is None else along(source.graph, wanted)
         for stages, size in stage_counts(self.machine):
             cost = self._cost(self.machine.with_devices(size))
+            transfers = Transfers(Mesh(cost.machine))
             for count in micro_batch_counts(source.batch):
                 if count < stages:
                     # Devices would wait half of the time, and 2BW would need more versions.
@@ -125,7 +128,7 @@ class PipelinePlanner:
                     return
                 noun = "stage" if stages == 1 else "stages"
                 self.teller.works_on(f"{stages} {noun} x {count} micro-batches")
-                batches = MicroBatches(source, cost, cuts, count, allowed)
+                batches = MicroBatches(source, cost, cuts, count, allowed, transfers)
                 chosen = self._phases.timed("choosing", batches.choose)
                 if (count * chosen.costs.micro.sum() + chosen.costs.once.sum()) / stages >= best:
                     break

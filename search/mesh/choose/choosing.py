@@ -9,18 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
 
 from pcg.graph.graph import Graph, Node, Value
+from pcg.memo import Memo
 from pcg.readings.work import gradient_nodes
 from search.cost.cost import CostModel
-from search.mesh.choose.duties import Duties, duties_in
+from search.mesh.choose.costs import OwnCosts
+from search.mesh.choose.duties import duties_in
 from search.mesh.choose.factors import Factor, Places, least, restricted
 from search.mesh.choose.marginals import MOST, looked_at
 from search.mesh.choose.pricing import Pricing
 from search.mesh.choose.spaces import Spaces
+from search.mesh.choose.tied import FREE, Tied
 from search.mesh.rules.cuts import Cuts
 from search.mesh.space.allow import Allowed, Mask, everything
 from search.mesh.space.axes import Mesh, Seconds, Strategy
@@ -84,6 +88,24 @@ def least_places(
     return seconds, [int(mask[few[at]]) for mask, few, at in picked]
 
 
+def tied_places(
+    colours: Sequence[int],
+    sizes: Sequence[int],
+    masks: Sequence[Places],
+    factors: Sequence[Factor],
+    most: int = MOST,
+    known: Sequence[Sequence[int]] = (),
+) -> tuple[float, list[int]]:
+    """The same, where variables of one of the ``colours`` take one value together if they may take
+    the same ones."""
+    tied = Tied.of(colours, masks)
+    rows = [row for one in known if (row := tied.row(one)) is not None]
+    seconds, places = least_places(
+        tied.sizes(sizes), tied.picked(masks), tied.factors(factors), most, rows
+    )
+    return seconds, tied.spread(places)
+
+
 @dataclass
 class Chooser:
     """Chooses strategies by their prices."""
@@ -136,7 +158,12 @@ class Chooser:
         known = [self._rows(nodes, masks, strategies) for strategies in also]
         allowed_rows = [rows for rows in known if rows is not None]
         sizes = [len(own) for own in spaces]
-        seconds, places = least_places(sizes, masks, factors, self.most, allowed_rows)
+        if len(nodes) <= FREE:
+            seconds, places = least_places(sizes, masks, factors, self.most, allowed_rows)
+        else:
+            looks = self.pricing.colours(graph)
+            own = [looks[node] for node in nodes]
+            seconds, places = tied_places(own, sizes, masks, factors, self.most, allowed_rows)
         chosen = zip(nodes, spaces, places, strict=True)
         return Choice(graph, {node: own.strategy(at) for node, own, at in chosen}, seconds)
 
@@ -167,6 +194,7 @@ class Chooser:
         """The parts of the sum over some operators, by number."""
         duties = duties_in(graph, number, self.pricing.saved(graph) if byte_price else {})
         homes = {n.inputs[at].node: (n, at) for n, own in duties.items() for at in own.weights}
+        alone = Memo[object, Seconds]()
         for node, own in duties.items():
             for position, value in enumerate(node.inputs):
                 home = homes.get(value.node)
@@ -179,16 +207,11 @@ class Chooser:
                     times = exposed.resharding * (2.0 if position in own.needs else 1.0)
                     pairs = self.pricing.resharding(value, node, position)
                     yield pairs.factor(number[value.node], number[node], times)
-            yield Factor((number[node],), self._alone(node, own, byte_price, exposed))
-
-    def _alone(self, node: Node, duties: Duties, byte_price: float, exposed: Exposed) -> Seconds:
-        """What an operator's strategies cost by themselves."""
-        costs = self.pricing.own(node, duties)
-        seconds = costs.seconds + byte_price * costs.memory
-        for position, exchange in zip(duties.weights, costs.exchanges, strict=True):
-            leaf = node.inputs[position].node
-            seconds = seconds + exposed.weights.get(leaf, exposed.exchange) * exchange
-        return seconds
+            costs = self.pricing.own(node, own)
+            leaves = (node.inputs[position].node for position in own.weights)
+            times = tuple(exposed.weights.get(leaf, exposed.exchange) for leaf in leaves)
+            key = id(costs), times
+            yield Factor((number[node],), alone.get(key, partial(_alone, costs, byte_price, times)))
 
     def _ends(
         self, graph: Graph, ends: Sequence[Value], number: Mapping[Node, int], exposed: Exposed
@@ -201,6 +224,15 @@ class Chooser:
                 back = 2.0 if value.node in trained else 1.0
                 times = back * exposed.resharding if value.type.rank else exposed.loss
                 yield Factor((number[value.node],), times * self.pricing.gathering(value))
+
+
+def _alone(costs: OwnCosts, byte_price: float, exposed: Sequence[float]) -> Seconds:
+    """What an operator's strategies cost by themselves. ``exposed``: how much of the exchange of
+    each of its weights counts."""
+    seconds = costs.seconds + byte_price * costs.memory
+    for times, exchange in zip(exposed, costs.exchanges, strict=True):
+        seconds = seconds + times * exchange
+    return seconds
 
 
 def _settled(own: Space, strategy: Strategy | None, allowed: Mask) -> Places:

@@ -18,6 +18,7 @@ from search.mesh.choose.factors import PairTable
 from search.mesh.choose.halos import halo_seconds
 from search.mesh.choose.resharding import PairSeconds, Transfers
 from search.mesh.choose.spaces import Spaces
+from search.mesh.choose.tied import colours
 from search.mesh.space.axes import Mesh, Seconds
 from search.mesh.space.strategies import IDLE, Placements
 
@@ -32,6 +33,8 @@ class Pricing:
     spaces: Spaces
     cost: CostModel
     """Of the machine whose devices the mesh is of."""
+    transfers: Transfers | None = None
+    """Those of the mesh, which others share; by default its own."""
     _transfers: Transfers = field(init=False)
     _own: Memo[tuple[int, Duties], OwnCosts] = field(
         init=False, default_factory=Memo[tuple[int, Duties], OwnCosts]
@@ -41,7 +44,7 @@ class Pricing:
     )
 
     def __post_init__(self) -> None:
-        self._transfers = Transfers(self.mesh)
+        self._transfers = self.transfers or Transfers(self.mesh)
 
     @property
     def mesh(self) -> Mesh:
@@ -71,6 +74,11 @@ class Pricing:
     def saved(self, graph: Graph) -> Mapping[Node, Reads]:
         """What each operator of a graph keeps for back-propagation."""
         return saved_positions(graph)
+
+    @remembered
+    def colours(self, graph: Graph) -> Mapping[Node, int]:
+        """What each operator of a graph looks like, by which large graphs are tied."""
+        return colours(graph, self.spaces.kind)
 
     def resharding(self, value: Value, node: Node, position: int) -> PairTable:
         """Seconds of a tensor's way, once, from the operator that makes it to one that reads it,
@@ -106,3 +114,4 @@ class Pricing:
         """Let the tables go, which take much memory; they would be made again."""
         self._own.clear()
         self._reshardings.clear()
+        self._transfers.forget()

@@ -73,6 +73,10 @@ class Transfers:
 
         return self._tables.get(key, table)
 
+    def forget(self) -> None:
+        """Let the tables of seconds go, and keep which lines each pair takes."""
+        self._tables.clear()
+
     def _between(
         self, a: Places, b: Places, sources: Placements, targets: Placements, volume: float
     ) -> PairSeconds:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 from pcg.graph.graph import Graph, Node, Value
@@ -16,8 +17,10 @@ from search.mesh.choose.spaces import Spaces
 from search.mesh.rules.cuts import applied
 from search.mesh.rules.cutting import CutNode, Cutting, in_order
 from search.mesh.rules.fully_sharded import PlacedGraph, fully_sharded
+from search.mesh.rules.templates import Templates
 from search.mesh.space.axes import Strategy
-from search.mesh.space.strategies import IDLE, REPLICATE, Space, passes, view
+from search.mesh.space.strategies import IDLE, REPLICATE, Space, passes
+from search.mesh.space.strategies import view as view_of
 
 
 @dataclass(frozen=True)
@@ -35,15 +38,27 @@ class Builder:
 
     spaces: Spaces
 
-    def cut(
-        self,
-        choice: Choice,
-        before: Derivation | None = None,
-        known: MutableMapping[object, CutNode] | None = None,
-    ) -> Cut:
+    def placed(self, choice: Choice, known: Templates) -> PlacedGraph:
+        """A graph that is cut as chosen, without how it came about. ``known``: what was cut before,
+        which is added to."""
+        new: dict[Value, Value] = {}
+        views: dict[Node, MachineView] = {}
+        for node in choice.graph.nodes:
+            if node.is_leaf:
+                new[node.value()] = node.value()
+                continue
+            own = choice.strategies[node], choice.starts.get(node, 0)
+            inputs = [new[value] for value in node.inputs]
+            cut = partial(self._cut_on, node, *own)
+            outer, inner, view = known.cut((self.spaces.kind(node), own), node, inputs, cut)
+            views[inner] = view
+            new.update(zip(node.outputs, outer, strict=True))
+        placed = PlacedGraph(Graph(tuple(new[value] for value in choice.graph.outputs)), views)
+        return self._sharded(placed, choice, None)
+
+    def cut(self, choice: Choice, before: Derivation | None = None) -> Cut:
         """A graph that is cut as chosen. ``before``: what led to the graph of the choice, if that
-        is no model's. ``known``: operators that were cut before, which is added to."""
-        known = {} if known is None else known
+        is no model's."""
         new: dict[Value, Value] = {}
         views: dict[Node, MachineView] = {}
         scribe = Scribe.after(before or Derivation.start(choice.graph))
@@ -54,19 +69,24 @@ class Builder:
             made = Node(node.call, tuple(new[value] for value in node.inputs))
             scribe.rename(dict(zip(node.outputs, made.outputs, strict=True)))
             strategy, start = choice.strategies[node], choice.starts.get(node, 0)
-            key = self.spaces.kind(node), made, strategy, start
-            if key not in known:
-                known[key] = self.cut_node(node, made, strategy, start)
-            cut = known[key]
+            cut = self.cut_node(node, made, strategy, start)
             cut.write(scribe)
             views[cut.inner] = cut.view
             new.update(zip(node.outputs, cut.outer, strict=True))
         placed = PlacedGraph(Graph(tuple(new[value] for value in choice.graph.outputs)), views)
-        if choice.fully_sharded:
-            weights = {leaf.leaf.name for leaf in choice.graph.leaves}
-            devices = self.spaces.mesh.machine.devices
-            placed = fully_sharded(placed, weights, devices, self.spaces.cuts.parting, scribe)
+        placed = self._sharded(placed, choice, scribe)
         return Cut(placed.graph, placed.views, tuple(scribe.steps))
+
+    def _sharded(self, placed: PlacedGraph, choice: Choice, scribe: Scribe | None) -> PlacedGraph:
+        """What is cut, with weights fully sharded if the choice says so."""
+        if not choice.fully_sharded:
+            return placed
+        weights = {leaf.leaf.name for leaf in choice.graph.leaves}
+        devices = self.spaces.mesh.machine.devices
+        return fully_sharded(placed, weights, devices, self.spaces.cuts.parting, scribe)
+
+    def _cut_on(self, whole: Node, strategy: Strategy, start: int, node: Node) -> CutNode:
+        return self.cut_node(whole, node, strategy, start)
 
     def cut_node(self, whole: Node, node: Node, strategy: Strategy, start: int = 0) -> CutNode:
         """An operator of a whole graph, as it reads what is cut already, by one of its strategies
@@ -83,7 +103,7 @@ class Builder:
             carriers = [i for i, at in enumerate(axis.operands) if at is not None]
             if not made.let_pass(cuts, carriers, degree):
                 strategy = tuple(REPLICATE if entry == place else entry for entry in strategy)
-        return made.done(view(strategy, _places(made.inner, own, strategy), mesh, start))
+        return made.done(view_of(strategy, _places(made.inner, own, strategy), mesh, start))
 
 
 def _places(node: Node, own: Space, strategy: Sequence[int]) -> list[int]:

@@ -35,9 +35,10 @@ from search.cost.progress import Phases
 from search.cost.simulate import TimedTasks, run
 from search.cost.tasks import SYNC, UPDATE, program, tasks
 from search.mesh.choose.choosing import ALL, Choice, Chooser, Exposed
-from search.mesh.plan.building import Builder, Cut
+from search.mesh.plan.building import Builder
 from search.mesh.plan.spread import Spread, put, sides
-from search.mesh.rules.cutting import CutNode
+from search.mesh.rules.fully_sharded import PlacedGraph
+from search.mesh.rules.templates import Templates
 from search.mesh.space.allow import Allowed, everything
 from search.mesh.space.axes import Seconds, Strategy
 from search.mesh.space.strategies import IDLE, UNCUT, starts
@@ -72,7 +73,7 @@ class Simulated:
     """A plan as it was simulated: what it was made of is large, and not kept."""
 
     choice: Choice
-    cut: Cut
+    cut: PlacedGraph
     steps: Schedule
     run: TimedTasks
 
@@ -105,8 +106,7 @@ class Trial(Generic[Judged]):
     _tried: dict[object, Tried[Judged]] = field(init=False, default_factory=dict)
     _seconds: Memo[object, float] = field(init=False, default_factory=Memo[object, float])
     """Of choices that were simulated, but neither judged nor kept."""
-    _cut: dict[object, CutNode] = field(init=False, default_factory=dict[object, CutNode])
-    """Operators of a small graph, as they were cut."""
+    _cut: Templates = field(init=False, default_factory=Templates)
 
     @property
     def builder(self) -> Builder:
@@ -320,9 +320,7 @@ class Trial(Generic[Judged]):
 
     def _made(self, choice: Choice) -> Simulated:
         cost = self.chooser.pricing.cost
-        # Of a small graph there are many plans, most of which differ in an operator or two.
-        known = self._cut if self.is_small else None
-        cut = self.phases.timed("building", lambda: self.builder.cut(choice, self.before, known))
+        cut = self.phases.timed("building", lambda: self.builder.placed(choice, self._cut))
         steps = self.phases.timed("scheduling", lambda: schedule(cut.graph, cut.views))
         done = self.phases.timed(
             "simulating", lambda: run(tasks(program(steps, cost)), cost.machine.devices)

@@ -50,20 +50,27 @@ def parting(rules: Iterable[Rule]) -> Parting:
 
 
 def fully_sharded(
-    placed: PlacedGraph, weights: Collection[str], devices: int, parted: Parting, scribe: Scribe
+    placed: PlacedGraph,
+    weights: Collection[str],
+    devices: int,
+    parted: Parting,
+    scribe: Scribe | None,
 ) -> PlacedGraph:
-    """The graph with some weights, by name, fully sharded on so many devices."""
+    """The graph with some weights, by name, fully sharded on so many devices. ``scribe``: writes
+    down how, where that is wanted."""
     replaced: dict[Value, Value] = {}
     for leaf in placed.graph.leaves:
         if leaf.is_weight and leaf.leaf.name in weights:
             applied = parted(leaf.value(), devices)
             if applied is not None:
-                scribe.write(applied)
+                if scribe is not None:
+                    scribe.write(applied)
                 replaced.update(applied.replaced)
     values = [value for node in placed.graph.nodes for value in node.outputs]
     kept = tuple(value for value in values if value not in replaced)
     images = dict(zip(kept, rebuild(kept, replaced), strict=True))
-    scribe.rename(images)
+    if scribe is not None:
+        scribe.rename(images)
     views = {images[node.value()].node: view for node, view in placed.views.items()}
     return PlacedGraph(placed.graph.replace(replaced), views)
 

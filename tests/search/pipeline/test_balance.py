@@ -9,8 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search.pipeline.balance import Crossing, balanced, crossing_seconds, fits, sums
+from search.pipeline import balance
+from search.pipeline.balance import (
+    Band,
+    Crossing,
+    CrossingSeconds,
+    balanced,
+    could_fit,
+    held,
+    sums,
+)
 
+limits = st.floats(1.0, 20.0)
 values = st.lists(st.floats(0.0, 8.0), min_size=1, max_size=7)
 
 
@@ -43,41 +53,97 @@ def spent(start: int, end: int, seconds: list[float], crossings: list[Crossing])
 @given(rows())
 def test_the_table_has_what_each_stage_spends(row):
     seconds, _, crossings = row
-    comes, goes = crossing_seconds(len(seconds), crossings)
-    table = sums(seconds) + comes + goes
+    every, crossing = Band(0, len(seconds)), CrossingSeconds(crossings)
+    table = sums(seconds)(every, every) + crossing.comes(every, every)
+    table += crossing.goes(every, every)
     for start, end in combinations(range(len(seconds) + 1), 2):
         assert table[start, end] == pytest.approx(spent(start, end, seconds, crossings))
     assert np.isinf(table[np.tril_indices(len(table))]).all()
 
 
-@settings(max_examples=40, deadline=None)
-@given(rows(), st.integers(1, 4), st.integers(1, 4), st.floats(1.0, 20.0))
-def test_no_partition_is_more_even(row, stages, micro_batches, limit):
+@settings(max_examples=30, deadline=None)
+@given(rows(), st.data())
+def test_a_part_of_the_table_is_what_it_is_in_the_whole(row, data):
+    """To the last bit: what comes and goes is added up in the same order."""
+    seconds, _, crossings = row
+    places = st.integers(0, len(seconds))
+    starts, ends = (Band(*sorted((data.draw(places), data.draw(places)))) for _ in range(2))
+    every, crossing = Band(0, len(seconds)), CrossingSeconds(crossings)
+    inside = np.ix_(starts.positions, ends.positions)
+    for table in (sums(seconds), crossing.comes, crossing.goes):
+        assert (table(starts, ends) == table(every, every)[inside]).all()
+
+
+@pytest.mark.parametrize("few", [0, balance.FEW])
+@settings(max_examples=60, deadline=None)
+@given(row=rows(), stages=st.integers(1, 4), micro_batches=st.integers(1, 4), limit=limits)
+def test_no_partition_is_more_even(few, row, stages, micro_batches, limit):
+    """Whether all stages are looked at, or those between bands as in long rows."""
     seconds, memory, crossings = row
     count = len(seconds)
-    comes, goes = crossing_seconds(count, crossings)
-    # Links between stages differ: here, what comes takes longer the later the stage.
-    tables = [sums(seconds) + (1 + stage) * comes + goes for stage in range(stages)]
-    weights, activations = sums(memory), sums(seconds)
-    allowed = fits(weights, activations, limit, stages, micro_batches)
+    own, crossing = sums(seconds), CrossingSeconds(crossings)
+    holds = held(sums(memory), own, stages, micro_batches)
+
+    def table(stage: int, starts: Band, ends: Band):
+        # Links between stages differ: here, what comes takes longer the later the stage.
+        comes, goes = crossing.comes(starts, ends), crossing.goes(starts, ends)
+        return own(starts, ends) + (1 + stage) * comes + goes
+
+    def allowed(stage: int, starts: Band, ends: Band):
+        return holds(stage, starts, ends) <= limit
 
     def slowest(bounds: tuple[int, ...]) -> float:
-        for stage, (start, end) in enumerate(pairwise(bounds)):
-            flying = min(micro_batches, stages - stage)
-            if weights[start, end] + flying * activations[start, end] > limit:
-                return np.inf
-        return max(float(tables[s][pair]) for s, pair in enumerate(pairwise(bounds)))
+        pairs = [(s, Band(a, a), Band(b, b)) for s, (a, b) in enumerate(pairwise(bounds))]
+        if not all(allowed(*pair)[0, 0] for pair in pairs):
+            return np.inf
+        return max(float(table(*pair)[0, 0]) for pair in pairs)
 
     every = [(0, *inner, count) for inner in combinations(range(1, count), stages - 1)]
     best = min((slowest(bounds) for bounds in every), default=np.inf)
-    found = balanced(lambda stage: tables[stage], stages, allowed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(balance, "FEW", few)
+        found = balanced(table, seconds, stages, allowed)
     if found is None:
         assert best == np.inf
         return
+    assert could_fit(np.array(memory), np.array(seconds), limit, stages, micro_batches)
     assert (found[0], found[-1], len(found)) == (0, count, stages + 1)
     assert all(a < b for a, b in pairwise(found))
     assert slowest(found) == best
 
 
+@settings(max_examples=40, deadline=None)
+@given(rows(), st.integers(1, 4), st.integers(1, 4), limits)
+def test_what_could_not_fit_has_no_stages_that_do(row, stages, micro_batches, limit):
+    seconds, memory, _ = row
+    if could_fit(np.array(memory), np.array(seconds), limit, stages, micro_batches):
+        return
+    holds = held(sums(memory), sums(seconds), stages, micro_batches)
+
+    def allowed(stage: int, starts: Band, ends: Band):
+        return holds(stage, starts, ends) <= limit
+
+    own = sums(seconds)
+    found = balanced(lambda _, a, b: own(a, b), seconds, stages, allowed)
+    assert found is None
+
+
+def test_of_a_long_row_little_is_looked_at():
+    """And the stages are those of the whole table."""
+    seconds = np.random.default_rng(0).uniform(0.5, 1.5, 700)
+    own, looked = sums(seconds), []
+
+    def table(_: int, starts: Band, ends: Band):
+        made = own(starts, ends)
+        looked.append(made.size)
+        return made
+
+    found = balanced(table, seconds, 8)
+    assert sum(looked) < 8 * 100 * 100
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(balance, "FEW", len(seconds))
+        assert balanced(table, seconds, 8) == found
+
+
 def test_more_stages_than_operators_are_none():
-    assert balanced(lambda _: sums([1.0, 2.0]), 3) is None
+    assert balanced(lambda _, a, b: sums([1.0, 2.0])(a, b), [1.0, 2.0], 3) is None

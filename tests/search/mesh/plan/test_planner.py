@@ -38,7 +38,6 @@ from search.mesh.plan.families import PLANNERS, TURNED
 from search.mesh.plan.overlap import Trial
 from search.mesh.plan.planner import MeshPlanner, fewer
 from search.mesh.rules.cuts import Cuts
-from search.mesh.rules.cutting import CutNode
 from search.mesh.space.allow import Allowed, batch_axes, everything
 from search.report.describe import cut_text, rows
 from substitutions.audit.replay import replay
@@ -192,27 +191,6 @@ def products_cut(graph: Graph, chooser: Chooser, mask: Allowed) -> list[str]:
     batch = batch_axes(cut.graph)
     products = [node for node in cut.graph.nodes if node.name in ("matmul", "batched_matmul")]
     return [cut_text(node, cut.views[node], batch.get(node)) for node in products]
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_operators_that_were_cut_before_are_cut_alike(name):
-    """Whatever choices they were in: the graph, its views and how it came about are the same."""
-    graph = parse_graph(SMALL[name].format(b=8, h=12, o=24))
-    chooser = engine_of(load_machine("summit").with_devices(6), graph)
-    known: dict[object, CutNode] = {}
-    random, cut = Random(0), 0
-    for _ in range(30):
-        strategies = {
-            node: tuple(random.choice(chooser.spaces.of(node).strategies.tolist()))
-            for node in graph.nodes
-            if not node.is_leaf
-        }
-        choice = Choice(graph, strategies, 0.0)
-        assert Builder(chooser.spaces).cut(choice, known=known) == Builder(chooser.spaces).cut(
-            choice
-        )
-        cut += len(strategies)
-    assert len(known) < cut
 
 
 @pytest.mark.soak

@@ -1,0 +1,81 @@
+"""A program of its own: a deep model is captured on the meta device and planned.
+
+    python deep.py llama|gpt|mixtral LAYERS NODES
+
+Llama is of the width of Llama 3 8B, GPT of GPT-3 175B, Mixtral of 8x7B, on ``dgx-a100``, a sequence
+of 2,048 for each device, or for each fourth one of more than eight nodes. Prints seconds of a
+processor by what they went into, and the process's peak in GB.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from importlib import import_module
+from time import process_time
+from typing import Any
+
+import torch
+
+from pcg.capture import capture
+from pcg.machine import load_machine
+from pcg.plan.training import Training
+from runtime.module.calls import Face, call_of
+from search.choices import Mode
+from substitutions.rules.store import load_library
+from unity.api.losses import LossSource, with_loss
+from unity.support.planners import planner_of
+
+LENGTH = 2048
+SECONDS = 3600.0
+"""A search may take so long: none is to end before it has tried all."""
+WIDE = 8
+"""Nodes, from which on a sequence is for four devices."""
+
+
+def model_of(name: str, layers: int) -> Any:
+    """A model of published width, without weights."""
+    models: Any = import_module("transformers")
+    if name == "gpt":
+        sizes: dict[str, Any] = {"n_embd": 12288, "n_head": 96, "n_positions": LENGTH}
+        dropouts = dict.fromkeys(("attn_pdrop", "resid_pdrop", "embd_pdrop"), 0.0)
+        return models.GPT2LMHeadModel(models.GPT2Config(n_layer=layers, **sizes, **dropouts))
+    if name == "mixtral":
+        return models.MixtralForCausalLM(models.MixtralConfig(num_hidden_layers=layers))
+    sizes = {"hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 128256}
+    heads = {"num_attention_heads": 32, "num_key_value_heads": 8}
+    config = models.LlamaConfig(num_hidden_layers=layers, rope_theta=5e5, **sizes, **heads)
+    return models.LlamaForCausalLM(config)
+
+
+def main(name: str, layers: int, nodes: int) -> None:
+    machine = load_machine("dgx-a100").with_nodes(nodes)
+    batch = machine.devices // (4 if nodes > WIDE else 1)
+    with torch.device("meta"):
+        model = model_of(name, layers)
+        ids = torch.zeros(batch, LENGTH, dtype=torch.long)
+    call = call_of(Face.of(model), (), {"input_ids": ids, "labels": ids})
+    seen = with_loss(model, call, LossSource(None))
+    begin = process_time()
+    graph = capture(seen, tuple(call.tensors.values())).graph
+    captured = process_time()
+    planner = planner_of(
+        "joint", machine, load_library(), SECONDS, Training("adam"), None, Mode.JOINT
+    )
+    found = planner.plan(name, graph)
+    report = {
+        "operators": len(graph.operators),
+        "capture": captured - begin,
+        "plan": process_time() - captured,
+        "step_seconds": found.plan.estimates.step_seconds,
+        "data_parallel_seconds": found.data_parallel_seconds,
+        "stop": found.report.stop,
+        "simulated": found.report.simulated,
+        "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+    }
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

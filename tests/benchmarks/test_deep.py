@@ -1,0 +1,42 @@
+"""Deep models are captured and planned in minutes: time against layers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from benchmarks import deep
+from support.paths import ROOT
+
+pytest.importorskip("transformers")
+MOST_GB = 4.0
+LAYERS = {"llama": (4, 8, 16, 32), "gpt": (12, 24, 48, 96), "mixtral": (8, 16, 32)}
+NODES = {"llama": 1, "gpt": 128, "mixtral": 1}
+MOST_SECONDS = {"llama": 120.0, "gpt": 180.0, "mixtral": 300.0}
+"""Of a processor, for capture and search of the deepest."""
+
+
+@pytest.mark.benchmark
+@pytest.mark.parametrize(
+    ("name", "layers"), [(name, n) for name, own in LAYERS.items() for n in own]
+)
+def test_deep(name: str, layers: int):
+    """In seconds of a processor: a machine that others use takes longer."""
+    path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    done = subprocess.run(
+        [sys.executable, str(Path(deep.__file__)), name, str(layers), str(NODES[name])],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=7200,
+    )
+    found = json.loads(done.stdout.splitlines()[-1])
+    print(name, layers, found)
+    assert found["stop"] == "exhausted"
+    assert found["capture"] + found["plan"] < MOST_SECONDS[name]
+    assert found["peak_gb"] < MOST_GB
