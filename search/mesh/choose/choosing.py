@@ -210,7 +210,7 @@ class Chooser:
             costs = self.pricing.own(node, own)
             leaves = (node.inputs[position].node for position in own.weights)
             times = tuple(exposed.weights.get(leaf, exposed.exchange) for leaf in leaves)
-            key = id(costs), times
+            key = costs, times
             yield Factor((number[node],), alone.get(key, partial(_alone, costs, byte_price, times)))
 
     def _ends(

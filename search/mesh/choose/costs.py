@@ -30,7 +30,7 @@ _Used = Sequence[tuple[Device, NDArray[np.bool_]]]
 """Each kind of device, and which strategies use devices of it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OwnCosts:
     """Of each strategy: seconds of a step without the exchange of its weights' gradients, those of
     each exchange, and bytes on a device."""
