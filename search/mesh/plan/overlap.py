@@ -272,7 +272,19 @@ class Trial(Generic[Judged]):
         return best
 
     def _seconds_of(self, choice: Choice) -> float:
-        return self._seconds.get(_key(choice), lambda: self._made(choice).seconds)
+        return self._seconds.get(_key(choice), lambda: self._delta_seconds(choice))
+
+    def _delta_seconds(self, choice):
+        def go():
+            from search.cost.tasks import tasks
+            cost = self.chooser.pricing.cost
+            if not hasattr(self,'_asm'):
+                from search.mesh.plan.delta import Assembly
+                from search.mesh.plan.pieces import Pieces
+                self._asm = Assembly(Pieces(self.graph,self.builder,cost),cost)
+            p = self._asm.program(choice)
+            return run(tasks(p), cost.machine.devices).simulation.step_seconds
+        return self.phases.timed("polishing", go)
 
     def _path(
         self, choice: Choice, computing: Mapping[Node, Seconds], changed: Mapping[Node, int]

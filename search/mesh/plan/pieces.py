@@ -1,0 +1,224 @@
+"""Operators that are cut one at a time, of which the programs of many plans are put together.
+
+Problem: plans that differ in the strategy of an operator or two are other graphs from there on, yet
+nearly all that is computed of them is the same.
+
+Method: what an operator becomes depends on its own strategy, and on what its operands' makers leave:
+tensors of some type, and the parallel operators after them. So it is cut as it reads leaves of these
+types, under these parallel operators. What comes of it is its piece: the layouts that it needs and
+leaves, and its seconds. Pieces are kept by what they depend on.
+
+A piece is exactly what the operator is in the whole graph. There is none where a rule of the library
+lets an operator read other operands than before, or the same in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pcg.graph.graph import Graph, Leaf, Node, Value
+from pcg.memo import Memo
+from pcg.placement.layout import Layout, operand_layout, output_layout, spread
+from pcg.placement.schedule import home, trace
+from pcg.placement.transfer import transfer
+from pcg.readings.saved import differentiated
+from pcg.readings.work import gradient_nodes
+from search.cost.cost import NOTHING, CostModel, Duration
+from search.mesh.plan.building import Builder
+from search.mesh.rules.cutting import CutNode
+from search.mesh.space.axes import Strategy
+
+
+class Wanted(NamedTuple):
+    """An operand: the value, and the slot in which it is wanted, both by number."""
+
+    value: int
+    slot: int
+    home: int | None
+    """The slot in which a leaf is kept if no other operator reads it before; None of others."""
+    is_input: bool
+    """Whether it is a leaf that is read wherever it is wanted."""
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """An operator that was cut, as others see it."""
+
+    outer: tuple[int, ...]
+    """By number, each output as others read it."""
+    operands: tuple[Wanted, ...]
+    results: tuple[int, ...]
+    """The slots that it makes."""
+    forward: Duration
+    backward: Duration
+    """NOTHING where no gradient passes."""
+    passes: bool
+    """Whether a gradient passes."""
+    differentiated: tuple[int, ...]
+    """The operands that gradients go back to."""
+
+
+PieceKey = tuple[int, Strategy, int, tuple[int, ...]]
+"""The number of an operator, its strategy, its first device, and its operands as it reads them."""
+
+
+@dataclass(eq=False)
+class Pieces:
+    """The pieces of the operators of a graph. Values and slots, which are tensors in a layout, have
+    numbers."""
+
+    graph: Graph
+    builder: Builder
+    cost: CostModel
+    nodes: tuple[Node, ...] = field(init=False)
+    """The operators, in order."""
+    makes: tuple[tuple[int, ...], ...] = field(init=False)
+    """For each operator, its outputs."""
+    outputs: tuple[int, ...] = field(init=False)
+    """Those of the graph."""
+    is_weight: tuple[bool, ...] = field(init=False)
+    """By value."""
+    is_trained: list[bool] = field(init=False, default_factory=list[bool])
+    """Whether the value of a slot needs a gradient."""
+    slots: list[tuple[Value, Layout]] = field(
+        init=False, default_factory=list[tuple[Value, Layout]]
+    )
+    _slots: dict[tuple[Value, Layout], int] = field(
+        init=False, default_factory=dict[tuple[Value, Layout], int]
+    )
+    _outer: list[tuple[Value, Value]] = field(
+        init=False, default_factory=list[tuple[Value, Value]]
+    )
+    """Values as others read them, each with the value of the graph that it is."""
+    _outers: dict[Value, int] = field(init=False, default_factory=dict[Value, int])
+    _known: Memo[PieceKey, Piece | None] = field(
+        init=False, default_factory=Memo[PieceKey, Piece | None]
+    )
+    _moves: dict[tuple[int, int], Duration | None] = field(
+        init=False, default_factory=dict[tuple[int, int], Duration | None]
+    )
+
+    def __post_init__(self) -> None:
+        graph = self.graph
+        self.nodes = graph.operators
+        every = [value for node in graph.nodes for value in node.outputs]
+        self._values = {value: number for number, value in enumerate(every)}
+        self.is_weight = tuple(value.node.is_weight for value in every)
+        self.makes = tuple(tuple(self._values[v] for v in node.outputs) for node in self.nodes)
+        self._inputs = tuple(tuple(self._values[v] for v in node.inputs) for node in self.nodes)
+        self.outputs = tuple(self._values[value] for value in graph.outputs)
+        self._leaves = {
+            number: self._read(value, value)
+            for value, number in self._values.items()
+            if value.node.is_leaf
+        }
+        self._wanting = gradient_nodes(graph)
+        self._needs = self._passed()
+
+    def _passed(self) -> tuple[frozenset[int] | None, ...]:
+        """For each operator, the operands that need a gradient; None where no gradient passes."""
+        live = set(self.graph.outputs if not self.has_loss else self.graph.outputs[:1])
+        needs: list[frozenset[int] | None] = []
+        for node in reversed(self.nodes):
+            passes = node in self._wanting and not live.isdisjoint(node.outputs)
+            if passes:
+                live.update(node.inputs)
+            places = (i for i, value in enumerate(node.inputs) if value.node in self._wanting)
+            needs.append(frozenset(places) if passes else None)
+        return tuple(reversed(needs))
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether the first output is a number, from which gradients come."""
+        return not self.graph.outputs[0].type.rank
+
+    def reads(self, number: int, outer: Mapping[int, int]) -> tuple[int, ...]:
+        """The operands of an operator as it reads them, ``outer`` being values as others do."""
+        leaves = self._leaves
+        return tuple([leaves[v] if v in leaves else outer[v] for v in self._inputs[number]])
+
+    def of(
+        self, number: int, strategy: Strategy, start: int, operands: tuple[int, ...]
+    ) -> Piece | None:
+        """The piece of an operator, if there is one. ``operands``: as it reads them, by number."""
+        key = number, strategy, start, operands
+        return self._known.get(key, lambda: self._made(*key))
+
+    def move(self, start: int, target: int) -> Duration | None:
+        """How long it takes to get a tensor from one slot to another; None if nothing moves."""
+        key = start, target
+        if key not in self._moves:
+            (_, before), (_, after) = self.slots[start], self.slots[target]
+            way = None if before == after else transfer(before, after)
+            nothing = way is None or way.is_nothing
+            self._moves[key] = None if nothing else self.cost.movement(way)
+        return self._moves[key]
+
+    def output(self, outer: int) -> int | None:
+        """The slot in which a graph leaves an output; None where that is how it is made."""
+        value, of = self._outer[outer]
+        return self._slot(of, spread(value.type)) if trace(value)[1] else None
+
+    def _made(
+        self, number: int, strategy: Strategy, start: int, operands: tuple[int, ...]
+    ) -> Piece | None:
+        node, needs = self.nodes[number], self._needs[number]
+        reads = tuple(self._outer[operand][0] for operand in operands)
+        cut = self.builder.cut_node(node, Node(node.call, reads), strategy, start)
+        inner, made = cut.inner, [trace(value) for value in cut.outer]
+        sources = [trace(value)[0] for value in reads]
+        if [trace(value)[0] for value in inner.inputs] != sources:
+            return None
+        if [value for value, _ in made] != list(inner.outputs):
+            return None
+        times = self.cost.computation(inner, needs or frozenset(), cut.view)
+        back = needs & differentiated(inner) if needs is not None else frozenset[int]()
+        return Piece(
+            tuple(self._as_read(*pair) for pair in zip(node.outputs, made, strict=True)),
+            tuple(self._wanted(node, cut, i) for i in range(len(node.inputs))),
+            tuple(
+                self._slot(value, output_layout(inner, value.port, cut.view))
+                for value in node.outputs
+            ),
+            times[0],
+            NOTHING if needs is None else times[1],
+            needs is not None,
+            tuple(sorted(back)),
+        )
+
+    def _wanted(self, node: Node, cut: CutNode, position: int) -> Wanted:
+        """An operand of an operator that was cut."""
+        value, layout = node.inputs[position], operand_layout(cut.inner, position, cut.view)
+        slot = self._slot(value, layout)
+        if not value.node.is_leaf:
+            return Wanted(self._values[value], slot, None, False)
+        kept = home(*trace(cut.inner.inputs[position]), layout)
+        is_input = value.node.leaf.kind == "input"
+        own = self._slot(value, kept if is_input else kept.without_halos)
+        return Wanted(self._values[value], slot, own, is_input)
+
+    def _as_read(self, value: Value, made: tuple[Value, tuple[Node, ...]]) -> int:
+        """The number of an output as others read it: a leaf of its type, which stands for it, under
+        the parallel operators that follow."""
+        inner, chain = made
+        name = f"{value.node.digest}.{value.port}"
+        read = Value(Node(Leaf("tensor", name, inner.type.rank, inner.type)))
+        for node in chain:
+            read = Value(Node(node.call, (read,)))
+        return self._read(read, value)
+
+    def _read(self, read: Value, value: Value) -> int:
+        number = self._outers.setdefault(read, len(self._outer))
+        if number == len(self._outer):
+            self._outer.append((read, value))
+        return number
+
+    def _slot(self, value: Value, layout: Layout) -> int:
+        key = value, layout
+        number = self._slots.setdefault(key, len(self.slots))
+        if number == len(self.slots):
+            self.slots.append(key)
+            self.is_trained.append(value.node in self._wanting)
+        return number
