@@ -19,10 +19,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from pcg.graph.graph import Graph
 from pcg.memo import Memo
+from search.cost.bounded import BoundedSimulation
 from search.cost.cost import NOTHING, CostModel, Duration
-from search.cost.tasks import ProgramStep, TaskProgram, TrainedWeights, trained_weights
+from search.cost.tasks import ProgramStep, TaskProgram, TrainedWeights, tasks, trained_weights
 from search.mesh.choose.choosing import Choice
+from search.mesh.plan.building import Builder
 from search.mesh.plan.pieces import Piece, Pieces
 
 
@@ -38,23 +41,42 @@ class _Step(NamedTuple):
     """The steps whose results it reads."""
 
 
+_SumKey = tuple[Duration, tuple[int, ...], tuple[int, ...]]
+_WeightsKey = tuple[tuple[int, ...], tuple[int, ...]]
+
+
 @dataclass(eq=False)
-class Assembly:
-    """Puts the programs of choices for one graph together."""
+class DeltaSimulator:
+    """Simulates the plans of choices for one graph, of which each is asked for by itself."""
 
     pieces: Pieces
-    cost: CostModel
-    _sums: Memo[tuple[Duration, tuple[int, ...], tuple[int, ...]], Duration] = field(
-        init=False,
-        default_factory=Memo[tuple[Duration, tuple[int, ...], tuple[int, ...]], Duration],
-    )
-    _weights: Memo[tuple[tuple[int, ...], tuple[int, ...]], TrainedWeights] = field(
-        init=False, default_factory=Memo[tuple[tuple[int, ...], tuple[int, ...]], TrainedWeights]
+    _simulation: BoundedSimulation = field(init=False)
+    _sums: Memo[_SumKey, Duration] = field(init=False, default_factory=Memo[_SumKey, Duration])
+    _weights: Memo[_WeightsKey, TrainedWeights] = field(
+        init=False, default_factory=Memo[_WeightsKey, TrainedWeights]
     )
 
+    def __post_init__(self) -> None:
+        self._simulation = BoundedSimulation(self.pieces.cost.machine.devices)
+
+    @staticmethod
+    def of(graph: Graph, builder: Builder, cost: CostModel) -> DeltaSimulator:
+        """For the plans that a builder makes of a graph."""
+        return DeltaSimulator(Pieces(graph, builder, cost))
+
+    def takes_less(self, choice: Choice, limit: float) -> bool | None:
+        """Whether a step of the plan of a choice takes less than so many seconds; None where it is
+        not known here."""
+        program = self.program(choice)
+        if program is None:
+            return None
+        return self._simulation.seconds(tasks(program), limit) is not None
+
     def program(self, choice: Choice) -> TaskProgram | None:
-        """The program of the plan of a choice, whose weights are not fully sharded; None where an
-        operator has no piece."""
+        """The program of the plan of a choice; None where an operator has no piece, or weights are
+        fully sharded."""
+        if choice.fully_sharded:
+            return None
         outer: dict[int, int] = {}
         schedule = _Forward(self.pieces)
         for number, node in enumerate(self.pieces.nodes):
@@ -101,7 +123,8 @@ class Assembly:
             steps.append(ProgramStep(step.forward, back, step.reads, weights, step.piece is None))
         order = tuple(dict.fromkeys(weight for step in steps for weight in step.weights))
         layouts = [self.pieces.slots[slot][1] for slot in homes]
-        known = self._weights.get((homes, order), lambda: trained_weights(order, layouts, self.cost))
+        cost = self.pieces.cost
+        known = self._weights.get((homes, order), lambda: trained_weights(order, layouts, cost))
         return TaskProgram(steps, *known)
 
     def _summed(self, back: Duration, results: tuple[int, ...], parts: dict[int, int]) -> Duration:
@@ -111,7 +134,7 @@ class Assembly:
             return back
         layouts = [self.pieces.slots[slot][1] for slot in results]
         return self._sums.get(
-            (back, results, counts), lambda: self.cost.with_sums(back, layouts, counts)
+            (back, results, counts), lambda: self.pieces.cost.with_sums(back, layouts, counts)
         )
 
 

@@ -36,6 +36,7 @@ from search.cost.simulate import TimedTasks, run
 from search.cost.tasks import SYNC, UPDATE, program, tasks
 from search.mesh.choose.choosing import ALL, Choice, Chooser, Exposed
 from search.mesh.plan.building import Builder, Cut
+from search.mesh.plan.delta import DeltaSimulator
 from search.mesh.plan.spread import Spread, put, sides
 from search.mesh.rules.cutting import CutNode
 from search.mesh.space.allow import Allowed, everything
@@ -103,14 +104,18 @@ class Trial(Generic[Judged]):
     judge: Callable[[Simulated], Judged]
     phases: Phases = field(default_factory=Phases)
     _tried: dict[object, Tried[Judged]] = field(init=False, default_factory=dict)
-    _seconds: Memo[object, float] = field(init=False, default_factory=Memo[object, float])
-    """Of choices that were simulated, but neither judged nor kept."""
+    _faster: Memo[object, bool] = field(init=False, default_factory=Memo[object, bool])
+    """Whether choices take less than so many seconds, of which no plans were kept."""
     _cut: dict[object, CutNode] = field(init=False, default_factory=dict[object, CutNode])
     """Operators of a small graph, as they were cut."""
 
     @property
     def builder(self) -> Builder:
         return Builder(self.chooser.spaces)
+
+    @cached_property
+    def _delta(self) -> DeltaSimulator:
+        return DeltaSimulator.of(self.graph, self.builder, self.chooser.pricing.cost)
 
     def choices(
         self, price: float, allowed: Allowed, *, brief: bool = False
@@ -258,7 +263,7 @@ class Trial(Generic[Judged]):
                     for other, place in changed.items():
                         strategy = self.chooser.spaces.of(other).strategy(place)
                         choice = _changed(choice, other, strategy, 0)
-                    if self._seconds_of(choice) < best.seconds:
+                    if self._is_faster(choice, best.seconds):
                         return self._tried_choice(choice)
         return best
 
@@ -267,24 +272,17 @@ class Trial(Generic[Judged]):
         faster than the best."""
         for start in starts(strategy, self.chooser.mesh):
             choice = _changed(best.choice, node, strategy, start)
-            if self._seconds_of(choice) < best.seconds:
+            if self._is_faster(choice, best.seconds):
                 best = self._tried_choice(choice)
         return best
 
-    def _seconds_of(self, choice: Choice) -> float:
-        return self._seconds.get(_key(choice), lambda: self._delta_seconds(choice))
+    def _is_faster(self, choice: Choice, limit: float) -> bool:
+        """Whether a step of the plan of a choice takes less than so many seconds."""
+        return self._faster.get((_key(choice), limit), lambda: self._takes_less(choice, limit))
 
-    def _delta_seconds(self, choice):
-        def go():
-            from search.cost.tasks import tasks
-            cost = self.chooser.pricing.cost
-            if not hasattr(self,'_asm'):
-                from search.mesh.plan.delta import Assembly
-                from search.mesh.plan.pieces import Pieces
-                self._asm = Assembly(Pieces(self.graph,self.builder,cost),cost)
-            p = self._asm.program(choice)
-            return run(tasks(p), cost.machine.devices).simulation.step_seconds
-        return self.phases.timed("polishing", go)
+    def _takes_less(self, choice: Choice, limit: float) -> bool:
+        less = self.phases.timed("polishing", lambda: self._delta.takes_less(choice, limit))
+        return self._made(choice).seconds < limit if less is None else less
 
     def _path(
         self, choice: Choice, computing: Mapping[Node, Seconds], changed: Mapping[Node, int]

@@ -3,13 +3,13 @@
 Problem: plans that differ in the strategy of an operator or two are other graphs from there on, yet
 nearly all that is computed of them is the same.
 
-Method: what an operator becomes depends on its own strategy, and on what its operands' makers leave:
-tensors of some type, and the parallel operators after them. So it is cut as it reads leaves of these
-types, under these parallel operators. What comes of it is its piece: the layouts that it needs and
-leaves, and its seconds. Pieces are kept by what they depend on.
+Method: what an operator becomes depends on its own strategy, and on what the makers of its operands
+leave: tensors of some type, and the parallel operators after them. So it is cut as it reads leaves
+of these types, under these parallel operators. What comes of it is its piece: the layouts that it
+needs and leaves, and its seconds. Pieces are kept by what they depend on.
 
-A piece is exactly what the operator is in the whole graph. There is none where a rule of the library
-lets an operator read other operands than before, or the same in another order.
+A piece is exactly what the operator is in the whole graph. There is none where a rule of the
+library lets an operator read other operands than before, or the same in another order.
 """
 
 from __future__ import annotations
@@ -88,9 +88,7 @@ class Pieces:
     _slots: dict[tuple[Value, Layout], int] = field(
         init=False, default_factory=dict[tuple[Value, Layout], int]
     )
-    _outer: list[tuple[Value, Value]] = field(
-        init=False, default_factory=list[tuple[Value, Value]]
-    )
+    _outer: list[tuple[Value, Value]] = field(init=False, default_factory=list[tuple[Value, Value]])
     """Values as others read them, each with the value of the graph that it is."""
     _outers: dict[Value, int] = field(init=False, default_factory=dict[Value, int])
     _known: Memo[PieceKey, Piece | None] = field(
@@ -151,9 +149,9 @@ class Pieces:
         key = start, target
         if key not in self._moves:
             (_, before), (_, after) = self.slots[start], self.slots[target]
-            way = None if before == after else transfer(before, after)
-            nothing = way is None or way.is_nothing
-            self._moves[key] = None if nothing else self.cost.movement(way)
+            # Equal layouts have one number.
+            way = transfer(before, after)
+            self._moves[key] = None if way.is_nothing else self.cost.movement(way)
         return self._moves[key]
 
     def output(self, outer: int) -> int | None:
