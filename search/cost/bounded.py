@@ -50,10 +50,9 @@ class BoundedSimulation:
             clocks.advance(task)
             start = clocks.starts[-1]
             first = start if isinstance(start, float) else float(np.min(start, initial=limit))
-            if first + seconds >= most:
+            if first + seconds >= most or clocks.last >= limit:
                 return None
-        seconds = clocks.last
-        return seconds if seconds < limit else None
+        return clocks.last
 
     def _sure(self, task: Task, issued: Sequence[Task]) -> tuple[int, ...]:
         """The tasks for which every group of a task waits."""

@@ -15,7 +15,7 @@ time to cut an operator more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from search.cost.cost import NOTHING, CostModel, Duration
 from search.cost.tasks import ProgramStep, TaskProgram, TrainedWeights, tasks, trained_weights
 from search.mesh.choose.choosing import Choice
 from search.mesh.plan.building import Builder
-from search.mesh.plan.pieces import Piece, Pieces
+from search.mesh.plan.pieces import Piece, Pieces, Wanted
 
 
 class _Step(NamedTuple):
@@ -87,7 +87,7 @@ class DeltaSimulator:
                 return None
             outer.update(zip(self.pieces.makes[number], piece.outer, strict=True))
             schedule.compute(number, piece)
-        outputs = [schedule.output(value, outer[value]) for value in self.pieces.outputs]
+        outputs = [schedule.output(value, outer) for value in self.pieces.outputs]
         return self._with_backward(schedule, outputs)
 
     def _with_backward(self, made: _Forward, outputs: Sequence[int]) -> TaskProgram:
@@ -155,30 +155,29 @@ class _Forward:
 
     def compute(self, number: int, piece: Piece) -> None:
         """The step of an operator, after all that it reads."""
-        operands: list[int] = []
-        for value, slot, own, is_input in piece.operands:
-            if own is None:
-                start = self._produced[value]
-            elif is_input:
-                start = own
-                self._made.add(own)
-            elif value in self._homes:
-                start = self._homes[value]
-            else:
-                start = self._homes[value] = own
+        operands = tuple([self._fetched(wanted) for wanted in piece.operands])
+        self._produced.update(zip(self._pieces.makes[number], piece.results, strict=True))
+        self._add(piece, piece.forward, operands, piece.results)
+
+    def output(self, value: int, outer: Mapping[int, int]) -> int:
+        """The slot in which an output is left, ``outer`` being values as others read them."""
+        left = self._pieces.output(value, outer)
+        return self._produced[value] if left is None else self._fetched(left)
+
+    def _fetched(self, wanted: Wanted) -> int:
+        """The slot of an operand, to which it is moved where that is needed."""
+        value, slot, own, is_input = wanted
+        if own is None:
+            start = self._produced[value]
+        elif is_input:
+            start = own
+            self._made.add(own)
+        else:
+            if value not in self._homes:
+                self._homes[value] = own
                 if self._pieces.is_weight[value]:
                     self.weights.append(own)
-            operands.append(self._moved(start, slot))
-        self._produced.update(zip(self._pieces.makes[number], piece.results, strict=True))
-        self._add(piece, piece.forward, tuple(operands), piece.results)
-
-    def output(self, value: int, outer: int) -> int:
-        """The slot in which an output is left."""
-        start, slot = self._produced[value], self._pieces.output(outer)
-        return start if slot is None else self._moved(start, slot)
-
-    def _moved(self, start: int, slot: int) -> int:
-        """The slot of an operand, to which it is moved where that is needed."""
+            start = self._homes[value]
         took = None if start == slot else self._pieces.move(start, slot)
         if took is None:
             return start

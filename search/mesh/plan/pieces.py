@@ -154,10 +154,15 @@ class Pieces:
             self._moves[key] = None if way.is_nothing else self.cost.movement(way)
         return self._moves[key]
 
-    def output(self, outer: int) -> int | None:
-        """The slot in which a graph leaves an output; None where that is how it is made."""
-        value, of = self._outer[outer]
-        return self._slot(of, spread(value.type)) if trace(value)[1] else None
+    def output(self, value: int, outer: Mapping[int, int]) -> Wanted | None:
+        """How a graph leaves an output; None where that is how it is made."""
+        leaf = self._leaves.get(value)
+        read, of = self._outer[outer[value] if leaf is None else leaf]
+        left = spread(read.type)
+        if leaf is not None:
+            return self._leaf(of, (), left)
+        chain = trace(read)[1]
+        return Wanted(value, self._slot(of, left), None, False) if chain else None
 
     def _made(
         self, number: int, strategy: Strategy, start: int, operands: tuple[int, ...]
@@ -189,13 +194,15 @@ class Pieces:
     def _wanted(self, node: Node, cut: CutNode, position: int) -> Wanted:
         """An operand of an operator that was cut."""
         value, layout = node.inputs[position], operand_layout(cut.inner, position, cut.view)
-        slot = self._slot(value, layout)
-        if not value.node.is_leaf:
-            return Wanted(self._values[value], slot, None, False)
-        kept = home(*trace(cut.inner.inputs[position]), layout)
-        is_input = value.node.leaf.kind == "input"
+        if value.node.is_leaf:
+            return self._leaf(value, trace(cut.inner.inputs[position])[1], layout)
+        return Wanted(self._values[value], self._slot(value, layout), None, False)
+
+    def _leaf(self, value: Value, chain: tuple[Node, ...], wanted: Layout) -> Wanted:
+        """A leaf, as it is wanted after a chain of parallel operators."""
+        kept, is_input = home(value, chain, wanted), value.node.leaf.kind == "input"
         own = self._slot(value, kept if is_input else kept.without_halos)
-        return Wanted(self._values[value], slot, own, is_input)
+        return Wanted(self._values[value], self._slot(value, wanted), own, is_input)
 
     def _as_read(self, value: Value, made: tuple[Value, tuple[Node, ...]]) -> int:
         """The number of an output as others read it: a leaf of its type, which stands for it, under
