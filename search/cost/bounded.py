@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pcg.memo import Memo
+from pcg.memo import Answers
 from search.cost.cost import Duration
-from search.cost.simulate import Clocks
+from search.cost.simulate import Clocks, Times
 from search.cost.tasks import Task
 
 ROUNDING = 1e-9
@@ -35,9 +35,10 @@ class BoundedSimulation:
     """Simulates programs on a number of devices."""
 
     devices: int
-    _waits: Memo[tuple[Duration, Duration], bool] = field(
-        init=False, default_factory=Memo[tuple[Duration, Duration], bool]
-    )
+    _waits: Answers[tuple[Duration, Duration], bool] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._waits = Answers(_wait)
 
     def seconds(self, issued: Sequence[Task], limit: float) -> float | None:
         """Seconds of a step; None if it takes ``limit`` or longer."""
@@ -48,27 +49,25 @@ class BoundedSimulation:
         clocks, most = Clocks(self.devices), limit * (1 + ROUNDING)
         for task, seconds in zip(issued, rest, strict=True):
             clocks.advance(task)
-            start = clocks.starts[-1]
-            first = start if isinstance(start, float) else float(np.min(start, initial=limit))
-            if first + seconds >= most or clocks.last >= limit:
+            if _first(clocks.starts[-1]) + seconds >= most or clocks.last >= limit:
                 return None
         return clocks.last
 
     def _sure(self, task: Task, issued: Sequence[Task]) -> tuple[int, ...]:
         """The tasks for which every group of a task waits."""
-        duration, devices = task.duration, self.devices
+        own, devices = task.duration, self.devices
         for number in task.after:
             other = issued[number].duration
-            if other.groups.size != devices and not self._wait(duration, other):
-                return tuple([n for n in task.after if self._wait(duration, issued[n].duration)])
+            if other.members != devices and other is not own:
+                waits = self._waits
+                return tuple([n for n in task.after if waits[own, issued[n].duration]])
         return task.after
 
-    def _wait(self, duration: Duration, other: Duration) -> bool:
-        """Whether some device of each group takes part in another task."""
-        return self._waits.get(
-            (duration, other),
-            lambda: bool(np.isin(duration.groups, other.groups).any(axis=1).all()),
-        )
+
+def _wait(pair: tuple[Duration, Duration]) -> bool:
+    """Whether some device of each group of a task takes part in another task."""
+    own, other = pair
+    return bool(np.isin(own.groups, other.groups).any(axis=1).all())
 
 
 def longest_ways(issued: Sequence[Task], after: Sequence[Sequence[int]]) -> list[float]:
@@ -79,6 +78,13 @@ def longest_ways(issued: Sequence[Task], after: Sequence[Sequence[int]]) -> list
         start = max([ends[number] for number in before]) if before else 0.0
         ends.append(start + task.duration.shortest)
     return ends
+
+
+def _first(start: Times) -> float:
+    """When the first group of a task starts."""
+    if not isinstance(start, np.ndarray):
+        return start
+    return float(start.min()) if start.size else 0.0
 
 
 def _rest(issued: Sequence[Task], after: Sequence[Sequence[int]]) -> list[float]:

@@ -49,6 +49,11 @@ class Duration:
         return float(self.seconds.max(initial=0.0))
 
     @cached_property
+    def members(self) -> int:
+        """How many devices are busy."""
+        return self.groups.size
+
+    @cached_property
     def shortest(self) -> float:
         """Seconds that each group is busy at least."""
         return float(self.seconds.min()) if self.seconds.size else 0.0

@@ -80,9 +80,8 @@ class DeltaSimulator:
         outer: dict[int, int] = {}
         schedule = _Forward(self.pieces)
         for number, node in enumerate(self.pieces.nodes):
-            reads = self.pieces.reads(number, outer)
             strategy, start = choice.strategies[node], choice.starts.get(node, 0)
-            piece = self.pieces.of(number, strategy, start, reads)
+            piece = self.pieces.of(number, strategy, start, outer)
             if piece is None:
                 return None
             outer.update(zip(self.pieces.makes[number], piece.outer, strict=True))
@@ -178,7 +177,7 @@ class _Forward:
                 if self._pieces.is_weight[value]:
                     self.weights.append(own)
             start = self._homes[value]
-        took = None if start == slot else self._pieces.move(start, slot)
+        took = None if start == slot else self._pieces.moves[start, slot]
         if took is None:
             return start
         if slot not in self._made:

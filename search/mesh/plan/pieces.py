@@ -3,10 +3,11 @@
 Problem: plans that differ in the strategy of an operator or two are other graphs from there on, yet
 nearly all that is computed of them is the same.
 
-Method: what an operator becomes depends on its own strategy, and on what the makers of its operands
-leave: tensors of some type, and the parallel operators after them. So it is cut as it reads leaves
-of these types, under these parallel operators. What comes of it is its piece: the layouts that it
-needs and leaves, and its seconds. Pieces are kept by what they depend on.
+Method: what an operator becomes depends on its own strategy and the types of its operands. Where
+partial sums may pass through, it depends on the parallel operators after the makers of its operands
+as well. So it is cut as it reads leaves of these types, under these parallel operators. What comes
+of it is its piece: the layouts that it needs and leaves, and its seconds. Pieces are kept by what
+they depend on.
 
 A piece is exactly what the operator is in the whole graph. There is none where a rule of the
 library lets an operator read other operands than before, or the same in another order.
@@ -19,16 +20,18 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pcg.graph.graph import Graph, Leaf, Node, Value
-from pcg.memo import Memo
+from pcg.memo import Answers
 from pcg.placement.layout import Layout, operand_layout, output_layout, spread
 from pcg.placement.schedule import home, trace
 from pcg.placement.transfer import transfer
 from pcg.readings.saved import differentiated
 from pcg.readings.work import gradient_nodes
+from pcg.types.tensor import ParallelTensor
 from search.cost.cost import NOTHING, CostModel, Duration
 from search.mesh.plan.building import Builder
 from search.mesh.rules.cutting import CutNode
 from search.mesh.space.axes import Strategy
+from search.mesh.space.strategies import passes
 
 
 class Wanted(NamedTuple):
@@ -91,12 +94,6 @@ class Pieces:
     _outer: list[tuple[Value, Value]] = field(init=False, default_factory=list[tuple[Value, Value]])
     """Values as others read them, each with the value of the graph that it is."""
     _outers: dict[Value, int] = field(init=False, default_factory=dict[Value, int])
-    _known: Memo[PieceKey, Piece | None] = field(
-        init=False, default_factory=Memo[PieceKey, Piece | None]
-    )
-    _moves: dict[tuple[int, int], Duration | None] = field(
-        init=False, default_factory=dict[tuple[int, int], Duration | None]
-    )
 
     def __post_init__(self) -> None:
         graph = self.graph
@@ -112,6 +109,14 @@ class Pieces:
             for value, number in self._values.items()
             if value.node.is_leaf
         }
+        self._whole = [self._read(_standing_for(v, v.type), v) for v in self._values]
+        self._alone = [
+            tuple([self._leaves.get(v, self._whole[v]) for v in own]) for own in self._inputs
+        ]
+        self.moves = Answers(self._move)
+        """How long it takes to get a tensor from one slot to another; None if nothing moves."""
+        self._passing = Answers(self._lets_pass)
+        self._known = Answers(self._made)
         self._wanting = gradient_nodes(graph)
         self._needs = self._passed()
 
@@ -132,27 +137,27 @@ class Pieces:
         """Whether the first output is a number, from which gradients come."""
         return not self.graph.outputs[0].type.rank
 
-    def reads(self, number: int, outer: Mapping[int, int]) -> tuple[int, ...]:
-        """The operands of an operator as it reads them, ``outer`` being values as others do."""
-        leaves = self._leaves
-        return tuple([leaves[v] if v in leaves else outer[v] for v in self._inputs[number]])
-
     def of(
-        self, number: int, strategy: Strategy, start: int, operands: tuple[int, ...]
+        self, number: int, strategy: Strategy, start: int, outer: Mapping[int, int]
     ) -> Piece | None:
-        """The piece of an operator, if there is one. ``operands``: as it reads them, by number."""
-        key = number, strategy, start, operands
-        return self._known.get(key, lambda: self._made(*key))
+        """The piece of an operator, if there is one. ``outer``: values as others read them."""
+        leaves = self._leaves
+        if self._passing[number, strategy]:
+            reads = tuple([leaves[v] if v in leaves else outer[v] for v in self._inputs[number]])
+        else:
+            reads = self._alone[number]
+        key = number, strategy, start, reads
+        return self._known[key]
 
-    def move(self, start: int, target: int) -> Duration | None:
-        """How long it takes to get a tensor from one slot to another; None if nothing moves."""
-        key = start, target
-        if key not in self._moves:
-            (_, before), (_, after) = self.slots[start], self.slots[target]
-            # Equal layouts have one number.
-            way = transfer(before, after)
-            self._moves[key] = None if way.is_nothing else self.cost.movement(way)
-        return self._moves[key]
+    def _lets_pass(self, key: tuple[int, Strategy]) -> bool:
+        """Whether partial sums pass through an operator by a strategy."""
+        axes = self.builder.spaces.of(self.nodes[key[0]]).axes
+        return any(passes(axes[entry]) for entry in key[1] if entry >= 0)
+
+    def _move(self, ends: tuple[int, int]) -> Duration | None:
+        # Equal layouts have one number.
+        way = transfer(*(self.slots[end][1] for end in ends))
+        return None if way.is_nothing else self.cost.movement(way)
 
     def output(self, value: int, outer: Mapping[int, int]) -> Wanted | None:
         """How a graph leaves an output; None where that is how it is made."""
@@ -164,9 +169,8 @@ class Pieces:
         chain = trace(read)[1]
         return Wanted(value, self._slot(of, left), None, False) if chain else None
 
-    def _made(
-        self, number: int, strategy: Strategy, start: int, operands: tuple[int, ...]
-    ) -> Piece | None:
+    def _made(self, key: PieceKey) -> Piece | None:
+        number, strategy, start, operands = key
         node, needs = self.nodes[number], self._needs[number]
         reads = tuple(self._outer[operand][0] for operand in operands)
         cut = self.builder.cut_node(node, Node(node.call, reads), strategy, start)
@@ -205,11 +209,10 @@ class Pieces:
         return Wanted(self._values[value], self._slot(value, wanted), own, is_input)
 
     def _as_read(self, value: Value, made: tuple[Value, tuple[Node, ...]]) -> int:
-        """The number of an output as others read it: a leaf of its type, which stands for it, under
-        the parallel operators that follow."""
+        """The number of an output as others read it: a leaf in its place, under the parallel
+        operators that follow."""
         inner, chain = made
-        name = f"{value.node.digest}.{value.port}"
-        read = Value(Node(Leaf("tensor", name, inner.type.rank, inner.type)))
+        read = _standing_for(value, inner.type)
         for node in chain:
             read = Value(Node(node.call, (read,)))
         return self._read(read, value)
@@ -227,3 +230,9 @@ class Pieces:
             self.slots.append(key)
             self.is_trained.append(value.node in self._wanting)
         return number
+
+
+def _standing_for(value: Value, tensor: ParallelTensor) -> Value:
+    """A leaf in the place of a value, of some type."""
+    name = f"{value.node.digest}.{value.port}"
+    return Value(Node(Leaf("tensor", name, tensor.rank, tensor)))

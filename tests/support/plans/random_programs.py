@@ -35,7 +35,7 @@ def programs(draw: st.DrawFn, most: int = 24) -> TaskProgram:
         again = tuple(sorted(reads)) if draw(st.booleans()) else ()
         kept = tuple(sorted(added)) if back is not NOTHING else ()
         moves = draw(st.booleans())
-        forward = draw(st.sampled_from(POOL))
+        forward = draw(st.sampled_from([*POOL, NOTHING]))
         steps.append(ProgramStep(forward, back, tuple(sorted(reads)), kept, moves, again))
     pairs = st.tuples(st.sampled_from([NOTHING, *POOL]), st.sampled_from(POOL))
     used = sorted({weight for step in steps for weight in step.weights})
