@@ -58,7 +58,7 @@ class BoundedSimulation:
         own, devices = task.duration, self.devices
         for number in task.after:
             other = issued[number].duration
-            if other.members != devices and other is not own:
+            if len(other.devices) != devices and other is not own:
                 waits = self._waits
                 return tuple([n for n in task.after if waits[own, issued[n].duration]])
         return task.after
@@ -67,7 +67,7 @@ class BoundedSimulation:
 def _wait(pair: tuple[Duration, Duration]) -> bool:
     """Whether some device of each group of a task takes part in another task."""
     own, other = pair
-    return bool(np.isin(own.groups, other.groups).any(axis=1).all())
+    return not any(other.devices.isdisjoint(group) for group in own.groups.tolist())
 
 
 def longest_ways(issued: Sequence[Task], after: Sequence[Sequence[int]]) -> list[float]:

@@ -49,9 +49,9 @@ class Duration:
         return float(self.seconds.max(initial=0.0))
 
     @cached_property
-    def members(self) -> int:
-        """How many devices are busy."""
-        return self.groups.size
+    def devices(self) -> frozenset[int]:
+        """All that are busy."""
+        return frozenset(self.groups.ravel().tolist())
 
     @cached_property
     def shortest(self) -> float:
