@@ -15,7 +15,7 @@ time to cut an operator more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -87,16 +87,19 @@ class DeltaSimulator:
             outer.update(zip(self.pieces.makes[number], piece.outer, strict=True))
             schedule.compute(number, piece)
         outputs = [schedule.output(value, outer) for value in self.pieces.outputs]
-        return self._with_backward(schedule, outputs)
+        return self._linked(schedule, *self._backward(schedule.steps, outputs))
 
-    def _with_backward(self, made: _Forward, outputs: Sequence[int]) -> TaskProgram:
-        """The steps that gradients pass through, and the weights that are trained."""
+    def _backward(
+        self, steps: Sequence[_Step], outputs: Sequence[int]
+    ) -> tuple[list[Duration], set[int]]:
+        """The backward pass of each step, and the slots that a gradient comes to, as
+        ``pcg.placement.backward`` finds them."""
         first, scalar = outputs[0], self.pieces.has_loss
         live, read = {first} if scalar else set(outputs), set[int]()
         trained, parts = self.pieces.is_trained, dict[int, int]()
-        backward = [NOTHING] * len(made.steps)
-        for at in range(len(made.steps) - 1, -1, -1):
-            step = made.steps[at]
+        backward = [NOTHING] * len(steps)
+        for at in range(len(steps) - 1, -1, -1):
+            step = steps[at]
             piece = step.piece
             if piece is not None:
                 if piece.passes:
@@ -113,12 +116,18 @@ class DeltaSimulator:
                 if not (scalar and target == first and first not in read):
                     backward[at] = self._summed(step.forward, step.results, parts)
             read.update(step.operands)
+        return backward, live
+
+    def _linked(
+        self, made: _Forward, backward: Sequence[Duration], live: Collection[int]
+    ) -> TaskProgram:
+        """Steps as a program, with the weights that they train."""
         homes = tuple(slot for slot in made.weights if slot in live)
         numbers = {slot: number for number, slot in enumerate(homes)}
         steps: list[ProgramStep] = []
         for step, back in zip(made.steps, backward, strict=True):
-            added = sorted({numbers[slot] for slot in step.operands if slot in numbers})
-            weights = tuple(added) if back is not NOTHING else ()
+            added = () if back is NOTHING else step.operands
+            weights = tuple(sorted({numbers[slot] for slot in added if slot in numbers}))
             steps.append(ProgramStep(step.forward, back, step.reads, weights, step.piece is None))
         order = tuple(dict.fromkeys(weight for step in steps for weight in step.weights))
         layouts = [self.pieces.slots[slot][1] for slot in homes]
