@@ -6,8 +6,8 @@ least counts all communication, and only a simulated plan tells how much of it i
 Method: a descent over simulated plans. The sum is made least several times: with all communication
 counted, with the exchange of weights' gradients taken to be hidden, with half of the resharding
 hidden; then with each weight's exchange counted as far as it was exposed in the fastest plan so
-far. Branches of a graph are put side by side where that is faster (``spread``). A small graph is
-then changed operator by operator, and pair by pair, as long as a change makes it faster.
+far. Branches of a graph are put side by side where that is faster (``spread``). The plan of a small
+graph is polished, operator by operator and pair by pair (``polish``).
 
 Each plan's seconds are as the simulation has them. The choice is heuristic: a step that is faster
 only after three changes at once is not found. ``at_best`` is the bound that rules graphs out.
