@@ -46,6 +46,16 @@ class Duration:
         return float(self.seconds.max(initial=0.0))
 
     @cached_property
+    def devices(self) -> frozenset[int]:
+        """All that are busy."""
+        return frozenset(self.groups.ravel().tolist())
+
+    @cached_property
+    def shortest(self) -> float:
+        """Seconds that each group is busy at least."""
+        return float(self.seconds.min()) if self.seconds.size else 0.0
+
+    @cached_property
     def even(self) -> int:
         """The number of devices if all are busy for as long, else 0."""
         same = len(self.seconds) and (self.seconds == self.seconds[0]).all()

@@ -150,6 +150,11 @@ class Clocks:
         """Go back to a state."""
         self._streams, self._ends = list(state.clocks), list(state.ends)
 
+    @property
+    def last(self) -> float:
+        """When the last device has finished all there was so far."""
+        return max(self._ends)
+
     def advance(self, task: Task) -> None:
         """Let every group of devices wait for its last member and what it uses, and work."""
         duration, groups = task.duration, task.duration.groups

@@ -152,25 +152,40 @@ def _is_load(step: Step) -> bool:
     return isinstance(step, LeafAtHome)
 
 
+class TrainedWeights(NamedTuple):
+    """What is done with weights that get gradients; see ``TaskProgram``."""
+
+    weights: Sequence[tuple[Duration, Duration]]
+    buffers: Sequence[tuple[int, ...]]
+
+
 def with_weights(
     steps: Sequence[ProgramStep], homes: Sequence[Layout], cost: CostModel
 ) -> TaskProgram:
     """A program of steps that train the weights which are kept there, in the order of their
     numbers."""
+    order = dict.fromkeys(weight for step in steps for weight in step.weights)
+    return TaskProgram(steps, *trained_weights(tuple(order), homes, cost))
+
+
+def trained_weights(
+    order: Sequence[int], homes: Sequence[Layout], cost: CostModel
+) -> TrainedWeights:
+    """The exchange and update of weights, which are kept there. ``order``: those that steps read,
+    in the order of forward."""
     given = [cost.exchanged(home) for home in homes]
     weights = [cost.weight(home) for home in homes]
-    buffers = _buffers(steps, given)
+    buffers = _buffers(order, given)
     for buffer in buffers:
         together = sum(given[number].block for number in buffer)
         for number in buffer:
             weights[number] = cost.weight(homes[number], together)
-    return TaskProgram(steps, weights, buffers)
+    return TrainedWeights(weights, buffers)
 
 
-def _buffers(steps: Sequence[ProgramStep], given: Sequence[Exchanged]) -> list[tuple[int, ...]]:
+def _buffers(order: Sequence[int], given: Sequence[Exchanged]) -> list[tuple[int, ...]]:
     """Weights by the buffers that their gradients share, which are added up in the same groups. The
     backward pass fills one after the other."""
-    order = dict.fromkeys(w for step in steps for w in step.weights)
     filling: dict[Groups, list[int]] = {}
     sizes: dict[Groups, int] = {}
     full: dict[Groups, float] = {}

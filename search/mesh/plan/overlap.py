@@ -6,8 +6,8 @@ least counts all communication, and only a simulated plan tells how much of it i
 Method: a descent over simulated plans. The sum is made least several times: with all communication
 counted, with the exchange of weights' gradients taken to be hidden, with half of the resharding
 hidden; then with each weight's exchange counted as far as it was exposed in the fastest plan so
-far. Branches of a graph are put side by side where that is faster (``spread``). A small graph is
-then changed operator by operator, and pair by pair, as long as a change makes it faster.
+far. Branches of a graph are put side by side where that is faster (``spread``). The plan of a small
+graph is polished, operator by operator and pair by pair (``polish``).
 
 Each plan's seconds are as the simulation has them. The choice is heuristic: a step that is faster
 only after three changes at once is not found. ``at_best`` is the bound that rules graphs out.
@@ -16,14 +16,12 @@ only after three changes at once is not found. ``at_best`` is the bound that rul
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from math import prod
 from typing import Generic, TypeVar
-
-import numpy as np
 
 from pcg.graph.graph import Graph, Node
 from pcg.memo import Memo
@@ -36,11 +34,12 @@ from search.cost.simulate import TimedTasks, run
 from search.cost.tasks import SYNC, UPDATE, program, tasks
 from search.mesh.choose.choosing import ALL, Choice, Chooser, Exposed
 from search.mesh.plan.building import Builder
+from search.mesh.plan.delta import DeltaSimulator
+from search.mesh.plan.polish import Polisher, Ways
 from search.mesh.plan.spread import Spread, put, sides
 from search.mesh.rules.fully_sharded import PlacedGraph
 from search.mesh.rules.templates import Templates
 from search.mesh.space.allow import Allowed, everything
-from search.mesh.space.axes import Seconds, Strategy
 from search.mesh.space.strategies import IDLE, UNCUT, starts
 
 Judged = TypeVar("Judged")
@@ -48,8 +47,6 @@ Judged = TypeVar("Judged")
 FEW = 2400
 """Strategies of all operators of a graph that is small, each on all devices that it may be on,
 times the operators, which are simulated with each: what takes some seconds."""
-PAIRS = 256
-"""Pairs of strategies of two operators that are few."""
 SIDES = 2
 """How many ways to put branches of a larger graph side by side are simulated in a row without one
 that is faster."""
@@ -104,13 +101,17 @@ class Trial(Generic[Judged]):
     judge: Callable[[Simulated], Judged]
     phases: Phases = field(default_factory=Phases)
     _tried: dict[object, Tried[Judged]] = field(init=False, default_factory=dict)
-    _seconds: Memo[object, float] = field(init=False, default_factory=Memo[object, float])
-    """Of choices that were simulated, but neither judged nor kept."""
+    _faster: Memo[object, bool] = field(init=False, default_factory=Memo[object, bool])
+    """Whether choices take less than so many seconds, of which no plans were kept."""
     _cut: Templates = field(init=False, default_factory=Templates)
 
     @property
     def builder(self) -> Builder:
         return Builder(self.chooser.spaces)
+
+    @cached_property
+    def _delta(self) -> DeltaSimulator:
+        return DeltaSimulator.of(self.graph, self.builder, self.chooser.pricing.cost)
 
     def choices(
         self, price: float, allowed: Allowed, *, brief: bool = False
@@ -168,7 +169,8 @@ class Trial(Generic[Judged]):
     def _least_path(self) -> float:
         """Seconds of the operators of a path, each at its fastest: no step is faster."""
         computing = self.chooser.pricing.computing(self.graph)
-        return _longest((node, float(seconds.min())) for node, seconds in computing.items())
+        least = [float(computing[node].min()) for node in self.graph.operators]
+        return Ways(self.graph).longest(least)
 
     def _uncut(self, choice: Choice) -> Choice:
         """Everything on one device."""
@@ -194,9 +196,12 @@ class Trial(Generic[Judged]):
     def _improved(self, tried: Tried[Judged], allowed: Allowed, *, small: bool) -> Tried[Judged]:
         """A plan with branches side by side where that is faster; of a small graph, with all else
         that is faster and differs in one operator."""
-        best = self._polished(tried, allowed) if small else tried
-        aside = self._side_by_side(best, allowed, small=small)
-        return self._polished(aside, allowed) if small and aside is not best else aside
+        if not small:
+            return self._side_by_side(tried, allowed, small=False)
+        polisher = Polisher(self.chooser, self.graph, self._tried_choice, self._is_faster)
+        best = polisher.polished(tried, allowed)
+        aside = self._side_by_side(best, allowed, small=True)
+        return polisher.polished(aside, allowed) if aside is not best else aside
 
     def _side_by_side(self, best: Tried[Judged], allowed: Allowed, *, small: bool) -> Tried[Judged]:
         """A plan with branches on devices of their own, as long as one more fork makes it faster
@@ -216,78 +221,13 @@ class Trial(Generic[Judged]):
                     break
         return best
 
-    def _polished(self, best: Tried[Judged], allowed: Allowed) -> Tried[Judged]:
-        """A plan of a small graph after changes of one operator's strategy, or of the devices that
-        it runs on, or of an operator and one that reads it, as long as one is faster when it is
-        simulated."""
-        computing = self.chooser.pricing.computing(self.graph)
-        allows = {
-            n: np.flatnonzero(allowed(n, self.chooser.spaces.of(n))) for n in best.choice.strategies
-        }
-        places = {node: mask.tolist() for node, mask in allows.items()}
-        last = None
-        while last is not best:
-            last = best
-            for node in best.choice.strategies:
-                for place in places[node]:
-                    if self._path(best.choice, computing, {node: place}) < best.seconds:
-                        strategy = self.chooser.spaces.of(node).strategy(place)
-                        best = self._begun(best, node, strategy)
-            if last is best:
-                best = self._both_changed(best, computing, places)
-        return best
+    def _is_faster(self, choice: Choice, limit: float) -> bool:
+        """Whether a step of the plan of a choice takes less than so many seconds."""
+        return self._faster.get((_key(choice), limit), lambda: self._takes_less(choice, limit))
 
-    def _both_changed(
-        self,
-        best: Tried[Judged],
-        computing: Mapping[Node, Seconds],
-        places: Mapping[Node, Sequence[int]],
-    ) -> Tried[Judged]:
-        """The first faster plan with other strategies of an operator and of one that reads it, if
-        there is any, where all of these are few."""
-        for reader in best.choice.strategies:
-            for node in dict.fromkeys(v.node for v in reader.inputs if not v.node.is_leaf):
-                ways = len(places[node]) * len(places[reader])
-                if ways > PAIRS:
-                    continue
-                for pair in product(places[node], places[reader]):
-                    changed = dict(zip((node, reader), pair, strict=True))
-                    if self._path(best.choice, computing, changed) >= best.seconds:
-                        continue
-                    choice = best.choice
-                    for other, place in changed.items():
-                        strategy = self.chooser.spaces.of(other).strategy(place)
-                        choice = _changed(choice, other, strategy, 0)
-                    if self._seconds_of(choice) < best.seconds:
-                        return self._tried_choice(choice)
-        return best
-
-    def _begun(self, best: Tried[Judged], node: Node, strategy: Strategy) -> Tried[Judged]:
-        """A plan with an operator's strategy from the device on with which it is fastest, if it is
-        faster than the best."""
-        for start in starts(strategy, self.chooser.mesh):
-            choice = _changed(best.choice, node, strategy, start)
-            if self._seconds_of(choice) < best.seconds:
-                best = self._tried_choice(choice)
-        return best
-
-    def _seconds_of(self, choice: Choice) -> float:
-        return self._seconds.get(_key(choice), lambda: self._made(choice).seconds)
-
-    def _path(
-        self, choice: Choice, computing: Mapping[Node, Seconds], changed: Mapping[Node, int]
-    ) -> float:
-        """Seconds that a step takes at least with other strategies of some operators: what waits
-        for each other computes for so long."""
-
-        def seconds(node: Node, strategy: Strategy) -> float:
-            at = changed[node] if node in changed else self.chooser.spaces.of(node).place(strategy)
-            assert at is not None
-            return float(computing[node][at])
-
-        return _longest(
-            (node, seconds(node, strategy)) for node, strategy in choice.strategies.items()
-        )
+    def _takes_less(self, choice: Choice, limit: float) -> bool:
+        less = self.phases.timed("polishing", lambda: self._delta.takes_less(choice, limit))
+        return self._made(choice).seconds < limit if less is None else less
 
     def fully_sharded(self, tried: Tried[Judged]) -> Tried[Judged]:
         """The same strategies with weights fully sharded."""
@@ -328,27 +268,10 @@ class Trial(Generic[Judged]):
         return Simulated(choice, cut, steps, done)
 
 
-def _longest(seconds: Iterable[tuple[Node, float]]) -> float:
-    """Of all ways through a graph, the longest one's sum. ``seconds``: of each operator, operands
-    before their users."""
-    ends: dict[Node, float] = {}
-    for node, own in seconds:
-        before = max((ends[v.node] for v in node.inputs if v.node in ends), default=0.0)
-        ends[node] = before + own
-    return max(ends.values(), default=0.0)
-
-
 def _key(choice: Choice) -> object:
     """What tells choices for one graph apart."""
     firsts = tuple(choice.starts.get(node, 0) for node in choice.strategies)
     return choice.fully_sharded, firsts, *choice.strategies.values()
-
-
-def _changed(choice: Choice, node: Node, strategy: Strategy, start: int) -> Choice:
-    """The choice with another strategy of an operator, from some device on."""
-    firsts = {**choice.starts, node: start}
-    kept = {other: first for other, first in firsts.items() if first}
-    return replace(choice, strategies={**choice.strategies, node: strategy}, starts=kept)
 
 
 def _exposed(made: Simulated) -> dict[Node, float]:

@@ -8,7 +8,6 @@ import pytest
 import torch
 from support.plans.by_hand import make_plan
 from support.runs.simulated import on_ranks
-from torch._dynamo.backends.registry import lookup_backend
 
 from pcg.plan.precision import Precision
 from pcg.plan.text import parse_graph
@@ -142,6 +141,9 @@ def test_weights_have_one_narrow_copy_for_a_step():
 
 def test_compiled_segments_compute_the_same(monkeypatch):
     """By a backend of torch's own that needs no C++ compiler."""
+    # Here because it takes long to load, and a worker may run no other test of this file.
+    from torch._dynamo.backends.registry import lookup_backend
+
     seen: list[list[str]] = []
     whole = torch.compile
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.plans.random_programs import DEVICES, POOL, programs
 
 from pcg.graph.graph import Graph, Node
 from pcg.machine import load_machine
@@ -14,7 +15,7 @@ from pcg.placement.layout import grid
 from pcg.placement.schedule import Reshard, schedule
 from pcg.placement.view import MachineView
 from pcg.plan.text import parse_graph
-from search.cost.cost import NOTHING, CostModel, Duration, Exchanged
+from search.cost.cost import NOTHING, CostModel, Exchanged
 from search.cost.efficiency import PLAIN
 from search.cost.events import events, exposures, usage
 from search.cost.simulate import SNAPSHOT, price, run, simulate
@@ -202,15 +203,14 @@ def test_small_gradients_share_an_all_reduce():
     ],
 )
 def test_buffers_fill_in_the_order_of_the_backward_pass(blocks, expected):
-    steps = [ProgramStep(POOL[0], POOL[0], (), (number,)) for number in range(len(blocks))]
-    assert _buffers(steps, [Exchanged(block, ((0, 1),)) for block in blocks]) == expected
+    given = [Exchanged(block, ((0, 1),)) for block in blocks]
+    assert _buffers(range(len(blocks)), given) == expected
 
 
 def test_buffers_are_of_gradients_that_the_same_devices_add_up():
-    steps = [ProgramStep(POOL[0], POOL[0], (), (number,)) for number in range(4)]
     pairs, alone, every = ((0, 1), (2, 3)), (), ((0, 1, 2, 3),)
     given = [Exchanged(4, groups) for groups in (pairs, every, alone, pairs)]
-    assert sorted(_buffers(steps, given)) == [(1,), (3, 0)]
+    assert sorted(_buffers(range(4), given)) == [(1,), (3, 0)]
 
 
 def test_nothing_moves_back_where_the_loss_is_put_together():
@@ -229,41 +229,6 @@ def test_an_empty_program_takes_no_time():
 
 
 # Random programs ----------------------------------------------------------------------------
-
-DEVICES = 4
-POOL = [
-    Duration(np.array(groups, np.intp), np.array(seconds, float))
-    for groups, seconds in (
-        ([[0, 1, 2, 3]], [3.0]),
-        ([[0, 1, 2, 3]], [0.7]),
-        ([[0, 1], [2, 3]], [2.0, 2.0]),
-        ([[0, 2], [1, 3]], [1.0, 4.0]),
-        ([[3], [1], [0], [2]], [1.0, 1.0, 1.0, 1.0]),
-        ([[2]], [5.0]),
-        ([[1], [3]], [2.5, 0.3]),
-        ([[0, 3]], [1.1]),
-    )
-]
-
-
-@st.composite
-def programs(draw: st.DrawFn, most: int = 24) -> TaskProgram:
-    count, weights = draw(st.integers(1, most)), draw(st.integers(0, 3))
-    steps: list[ProgramStep] = []
-    for i in range(count):
-        reads = draw(st.sets(st.integers(0, i - 1), max_size=3)) if i else set[int]()
-        added = draw(st.sets(st.integers(0, weights - 1), max_size=2)) if weights else set[int]()
-        back = draw(st.sampled_from([NOTHING, *POOL]))
-        again = tuple(sorted(reads)) if draw(st.booleans()) else ()
-        kept = tuple(sorted(added)) if back is not NOTHING else ()
-        moves = draw(st.booleans())
-        forward = draw(st.sampled_from(POOL))
-        steps.append(ProgramStep(forward, back, tuple(sorted(reads)), kept, moves, again))
-    pairs = st.tuples(st.sampled_from([NOTHING, *POOL]), st.sampled_from(POOL))
-    used = sorted({weight for step in steps for weight in step.weights})
-    numbers = {weight: i for i, weight in enumerate(used)}
-    steps = [s._replace(weights=tuple(numbers[w] for w in s.weights)) for s in steps]
-    return TaskProgram(steps, [draw(pairs) for _ in used])
 
 
 def by_hand(given: list[Task]) -> tuple[list[list[float]], float]:

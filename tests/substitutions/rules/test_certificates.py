@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,21 +19,27 @@ from substitutions.rules.certificates import (
 from substitutions.rules.store import CERTIFICATES, RULES, LibraryFile, default_path, parse_entry
 from unity.recheck import app as recheck
 from verifier.bundle import read_bundle
+from verifier.certificate import CertificateFile
 from verifier.recheck import Rechecker
 from verifier.solvers import SOLVERS
 
 LIBRARY = few()
-MADE = [certificate.file for certificate in library_certificates(LIBRARY, 1)]
 OWN = default_path().with_name(CERTIFICATES)
 
 
+@cache
+def made() -> list[CertificateFile]:
+    """The certificates of the library, which take long to make."""
+    return [certificate.file for certificate in library_certificates(LIBRARY, 1)]
+
+
 def test_every_rule_has_a_certificate():
-    assert [file.rule for file in MADE] == [entry.name for entry in LIBRARY.rules]
-    assert uncertified(LIBRARY, MADE) == ()
+    assert [file.rule for file in made()] == [entry.name for entry in LIBRARY.rules]
+    assert uncertified(LIBRARY, made()) == ()
 
 
 def test_a_rule_without_a_certificate_is_named():
-    assert uncertified(LIBRARY, MADE[1:]) == (LIBRARY.rules[0].name,)
+    assert uncertified(LIBRARY, made()[1:]) == (LIBRARY.rules[0].name,)
 
 
 CHANGES: dict[str, tuple[str, dict[str, object]]] = {
@@ -46,14 +53,14 @@ CHANGES: dict[str, tuple[str, dict[str, object]]] = {
 def test_a_rule_that_says_something_else_needs_another_certificate(change):
     name, update = CHANGES[change]
     rules = [e.model_copy(update=update) if e.name == name else e for e in LIBRARY.rules]
-    missing = uncertified(LIBRARY.model_copy(update={"rules": tuple(rules)}), MADE)
+    missing = uncertified(LIBRARY.model_copy(update={"rules": tuple(rules)}), made())
     # What holds for any number of axes holds for one; the reverse has to be certified.
     assert missing == (() if change == "fewer free axes" else (name,))
 
 
 def test_free_axes_have_to_be_certified():
     (entry,) = [e for e in LIBRARY.rules if e.name == "any function"]
-    (file,) = [f for f in MADE if f.rule == "any function"]
+    (file,) = [f for f in made() if f.rule == "any function"]
     assert says(file, parse_entry(entry))
     assert not says(file.model_copy(update={"runs": file.runs[:1]}), parse_entry(entry))
     assert not says(file.model_copy(update={"whole": True}), parse_entry(entry))

@@ -1,0 +1,60 @@
+"""Programs simulated as far as a limit: what the whole simulation says, to the last bit."""
+
+from __future__ import annotations
+
+from math import inf, nextafter
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.plans.random_programs import DEVICES, POOL, programs
+
+from search.cost import bounded
+from search.cost.bounded import BoundedSimulation
+from search.cost.cost import NOTHING, Duration
+from search.cost.simulate import price, run
+from search.cost.tasks import ProgramStep, TaskProgram, tasks
+
+
+@given(programs(), st.booleans(), st.floats(0.5, 1.5))
+@settings(deadline=None, max_examples=60)
+def test_it_says_what_the_simulation_says(program, overlap, part):
+    issued = tasks(program, overlap=overlap)
+    whole = run(issued, DEVICES).simulation.step_seconds
+    simulation = BoundedSimulation(DEVICES)
+    assert simulation.seconds(issued, inf) == whole
+    assert simulation.seconds(issued, nextafter(whole, inf)) == whole
+    assert simulation.seconds(issued, whole) is None
+    limit = part * whole
+    assert simulation.seconds(issued, limit) == (whole if whole < limit else None)
+
+
+def test_nothing_takes_no_time():
+    assert BoundedSimulation(DEVICES).seconds([], 1.0) == 0.0
+
+
+def test_a_program_waits_for_nothing_on_other_devices():
+    """A task of devices 1 and 3 alone does not wait for one of device 2, whatever it reads."""
+    steps = [ProgramStep(POOL[5], NOTHING, ()), ProgramStep(POOL[6], NOTHING, (0,))]
+    program = TaskProgram(steps, [])
+    assert price(program, DEVICES).step_seconds == 5.0
+    assert BoundedSimulation(DEVICES).seconds(tasks(program), 5.1) == 5.0
+
+
+def test_the_longest_way_is_enough_where_all_wait(monkeypatch):
+    """Nothing is simulated of a chain that takes too long, and little where a stream is busy."""
+    started: list[object] = []
+
+    class Counted(bounded.Clocks):
+        def advance(self, task):
+            started.append(task)
+            super().advance(task)
+
+    monkeypatch.setattr(bounded, "Clocks", Counted)
+    second = Duration(np.arange(DEVICES)[None], np.array([1.0]))
+    chain = [ProgramStep(second, NOTHING, (i - 1,) if i else ()) for i in range(20)]
+    assert BoundedSimulation(DEVICES).seconds(tasks(TaskProgram(chain, [])), 20.0) is None
+    assert not started
+    apart = [ProgramStep(second, NOTHING, ()) for _ in range(20)]
+    assert BoundedSimulation(DEVICES).seconds(tasks(TaskProgram(apart, [])), 5.0) is None
+    assert len(started) == 5
