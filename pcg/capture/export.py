@@ -12,7 +12,8 @@ from importlib import import_module
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
-from pcg.capture import functions, watch
+from pcg.capture import compiling, functions, watch
+from pcg.capture.compiling import questions
 from pcg.capture.functions import check_use
 from pcg.capture.recurrent import layers_apart
 from pcg.capture.regions import STOPS, ancestors, changed_by, open_regions
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 CHOOSES = "GuardOnDataDependentSymNode"
 """What torch raises where a program would depend on the values of a tensor."""
 HINT = "; for a mixture of experts there is unity.nn"
-_OWN = frozenset({__file__, watch.__file__, functions.__file__})
+_OWN = frozenset({__file__, watch.__file__, functions.__file__, compiling.__file__})
 
 
 def export(
@@ -63,7 +64,7 @@ def _exported(
     with warnings.catch_warnings(), redirect_stderr(StringIO()), _quiet():
         warnings.simplefilter("ignore")
         try:
-            program = torch.export.export(module, _apart(inputs, set()))
+            program = _first_program(module, inputs)
             open_regions(program, where)
             if _needs_nothing(program, kept):
                 return program
@@ -82,6 +83,27 @@ def _exported(
                 problem = "chooses by the values of a tensor, which no graph can follow"
                 problem = f"{problem} ({kind}){HINT}"
             raise InputError(_line_at_fault(error, where), problem) from error
+
+
+def _first_program(module: Module, inputs: tuple[Any, ...]) -> ExportedProgram:
+    """Torch's program of a module as it is compiled; as it runs by itself, where torch cannot make
+    that one and the module has asked which it is."""
+    with questions(runs_by_itself=False) as asked:
+        try:
+            return torch.export.export(module, _apart(inputs, set()))
+        except UnityError:
+            raise
+        except Exception as error:
+            if not asked.were_asked:
+                raise
+            refused = error
+    with questions(runs_by_itself=True):
+        try:
+            return torch.export.export(module, _apart(inputs, set()))
+        except UnityError:
+            raise
+        except Exception:
+            raise refused from None
 
 
 def _join_something(program: ExportedProgram) -> None:

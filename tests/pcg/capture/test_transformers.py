@@ -13,14 +13,11 @@ from support.public.vision import VISION
 from pcg.errors import InputError
 from pcg.mixtures.blocks import KNOWN
 
-NOT_EXPORTED = {("bart", "eager")}
-"""Torch cannot export it; the message names the line."""
 QUICK = ("gpt2-sdpa", "llama-eager")
 CASES = [
     pytest.param(n, a, id=f"{n}-{a}", marks=() if f"{n}-{a}" in QUICK else pytest.mark.soak)
     for n in (*LANGUAGE, *VISION)
     for a in ("sdpa", "eager")
-    if (n, a) not in NOT_EXPORTED
 ]
 
 
