@@ -34,8 +34,8 @@ def questions(runs_by_itself: bool) -> Generator[Questions]:
 
     def answering(asked: Any) -> Any:
         def answer() -> bool:
-            frame: Any = currentframe()
-            if "/torch/" in frame.f_back.f_code.co_filename:
+            # A frame in a variable of its own would keep all that its callers hold.
+            if "/torch/" in _file_of_caller(currentframe()):
                 return asked()
             seen.were_asked = True
             return asked() and not runs_by_itself
@@ -47,3 +47,7 @@ def questions(runs_by_itself: bool) -> Generator[Questions]:
             asked = getattr(torch.compiler, flag)
             stack.enter_context(patch.object(torch.compiler, flag, answering(asked)))
         yield seen
+
+
+def _file_of_caller(frame: Any) -> str:
+    return frame.f_back.f_code.co_filename
