@@ -6,7 +6,7 @@ import logging
 import operator
 import traceback
 import warnings
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from importlib import import_module
 from io import StringIO
@@ -107,15 +107,21 @@ def _first_program(module: Module, inputs: tuple[Any, ...]) -> ExportedProgram:
 
 
 def _join_something(program: ExportedProgram) -> None:
-    """Leave out of what is joined the vectors without elements, which torch takes beside tensors of
-    any rank: what caches of public models begin with."""
+    """Leave out of what is joined the tensors without elements: vectors that caches of public models
+    begin with, which torch takes beside tensors of any rank, and halves of heads that are not
+    rotated where all of a head is."""
     for node in program.graph.nodes:
         if str(node.target) != "aten.cat.default":
             continue
         parts, *others = node.args
-        something = [part for part in parts if tuple(part.meta["val"].shape) != (0,)]
+        something = [part for part in parts if not _is_empty(part.meta["val"].shape)]
         if something:
             node.args = (something, *others)
+
+
+def _is_empty(shape: Sequence[object]) -> bool:
+    """Whether a tensor has no elements; sizes that only its values tell are some."""
+    return any(isinstance(size, int) and size == 0 for size in shape)
 
 
 @contextmanager

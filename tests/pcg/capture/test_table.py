@@ -125,6 +125,9 @@ CASES = {
     "stack": case(lambda x, y, z: torch.stack((x, y, z), -1), X, X, X),
     "slice": case(lambda x: x[1:3, -4:], X),
     "select": case(lambda x: x[:, -2], (2, 3, 4)),
+    "nothing before and after": case(
+        lambda x: torch.cat((x.new_zeros(0), x[:, :0], x.exp(), x[:, 6:]), -1), X
+    ),
     "chunk": case(lambda x: torch.cat(x.chunk(4, 1)[::-1], 1), (2, 7)),
     "split by sizes": case(lambda x: torch.cat(x.split([1, 3, 2], 1)[::-1], 1), X),
     "unbind": case(lambda x: x.unbind(1)[0] * x.unbind(1)[2], (2, 3, 4)),
