@@ -6,7 +6,7 @@ import logging
 import operator
 import traceback
 import warnings
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Generator
 from contextlib import contextmanager, redirect_stderr
 from importlib import import_module
 from io import StringIO
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pcg.capture import compiling, functions, watch
 from pcg.capture.compiling import questions
+from pcg.capture.empty import leave_out_empty
 from pcg.capture.functions import check_use
 from pcg.capture.recurrent import layers_apart
 from pcg.capture.regions import STOPS, ancestors, changed_by, open_regions
@@ -49,7 +50,7 @@ def export(
     refuse_hooks(module, where)
     with watched(module, where) as watching:
         program = _exported(module, inputs, kept, where)
-    _join_something(program)
+    leave_out_empty(program)
     for place, use in watching.uses:
         check_use(use, place)
     for name in program.graph_signature.parameters_to_mutate.values():
@@ -104,24 +105,6 @@ def _first_program(module: Module, inputs: tuple[Any, ...]) -> ExportedProgram:
             raise
         except Exception:
             raise refused from None
-
-
-def _join_something(program: ExportedProgram) -> None:
-    """Leave out of what is joined the tensors without elements: vectors that caches of public models
-    begin with, which torch takes beside tensors of any rank, and halves of heads that are not
-    rotated where all of a head is."""
-    for node in program.graph.nodes:
-        if str(node.target) != "aten.cat.default":
-            continue
-        parts, *others = node.args
-        something = [part for part in parts if not _is_empty(part.meta["val"].shape)]
-        if something:
-            node.args = (something, *others)
-
-
-def _is_empty(shape: Sequence[object]) -> bool:
-    """Whether a tensor has no elements; sizes that only its values tell are some."""
-    return any(isinstance(size, int) and size == 0 for size in shape)
 
 
 @contextmanager
