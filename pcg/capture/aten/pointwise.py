@@ -25,7 +25,10 @@ def scaled(value: Value, factor: float) -> Value:
 
 
 def full(number: float) -> Value:
-    """One number, a tensor without dimensions."""
+    """One number, a tensor without dimensions. An infinite one is the logarithm of 0."""
+    if number in (-inf, inf):
+        infinite = apply(elementwise.log(), full(0.0))
+        return infinite if number < 0 else apply(elementwise.negate(), infinite)
     return scaled(apply(sum_axis(axis=0), apply(ones1(size0=1))), number)
 
 

@@ -104,6 +104,12 @@ CASES = {
     "clamp": case(lambda x: x.clamp(-0.5, 0.7), X),
     "clamp from below": case(lambda x: x.clamp(-0.5, float("inf")), X),
     "clamp from above": case(lambda x: x.clamp(float("-inf"), 0.5), X),
+    "infinity where": case(
+        lambda x: torch.full_like(x, float("inf")).where(x < -9.0, -x.exp()).neg().exp(), X
+    ),
+    "minus infinity where": case(
+        lambda x: torch.full_like(x, float("-inf")).where(x.sum(1, keepdim=True) > 9, x).exp(), X
+    ),
     "clamp nothing": case(lambda x: x.clamp(float("-inf"), float("inf")), X),
     "clone": case(torch.clone, X),
     "alias": case(torch.ops.aten.alias.default, X),
