@@ -51,6 +51,7 @@ class ByPlan:
     lr_scheduler: Any
     accelerator: Any
     state: Any
+    train_dataset: Any
 
     @contextmanager
     def autocast_smart_context_manager(self, *args: Any, **kwargs: Any) -> Generator[None]:
@@ -58,6 +59,23 @@ class ByPlan:
         above: Any = super()
         with above.autocast_smart_context_manager(*args, **kwargs), self.accelerator.autocast():
             yield
+
+    def get_train_dataloader(self) -> Any:
+        """Raises InputError where a short batch would come last: of several processes it would be
+        filled up with samples that come again, of one it would not fit the plan."""
+        above: Any = super()
+        loader, args = above.get_train_dataloader(), self.args
+        data, whole = self.train_dataset, args.train_batch_size
+        if not getattr(self.accelerator, "split_batches", False):
+            whole *= self.accelerator.num_processes
+        if args.dataloader_drop_last or not hasattr(data, "__len__") or len(data) % whole == 0:
+            return loader
+        read = args.max_steps * args.gradient_accumulation_steps * whole
+        if args.max_steps <= 0 or read > len(data):
+            problem = f"the last batch of {len(data)} samples has {len(data) % whole}, not {whole}"
+            expected = "expected dataloader_drop_last=True, as a plan is for one size of batch"
+            raise InputError("TrainingArguments dataloader_drop_last", f"{problem}, {expected}")
+        return loader
 
     def get_decay_parameter_names(self, model: Any) -> list[str]:
         """Those of the module itself: norms are known by the class of what they are a part of,
