@@ -76,20 +76,20 @@ SEGMENTS: Mapping[str, Any] = {
 }
 
 
-def text(family: str, task: str = "ForCausalLM", **sizes: Any) -> Maker:
+def text(family: str, task: str = "ForCausalLM", /, **sizes: Any) -> Maker:
     """A model of a family that predicts words."""
     return causal(getattr(t, f"{family}Config"), getattr(t, family + task), **sizes)
 
 
-def masked(family: str, **sizes: Any) -> Maker:
+def masked(family: str, /, **sizes: Any) -> Maker:
     return text(family, "ForMaskedLM", **sizes)
 
 
-def translated(family: str, **sizes: Any) -> Maker:
+def translated(family: str, /, **sizes: Any) -> Maker:
     return text(family, "ForConditionalGeneration", **sizes)
 
 
-def shown(family: str, **sizes: Any) -> Maker:
+def shown(family: str, /, **sizes: Any) -> Maker:
     model = getattr(t, f"{family}ForImageClassification")
     return classifier(getattr(t, f"{family}Config"), model, **sizes)
 
