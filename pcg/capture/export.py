@@ -7,13 +7,16 @@ import operator
 import traceback
 import warnings
 from collections.abc import Collection, Generator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from importlib import import_module
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
-from pcg.capture import functions, watch
+from pcg.capture import compiling, functions, known, watch
+from pcg.capture.compiling import questions
+from pcg.capture.empty import leave_out_empty
 from pcg.capture.functions import check_use
+from pcg.capture.known import known_constants
 from pcg.capture.recurrent import layers_apart
 from pcg.capture.regions import STOPS, ancestors, changed_by, open_regions
 from pcg.capture.watch import refuse_hooks, watched
@@ -26,10 +29,10 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 
-CHOOSES = "GuardOnDataDependentSymNode"
+CHOOSES = ("GuardOnDataDependentSymNode", "DataDependentOutputException")
 """What torch raises where a program would depend on the values of a tensor."""
 HINT = "; for a mixture of experts there is unity.nn"
-_OWN = frozenset({__file__, watch.__file__, functions.__file__})
+_OWN = frozenset({__file__, watch.__file__, functions.__file__, compiling.__file__, known.__file__})
 
 
 def export(
@@ -48,7 +51,7 @@ def export(
     refuse_hooks(module, where)
     with watched(module, where) as watching:
         program = _exported(module, inputs, kept, where)
-    _join_something(program)
+    leave_out_empty(program)
     for place, use in watching.uses:
         check_use(use, place)
     for name in program.graph_signature.parameters_to_mutate.values():
@@ -63,7 +66,7 @@ def _exported(
     with warnings.catch_warnings(), redirect_stderr(StringIO()), _quiet():
         warnings.simplefilter("ignore")
         try:
-            program = torch.export.export(module, _apart(inputs, set()))
+            program = _first_program(module, inputs)
             open_regions(program, where)
             if _needs_nothing(program, kept):
                 return program
@@ -78,22 +81,29 @@ def _exported(
         except Exception as error:
             kind = type(error).__name__
             problem = f"torch.export: {kind}: {_first_line(error)}"
-            if kind == CHOOSES:
+            if kind in CHOOSES:
                 problem = "chooses by the values of a tensor, which no graph can follow"
                 problem = f"{problem} ({kind}){HINT}"
             raise InputError(_line_at_fault(error, where), problem) from error
 
 
-def _join_something(program: ExportedProgram) -> None:
-    """Leave out of what is joined the vectors without elements, which torch takes beside tensors of
-    any rank: what caches of public models begin with."""
-    for node in program.graph.nodes:
-        if str(node.target) != "aten.cat.default":
-            continue
-        parts, *others = node.args
-        something = [part for part in parts if tuple(part.meta["val"].shape) != (0,)]
-        if something:
-            node.args = (something, *others)
+def _first_program(module: Module, inputs: tuple[Any, ...]) -> ExportedProgram:
+    """Torch's program of a module as it is compiled. Where torch cannot make that one, its choices
+    by constants are followed, and then it runs by itself, if it has asked which it is."""
+    refused: Exception | None = None
+    for follows, by_itself in ((False, False), (True, False), (True, True)):
+        with questions(by_itself) as asked, known_constants() if follows else nullcontext():
+            try:
+                return torch.export.export(module, _apart(inputs, set()))
+            except UnityError:
+                raise
+            except Exception as error:
+                # What is followed no more is no answer to why the module is not.
+                refused = refused if by_itself else error
+                if not asked.were_asked and (follows or type(error).__name__ not in CHOOSES):
+                    break
+    assert refused is not None, "it has failed"
+    raise refused
 
 
 @contextmanager

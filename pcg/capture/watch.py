@@ -71,6 +71,7 @@ def watched(module: Module, where: str) -> Generator[ModuleWatch]:
         for owner, name, watching in (*_modes(), *_uniform_numbers()):
             stack.enter_context(patch.object(owner, name, watching))
         stack.callback(module.register_forward_hook(check_trained).remove)
+        stack.enter_context(_plain_buffers(module))
         yield watch
 
 
@@ -122,6 +123,26 @@ def refuse_hooks(module: Module, where: str) -> None:
         hooks: Any = parameter
         if hooks._backward_hooks or hooks._post_accumulate_grad_hooks:
             raise InputError(where, f"a hook of parameter {name} {LOST}")
+
+
+@contextmanager
+def _plain_buffers(module: Module) -> Generator[None]:
+    """Buffers that a module has made of parameters are plain tensors meanwhile: torch takes such a
+    one for a parameter too, and then has two of a name."""
+    parts: list[Any] = list(module.modules())
+    given = [
+        (part, name, buffer)
+        for part in parts
+        for name, buffer in part._buffers.items()
+        if isinstance(buffer, torch.nn.Parameter)
+    ]
+    for part, name, buffer in given:
+        part._buffers[name] = buffer.detach()
+    try:
+        yield
+    finally:
+        for part, name, buffer in given:
+            part._buffers[name] = buffer
 
 
 def _refusing(name: str, where: str) -> Callable[..., Any]:

@@ -82,6 +82,8 @@ def _is_whole(value: Expr, operands: frozenset[int], fractions: set[str]) -> boo
             return all(_is_whole(part, operands, fractions) for part in parts)
         case Sum() | Max():
             return _is_whole(value.body, operands, fractions)
+        case Apply("max" | "relu", args):
+            return all(_is_whole(arg, operands, fractions) for arg in args)
         case Apply():
             return value.function == "eq"
         case IndexValue() | Guard():

@@ -151,6 +151,14 @@ class ParallelModule(Module):
         """The inputs that the plan was made with, by name."""
         return tuple(name for name in self._own.engine.naming.inputs if name is not None)
 
+    @property
+    def parts(self) -> dict[str, tuple[str, ...]]:
+        """By the name of each parameter: the names of those of the module itself that it is made
+        of, one but for stacks."""
+        own = self._own
+        records = {place.name: own.engine.naming.parameter(place.leaf) for place in own.places}
+        return {name: record.stacked or (name,) for name, record in records.items()}
+
     @contextmanager
     def by_itself(self) -> Generator[None]:
         """Evaluation is by the module itself, also of what the plan could compute: what it returns

@@ -28,8 +28,18 @@ SHARDS, GROUPS, SCHEDULE = "shards", "groups.json", "scheduler.pt"
 """Of a checkpoint: shards, the settings of the optimizer, the schedule as transformers has it."""
 ITEMS = "num_items_in_batch"
 """What a Trainer calls the number of labels of all batches that make one update."""
-REFUSED = ("gradient_checkpointing", "torch_compile", "deepspeed", "fsdp", "parallelism_config")
-"""Arguments of a Trainer that would change what the plan decides."""
+THE_PLAN = "the plan decides"
+THE_LOSS = "the loss is that of the plan, which takes another one as loss= of unity.optimize"
+THE_MODULE = "the plan is of the module as it was"
+REFUSED = {
+    **dict.fromkeys(("gradient_checkpointing", "torch_compile", "deepspeed", "fsdp"), THE_PLAN),
+    **dict.fromkeys(("parallelism_config", "auto_find_batch_size"), THE_PLAN),
+    "label_smoothing_factor": THE_LOSS,
+    **dict.fromkeys(("neftune_noise_alpha", "use_liger_kernel"), THE_MODULE),
+}
+"""Arguments of a Trainer that would train something else than the plan, and why."""
+ELEMENTWISE = ("adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop")
+"""The optimizers by name that look at each element by itself, and so at shards as at all."""
 
 
 class ByPlan:
@@ -41,6 +51,7 @@ class ByPlan:
     lr_scheduler: Any
     accelerator: Any
     state: Any
+    train_dataset: Any
 
     @contextmanager
     def autocast_smart_context_manager(self, *args: Any, **kwargs: Any) -> Generator[None]:
@@ -48,6 +59,33 @@ class ByPlan:
         above: Any = super()
         with above.autocast_smart_context_manager(*args, **kwargs), self.accelerator.autocast():
             yield
+
+    def get_train_dataloader(self) -> Any:
+        """Raises InputError where a short batch would come last: of several processes it would be
+        filled up with samples that come again, of one it would not fit the plan."""
+        above: Any = super()
+        loader, args = above.get_train_dataloader(), self.args
+        data, whole = self.train_dataset, args.train_batch_size
+        if not getattr(self.accelerator, "split_batches", False):
+            whole *= self.accelerator.num_processes
+        if args.dataloader_drop_last or not hasattr(data, "__len__") or len(data) % whole == 0:
+            return loader
+        read = args.max_steps * args.gradient_accumulation_steps * whole
+        if args.max_steps <= 0 or read > len(data):
+            problem = f"the last batch of {len(data)} samples has {len(data) % whole}, not {whole}"
+            expected = "expected dataloader_drop_last=True, as a plan is for one size of batch"
+            raise InputError("TrainingArguments dataloader_drop_last", f"{problem}, {expected}")
+        return loader
+
+    def get_decay_parameter_names(self, model: Any) -> list[str]:
+        """Those of the module itself: norms are known by the class of what they are a part of,
+        which shards are not."""
+        above: Any = super()
+        if self.args.weight_decay and model.itself is None:
+            problem = "needs to know which parameters are those of norms, expected a module that"
+            raise InputError("TrainingArguments weight_decay", f"{problem} can be copied")
+        decayed = set(above.get_decay_parameter_names(model.itself or model))
+        return [name for name, parts in model.parts.items() if decayed.issuperset(parts)]
 
     def _get_num_items_in_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Of all ranks together, as the loss is."""
@@ -152,8 +190,19 @@ def asked(module: ParallelModule, frame: FrameType | None) -> bool:
     becomes one for plans. Raises InputError for arguments that it was given against the plan."""
     asker = None if frame is None else frame.f_locals.get("self")
     if asker is not None and hasattr(type(asker), "_save_optimizer_and_scheduler"):
-        for name in REFUSED:
-            if getattr(asker.args, name, None):
-                raise InputError(f"TrainingArguments {name}", "expected none: the plan decides")
+        _check_arguments(asker)
         asker.__class__ = by_plan(type(asker))
     return ITEMS in module.inputs
+
+
+def _check_arguments(trainer: Any) -> None:
+    for name, why in REFUSED.items():
+        if getattr(trainer.args, name, None):
+            raise InputError(f"TrainingArguments {name}", f"expected none: {why}")
+    if getattr(trainer, "compute_loss_func", None) is not None:
+        raise InputError("Trainer compute_loss_func", f"expected none: {THE_LOSS}")
+    optimizer = getattr(trainer.args.optim, "value", trainer.args.optim)
+    if optimizer not in ELEMENTWISE:
+        problem = f"{optimizer} may look at more of a weight than the shard that a rank has"
+        expected = f"expected one of {', '.join(ELEMENTWISE)}, or optimizers= of the Trainer"
+        raise InputError("TrainingArguments optim", f"{problem}, {expected}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import pi, sqrt
+from math import inf, pi, sqrt
 
 from pcg.capture.aten.call import AtenCall, Entry, Unsupported, holds
 from pcg.capture.aten.shapes import broadcast, of_torch, spread
@@ -25,7 +25,10 @@ def scaled(value: Value, factor: float) -> Value:
 
 
 def full(number: float) -> Value:
-    """One number, a tensor without dimensions."""
+    """One number, a tensor without dimensions. An infinite one is the logarithm of 0."""
+    if number in (-inf, inf):
+        infinite = apply(elementwise.log(), full(0.0))
+        return infinite if number < 0 else apply(elementwise.negate(), infinite)
     return scaled(apply(sum_axis(axis=0), apply(ones1(size0=1))), number)
 
 
@@ -78,8 +81,15 @@ def _power(call: AtenCall) -> Value:
 
 
 def _clamp(call: AtenCall) -> Value:
-    low, high = call.number("min"), call.number("max")
-    return apply(elementwise.clamp(low=low, high=high), call.value("self"))
+    """With a bound that nothing reaches it is torch's function of single elements."""
+    x, low, high = call.value("self"), call.arguments["min"], call.arguments["max"]
+    if low == -inf or high == inf:
+        low, high = None if low == -inf else low, None if high == inf else high
+        if low is None and high is None:
+            return x
+        function = f"aten.clamp.default(x0, {low}, {high})"
+        return of_torch(function, call.formats[""], (x, call.formats["self"]))
+    return apply(elementwise.clamp(low=call.number("min"), high=call.number("max")), x)
 
 
 def _gelu(call: AtenCall) -> Value:

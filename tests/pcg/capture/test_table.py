@@ -102,6 +102,15 @@ CASES = {
     "square": case(lambda x: x**2, X),
     "power": case(lambda x: x**2.5, X, positive=True),
     "clamp": case(lambda x: x.clamp(-0.5, 0.7), X),
+    "clamp from below": case(lambda x: x.clamp(-0.5, float("inf")), X),
+    "clamp from above": case(lambda x: x.clamp(float("-inf"), 0.5), X),
+    "infinity where": case(
+        lambda x: torch.full_like(x, float("inf")).where(x < -9.0, -x.exp()).neg().exp(), X
+    ),
+    "minus infinity where": case(
+        lambda x: torch.full_like(x, float("-inf")).where(x.sum(1, keepdim=True) > 9, x).exp(), X
+    ),
+    "clamp nothing": case(lambda x: x.clamp(float("-inf"), float("inf")), X),
     "clone": case(torch.clone, X),
     "alias": case(torch.ops.aten.alias.default, X),
     "cast": case(lambda x: x * x.ge(0).to(x.dtype), X),
@@ -125,6 +134,10 @@ CASES = {
     "stack": case(lambda x, y, z: torch.stack((x, y, z), -1), X, X, X),
     "slice": case(lambda x: x[1:3, -4:], X),
     "select": case(lambda x: x[:, -2], (2, 3, 4)),
+    "nothing before and after": case(
+        lambda x: torch.cat((x.new_zeros(0), x[:, :0], x.exp(), x[:, 6:]), -1), X
+    ),
+    "split off nothing": case(lambda x: torch.cat(x.split([0, 2, 0, 4], 1)[3:0:-2], 1), X),
     "chunk": case(lambda x: torch.cat(x.chunk(4, 1)[::-1], 1), (2, 7)),
     "split by sizes": case(lambda x: torch.cat(x.split([1, 3, 2], 1)[::-1], 1), X),
     "unbind": case(lambda x: x.unbind(1)[0] * x.unbind(1)[2], (2, 3, 4)),

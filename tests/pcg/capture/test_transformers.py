@@ -7,20 +7,20 @@ import torch
 
 pytest.importorskip("transformers")
 from support.public.compared import Loss, compared
+from support.public.further import FURTHER
 from support.public.language import LANGUAGE
 from support.public.vision import VISION
 
 from pcg.errors import InputError
 from pcg.mixtures.blocks import KNOWN
 
-NOT_EXPORTED = {("bart", "eager")}
-"""Torch cannot export it; the message names the line."""
 QUICK = ("gpt2-sdpa", "llama-eager")
+WHOLE = {"longformer": {"aten.as_strided.default"}}
+"""Windows of a sequence that overlap."""
 CASES = [
     pytest.param(n, a, id=f"{n}-{a}", marks=() if f"{n}-{a}" in QUICK else pytest.mark.soak)
     for n in (*LANGUAGE, *VISION)
     for a in ("sdpa", "eager")
-    if (n, a) not in NOT_EXPORTED
 ]
 
 
@@ -30,6 +30,15 @@ def test_graphs_agree_with_public_models(name: str, attention: str) -> None:
     model, given = {**LANGUAGE, **VISION}[name](attention)
     captured, _ = compared(Loss(model, given), tuple(given.values()))
     assert captured.opaque == ()
+
+
+@pytest.mark.parametrize("name", FURTHER)
+@pytest.mark.soak
+def test_graphs_agree_with_further_models(name: str) -> None:
+    torch.manual_seed(0)
+    model, given = FURTHER[name]("sdpa")
+    captured, _ = compared(Loss(model, given), tuple(given.values()))
+    assert set(captured.opaque) <= WHOLE.get(name, set[str]())
 
 
 @pytest.mark.parametrize("name", ["mixtral", "olmoe", "deepseek-v2", "gpt-oss"])

@@ -196,6 +196,44 @@ def test_autocast_and_a_scaler():
     assert losses[0] == pytest.approx(eager.item(), rel=1e-2)
 
 
+def gradients_in(number_format: torch.dtype | None, module: nn.Module) -> dict[str, Tensor]:
+    """Of all weights, whole: what an update takes away. No format: without autocast."""
+    batch = {n: t.float() if t.is_floating_point() else t for n, t in numbers_of(0).items()}
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    is_on = number_format is not None
+    with torch.autocast("cpu", number_format or torch.bfloat16, enabled=is_on):
+        loss = module(**batch)["loss"]
+    loss.backward()
+    torch.optim.SGD(module.parameters(), lr=1.0).step()
+    return {name: before[name] - tensor for name, tensor in module.state_dict().items()}
+
+
+@pytest.mark.parametrize("number_format", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("planner", ["data-parallel", "zero"])
+def test_under_autocast_gradients_are_those_of_the_module_under_it(
+    number_format: torch.dtype, planner: str
+):
+    """As far as the format goes; and further off without it, so it is that one."""
+    modules = [dense(nn.LayerNorm(8)).float() for _ in range(RANKS + 2)]
+    batch = {n: t.float() if t.is_floating_point() else t for n, t in numbers_of(0).items()}
+    plan = planned(captured(modules[-1], batch), planner)
+    found = on_ranks(
+        RANKS,
+        lambda w: gradients_in(number_format, parallel(modules[w.rank], plan, w)),
+    )
+    expected, exact = (
+        gradients_in(f, m) for f, m in zip((number_format, None), modules[-2:], strict=True)
+    )
+
+    def apart(these: dict[str, Tensor], others: dict[str, Tensor]) -> float:
+        largest = max(t.abs().max().item() for t in others.values())
+        return max((these[n] - t).abs().max().item() for n, t in others.items()) / largest
+
+    for own in found:
+        assert apart(own, expected) < torch.finfo(number_format).eps
+        assert apart(own, exact) > torch.finfo(number_format).eps / 64
+
+
 def test_ranks_agree_on_an_overflow():
     def seen(world):
         model = parallel(MODULES[world.rank], words_planned("zero"), world)

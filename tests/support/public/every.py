@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from support.public.compared import Loss
+from support.public.further import FURTHER
 from support.public.language import LANGUAGE, PADDED, Maker
 from support.public.others import OTHERS
 from support.public.vision import VISION
@@ -24,7 +25,7 @@ Plain = Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]
 IMAGES = {"torchvision": "images", "timm": "families"}
 """Packages with models of images, and the modules here that make them small."""
 MODELS: Mapping[str, Mapping[str, Maker | Plain]] = {
-    "transformers": {**LANGUAGE, **VISION},
+    "transformers": {**LANGUAGE, **VISION, **FURTHER},
     "padded": PADDED,
     "others": OTHERS,
     **{

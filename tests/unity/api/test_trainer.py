@@ -7,20 +7,37 @@ from types import SimpleNamespace
 import pytest
 import torch
 from support.runs.own_loop import batch_of, words
+from torch import nn
 
 import unity
-from unity.api.trainer import ByPlan
+from unity.api.trainer import REFUSED, ByPlan
 
 
 class Trainer:
     """As that of transformers is made."""
 
     def __init__(self, model: unity.ParallelModule, **args: object) -> None:
-        self.args, self.model = SimpleNamespace(**args), model
+        given: dict[str, object] = {"optim": "adamw_torch", "weight_decay": 0.0, **args}
+        self.args, self.model = SimpleNamespace(**given), model
+        self.compute_loss_func = given.get("compute_loss_func")
+        self.train_dataset = range(42)
+        self.accelerator = SimpleNamespace(num_processes=4)
         self.model_accepts_loss_kwargs = getattr(model, "accepts_loss_kwargs")  # noqa: B009
 
     def _save_optimizer_and_scheduler(self, folder: str) -> None:
         raise AssertionError("on one rank alone")
+
+    def get_train_dataloader(self) -> str:
+        return "loader"
+
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        """By the class of what a parameter is a part of."""
+        parts = dict(model.named_modules())
+        return [
+            name
+            for name, _ in model.named_parameters(remove_duplicate=False)
+            if not isinstance(parts[name.rpartition(".")[0]], nn.LayerNorm)
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +57,67 @@ def test_a_trainer_becomes_one_for_plans(model: unity.ParallelModule):
     assert not trainer.model_accepts_loss_kwargs
 
 
-@pytest.mark.parametrize("name", ["gradient_checkpointing", "fsdp", "deepspeed", "torch_compile"])
+@pytest.mark.parametrize("name", REFUSED)
 def test_what_the_plan_decides_is_refused(model: unity.ParallelModule, name: str):
     with pytest.raises(unity.InputError, match=f"TrainingArguments {name}: expected none"):
         Trainer(model, **{name: True})
+
+
+def test_another_loss_is_refused(model: unity.ParallelModule):
+    with pytest.raises(unity.InputError, match=r"compute_loss_func: expected none: .*loss= of"):
+        Trainer(model, compute_loss_func=print)
+
+
+@pytest.mark.parametrize(
+    "name", ["adafactor", "galore_adamw", "adamw_8bit", SimpleNamespace(value="lomo")]
+)
+def test_an_optimizer_of_more_than_elements_is_refused(model: unity.ParallelModule, name: object):
+    with pytest.raises(unity.InputError, match=r"TrainingArguments optim: .* shard"):
+        Trainer(model, optim=name)
+
+
+@pytest.mark.parametrize(
+    ("args", "fits"),
+    [
+        ({"max_steps": -1}, False),
+        ({"max_steps": 6}, False),
+        ({"max_steps": 5}, True),
+        ({"max_steps": 3, "gradient_accumulation_steps": 2}, False),
+        ({"max_steps": -1, "dataloader_drop_last": True}, True),
+        ({"max_steps": -1, "train_batch_size": 7, "processes": 3}, True),
+    ],
+)
+def test_a_short_last_batch_is_refused(
+    model: unity.ParallelModule, args: dict[str, int], fits: bool
+):
+    given = {"train_batch_size": 2, "gradient_accumulation_steps": 1, **args}
+    trainer = Trainer(model, **{"dataloader_drop_last": False, **given})
+    trainer.accelerator.num_processes = args.get("processes", 4)
+    if fits:
+        assert trainer.get_train_dataloader() == "loader"
+        return
+    with pytest.raises(unity.InputError, match="has 2, not 8, expected dataloader_drop_last=True"):
+        trainer.get_train_dataloader()
+
+
+class Normed(nn.Module):
+    """A norm whose name does not tell that it is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ln, self.head = nn.LayerNorm(4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.ln(x)).square().mean()
+
+
+def test_weights_of_norms_do_not_decay():
+    module, inputs = Normed(), (torch.randn(2, 4),)
+    plan = unity.optimize(
+        module, inputs, devices=1, planner="data-parallel", compare=False, quiet=True
+    )
+    trainer = Trainer(unity.parallelize(module, plan), weight_decay=0.1)
+    assert trainer.get_decay_parameter_names(trainer.model) == ["head.weight", "head.bias"]
 
 
 def test_others_may_ask(model: unity.ParallelModule):

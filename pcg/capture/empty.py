@@ -1,0 +1,53 @@
+"""Take tensors without elements out of a program, where nothing is lost with them.
+
+Public models make some: caches begin empty, the part of a head that is not rotated is none of it
+where all is, and a layer without a perceptron splits off none of its columns. Graphs have no such
+tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import fx
+    from torch.export import ExportedProgram
+
+JOINS, SPLITS = "aten.cat.default", "aten.split_with_sizes.default"
+
+
+def leave_out_empty(program: ExportedProgram) -> None:
+    """Leave what is empty out of what is joined, where something else is, and out of what is split,
+    where nobody reads it."""
+    for node in list(program.graph.nodes):
+        if str(node.target) == JOINS:
+            parts, *others = node.args
+            # Torch takes vectors without elements beside tensors of any rank.
+            something = [part for part in parts if not _is_empty(part.meta["val"].shape)]
+            if something:
+                node.args = (something, *others)
+        elif str(node.target) == SPLITS:
+            _split_something(node)
+
+
+def _split_something(node: fx.Node) -> None:
+    x, sizes, *others = node.args
+    parts: Any = node.meta["val"]
+    full = [at for at, part in enumerate(parts) if not _is_empty(part.shape)]
+    read: list[Any] = [(user, user.args[1]) for user in node.users]
+    if not full or any(at not in full and user.users for user, at in read):
+        return
+    given: Any = sizes
+    node.args = (x, [given[at] for at in full], *others)
+    node.meta["val"] = type(parts)(parts[at] for at in full)
+    for user, at in read:
+        if at in full:
+            user.args = (node, full.index(at))
+        else:
+            node.graph.erase_node(user)
+
+
+def _is_empty(shape: Sequence[object]) -> bool:
+    """Whether a tensor has no elements; sizes that only its values tell are some."""
+    return any(isinstance(size, int) and size == 0 for size in shape)

@@ -1,0 +1,128 @@
+"""Values of constants while a module is exported, for the choices that it makes by them.
+
+Problem: torch exports a module on tensors without values, so ``if positions[0] > 0`` cannot be
+followed, though ``positions`` is ``torch.arange(12)``. Method: beside each tensor that is computed
+from nothing but sizes and numbers goes the tensor itself, with its values; what asks for a number
+or a truth is answered from that. What inputs, parameters, buffers or random numbers are read for
+is not known. A change in place by something that is not known makes all that is known forgotten.
+Exact. Linear in the elements of constants; those of more than ``MOST`` elements are not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+from pcg.lazy import torch
+
+MOST = 1 << 20
+"""Elements of a tensor whose values are kept."""
+UNSET = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "resize_")
+"""Functions whose results have no values to rely on."""
+LIKE = ("ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full", "new_tensor")
+"""Functions that read no values of their first operand."""
+
+
+@contextmanager
+def known_constants() -> Generator[None]:
+    """Answer what is asked of constants."""
+    # A class made late, as its base loads torch.
+    base: Any = import_module("torch.overrides").TorchFunctionMode
+    with type("KnownConstants", (_Known, base), {})():
+        yield
+
+
+class _Known:
+    """What a mode of torch's functions does: ``values`` are those of constants, by tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: Any = import_module("torch.utils.weak").WeakTensorKeyDictionary()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        name = getattr(func, "__name__", "")
+        found = _Unknown if name in UNSET else self._found(func, name, args, given)
+        if found is _Unknown:
+            if _changes(name, given):
+                self.values.clear()
+            return func(*args, **given)
+        if not _holds_tensor(found) and not _changes(name, given):
+            return found
+        made = func(*args, **given)
+        self._note(made, found)
+        return made
+
+    def _found(self, func: Any, name: str, args: Any, given: Any) -> Any:
+        """What a function returns, with its values."""
+        reals = [self._real(name, at, arg) for at, arg in enumerate(args)]
+        named = {key: self._real(name, key, arg) for key, arg in given.items()}
+        if any(value is _Unknown for value in (*reals, *named.values())):
+            return _Unknown
+        return _run(func, reals, named)
+
+    def _real(self, name: str, at: object, arg: Any) -> Any:
+        """An argument with its values; on the CPU."""
+        if isinstance(arg, torch.Tensor):
+            if name in LIKE and at == 0:
+                return _blank(arg)
+            return self.values.get(arg, _Unknown)
+        if isinstance(arg, (list, tuple)):
+            parts = [self._real("", at, part) for part in arg]
+            return _Unknown if any(p is _Unknown for p in parts) else _like(arg, parts)
+        if isinstance(arg, torch.SymInt | torch.SymFloat | torch.SymBool):
+            return _Unknown
+        return "cpu" if at == "device" and arg is not None else arg
+
+    def _note(self, made: Any, found: Any) -> None:
+        if isinstance(found, torch.Tensor) and isinstance(made, torch.Tensor):
+            if found.numel() <= MOST and found.shape == made.shape:
+                self.values[made] = found
+        elif isinstance(found, (list, tuple)) and isinstance(made, (list, tuple)):
+            for one, value in zip(made, found, strict=False):
+                self._note(one, value)
+
+
+class _Unknown:
+    """What stands for a value that is not known."""
+
+
+def _run(func: Callable[..., Any], args: list[Any], given: dict[str, Any]) -> Any:
+    """What a function returns outside the export; not known where it draws random numbers, or
+    raises what it shall raise by itself."""
+    modes: Any = import_module("torch.utils._python_dispatch")
+    with modes._disable_current_modes():
+        before = torch.get_rng_state()
+        try:
+            found = func(*args, **given)
+        except Exception:
+            return _Unknown
+        if not torch.equal(before, torch.get_rng_state()):
+            torch.set_rng_state(before)
+            return _Unknown
+    return found
+
+
+def _blank(tensor: Any) -> Any:
+    modes: Any = import_module("torch.utils._python_dispatch")
+    with modes._disable_current_modes():
+        return torch.empty(tuple(tensor.shape), dtype=tensor.dtype)
+
+
+def _holds_tensor(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_tensor, value))
+    return isinstance(value, torch.Tensor)
+
+
+def _like(arg: Any, parts: list[Any]) -> Any:
+    return type(arg)(parts) if type(arg) in (list, tuple) else tuple(parts)
+
+
+def _changes(name: str, given: dict[str, Any]) -> bool:
+    """Whether a function of this name may change an operand in place."""
+    is_plain = name.endswith("_") and not name.endswith("__")
+    is_own = name.startswith("__i") and name not in ("__int__", "__index__", "__invert__")
+    return is_plain or is_own or name in ("__setitem__", "__set__") or "out" in given
