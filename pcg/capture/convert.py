@@ -283,6 +283,8 @@ def _formats(node: fx.Node) -> Mapping[str, str]:
 
 
 def _is_choice(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(_is_choice(part) for part in value)
     return isinstance(value, torch.fx.Node) and value.meta["val"].dtype == torch.bool
 
 

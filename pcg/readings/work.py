@@ -243,17 +243,12 @@ class _Walk:
         if by is not None:
             self.found_by[value.var] = by & frozenset(scope)
         elif at is not None:
-            return self._placed(value.body, inner, *at)
+            self.placed_by[at[0]] = at[1] & frozenset(inner)
         self._visit(value.body, inner)
         if by is None:
             self.forward += self._points(value.body, inner)
-
-    def _placed(self, body: Expr, inner: Scope, place: str, by: frozenset[str]) -> None:
-        """Summands each of which is added at one place: an addition for each of them."""
-        self.placed_by[place] = by & frozenset(inner)
-        self._visit(body, inner)
-        self.forward += self._points(body, inner)
-        del self.placed_by[place]
+        if by is None and at is not None:
+            del self.placed_by[at[0]]
 
     def _greatest(self, value: Max, scope: Scope) -> None:
         """One comparison a value; the gradient goes to one of them."""

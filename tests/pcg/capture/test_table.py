@@ -218,6 +218,53 @@ CASES = {
     "rows": case(lambda x, ids: x[ids], (5, 2, 3), buffers=("ids",)),
     "rows selected": case(lambda x, y: x.index_select(0, y), (5, 3), buffers=("labels",)),
     "gather": case(lambda x, ids: x.gather(0, ids), (5, 4), buffers=("ids",)),
+    "sums of rows": case(
+        lambda x, y, at: x.index_add(0, at, y, alpha=2), (5, 2), (3, 2), buffers=("labels",)
+    ),
+    "sums of columns, of nothing before": case(
+        lambda y, at: torch.zeros(2, 4, 3).index_add(1, at, y), (2, 3, 3), buffers=("labels",)
+    ),
+    "sums by an id of each": case(
+        lambda x, y, ids: x.scatter_add(1, ids, y), (3, 5), (2, 3), buffers=("ids",)
+    ),
+    "sums of messages": case(
+        lambda y, at: torch.zeros(5, 2).scatter_add(0, at[:, None].expand_as(y), y),
+        (3, 2),
+        buffers=("labels",),
+    ),
+    "means of messages": case(
+        lambda y, at: torch.zeros(5, 2).scatter_reduce(
+            0, at[:, None].expand_as(y), y, "mean", include_self=False
+        ),
+        (3, 2),
+        buffers=("labels",),
+    ),
+    "means with what was there": case(
+        lambda x, y, ids: x.scatter_reduce(1, ids, y, "mean"), (2, 5), (2, 3), buffers=("ids",)
+    ),
+    "sums and means in its place": case(
+        lambda x, y, ids: (
+            x.scatter_reduce(1, ids, y, "sum", include_self=False)
+            * x.scatter_reduce(1, ids, y, "mean", include_self=False)
+        ),
+        *((2, 5), (2, 3)),
+        buffers=("ids",),
+    ),
+    "rows added where they are": case(
+        lambda x, y, at: x.index_put((at - 4,), y, accumulate=True),
+        *((5, 2), (3, 2)),
+        buffers=("labels",),
+    ),
+    "one row added to many": case(
+        lambda x, y, ids: torch.ops.aten.index_put.default(x, [None, ids], y, True),
+        *((2, 5, 3), (3,)),
+        buffers=("ids",),
+    ),
+    "elements added to a matrix": case(
+        lambda x, y, ids: x.index_put((ids[0], ids[1] - 5), y, accumulate=True),
+        *((5, 6, 2), (3, 2)),
+        buffers=("ids",),
+    ),
     "embedding_bag": case(lambda t, ids: f.embedding_bag(ids, t), (5, 4), buffers=("ids",)),
     "nll_loss": case(f.nll_loss, (3, 5), buffers=("labels",)),
     "cross_entropy with weights": case(
