@@ -122,7 +122,8 @@ def averaging_kernel(a: Attributes) -> Tensor:
 
 def places(a: Attributes, like: Tensor, x: Tensor) -> Tensor:
     """Zeros for what is added up along an axis, as many as ``like`` has."""
-    return torch.zeros_like(x.narrow(a["axis"], 0, 1).repeat_interleave(len(like), a["axis"]))
+    axis = a["axis"]
+    return x.new_zeros((*x.shape[:axis], len(like), *x.shape[axis + 1 :]))
 
 
 TORCH: dict[str, Callable[..., Any]] = {
