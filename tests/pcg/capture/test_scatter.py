@@ -1,4 +1,4 @@
-"""Sums by place as torch writes them: what they are to a graph, and what they refuse as torch does."""
+"""Sums by place as torch writes them: what they are to a graph, and what fails as torch does."""
 
 from __future__ import annotations
 
