@@ -222,18 +222,18 @@ CASES = {
         lambda x, y, at: x.index_add(0, at, y, alpha=2), (5, 2), (3, 2), buffers=("labels",)
     ),
     "sums of columns, of nothing before": case(
-        lambda y, at: torch.zeros(2, 4, 3).index_add(1, at, y), (2, 3, 3), buffers=("labels",)
+        lambda y, at: y.new_zeros(2, 4, 3).index_add(1, at, y), (2, 3, 3), buffers=("labels",)
     ),
     "sums by an id of each": case(
         lambda x, y, ids: x.scatter_add(1, ids, y), (3, 5), (2, 3), buffers=("ids",)
     ),
     "sums of messages": case(
-        lambda y, at: torch.zeros(5, 2).scatter_add(0, at[:, None].expand_as(y), y),
+        lambda y, at: y.new_zeros(5, 2).scatter_add(0, at[:, None].expand_as(y), y),
         (3, 2),
         buffers=("labels",),
     ),
     "means of messages": case(
-        lambda y, at: torch.zeros(5, 2).scatter_reduce(
+        lambda y, at: y.new_zeros(5, 2).scatter_reduce(
             0, at[:, None].expand_as(y), y, "mean", include_self=False
         ),
         (3, 2),
