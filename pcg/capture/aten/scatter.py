@@ -120,7 +120,7 @@ def _scattered(call: AtenCall, source: Value) -> Value:
 def _scatter_reduce(call: AtenCall) -> Value:
     """Sums or means, with what was there before or in its place."""
     kind, with_self = call.arguments["reduce"], bool(call.arguments["include_self"])
-    if kind not in ("sum", "mean") or call.formats["self"] == INTEGER:
+    if kind not in ("sum", "mean") or "float" not in call.formats["self"]:
         raise Unsupported("reduce")
     x, total = call.value("self"), _scattered(call, call.value("src"))
     if kind == "sum" and (with_self or _is_zero(x)):
@@ -172,7 +172,7 @@ def _merged(indices: Sequence[Value], sizes: Sequence[int]) -> Value:
         raise Unsupported("indices")
     rank = max(index.rank for index in indices)
     shapes = [(*(1,) * (rank - index.rank), *shape_of(index)) for index in indices]
-    wide = [max(have) for have in zip(*shapes, strict=True)]
+    wide = tuple(max(have) for have in zip(*shapes, strict=True))
     parts: list[Value] = []
     for at, (index, size) in enumerate(zip(indices, sizes, strict=True)):
         own = _from_the_start(spread(index, wide), size)
