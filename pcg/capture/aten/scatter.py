@@ -1,4 +1,5 @@
-"""Translate torch's sums by place: what is added to elements that ids name.
+"""Translate torch's sums by place, what is added to elements that ids name; and what is put where
+a mask is.
 
 Ids that are repeated along all dimensions but one, as those of edges are for what messages hold,
 are those of whole slices. Several index tensors are one for the dimensions that they choose from,
@@ -16,7 +17,7 @@ from pcg.capture.aten.call import AtenCall, Entry, Shape, Unsupported
 from pcg.capture.aten.pointwise import full, scaled
 from pcg.capture.aten.shapes import narrowed, of_torch, reshaped, shape_of, spread
 from pcg.graph.graph import Value, apply
-from pcg.ops import algebra, elementwise, scatter
+from pcg.ops import algebra, elementwise, layers, lookup, scatter
 from pcg.ops.constants import ones1
 from pcg.ops.layout import pad
 from pcg.readings.whole import is_natural
@@ -144,13 +145,16 @@ def _scatter_reduce(call: AtenCall) -> Value:
 
 
 def _index_put(call: AtenCall) -> Value:
-    """Values added at the places that tensors of whole numbers name, of dimensions side by side."""
+    """Values added at the places that tensors of whole numbers name, of dimensions side by side; or
+    put or added where a mask is."""
+    if "indices" in call.choices:
+        return _put_where(call)
     _expect_sums(call)
     call.expect(accumulate=True)
     x, values = call.value("self"), call.value("values")
     listed = call.arguments["indices"]
     dims = [dim for dim, index in enumerate(listed) if index is not None]
-    if not dims or "indices" in call.choices or any(b != a + 1 for a, b in pairwise(dims)):
+    if not dims or any(b != a + 1 for a, b in pairwise(dims)):
         raise Unsupported("indices")
     indices = [index for index in listed if isinstance(index, Value)]
     first, last = dims[0], dims[-1] + 1
@@ -161,6 +165,70 @@ def _index_put(call: AtenCall) -> Value:
     source = reshaped(source, (*before, number, *after))
     added = added_at(prod(chosen), first, reshaped(ids, (number,)), source)
     return _sum(x, reshaped(added, shape_of(x)))
+
+
+def _put_where(call: AtenCall) -> Value:
+    """The same values wherever a mask is, of one dimension or several."""
+    x, values, listed = call.value("self"), call.value("values"), call.arguments["indices"]
+    first, *others = (dim for dim, index in enumerate(listed) if index is not None)
+    mask = listed[first]
+    if others or not isinstance(mask, Value) or not mask.rank:
+        raise Unsupported("indices")
+    after = x.rank - first - mask.rank
+    lacking = first + 1 + after - values.rank
+    own = (*(1,) * lacking, *shape_of(values))
+    if lacking < 0 or own[first] != 1:
+        raise Unsupported("values")
+    values = reshaped(values, (*own[:first], *(1,) * mask.rank, *own[first + 1 :]))
+    values = spread(values, shape_of(x), x)
+    if not call.arguments["accumulate"]:
+        return _chosen(call, _spread_after(mask, first, x), values, x)
+    _expect_sums(call)
+    zeros = spread(full(0.0), shape_of(x))
+    return _sum(x, _chosen(call, _spread_after(mask, first, x), values, zeros))
+
+
+def _spread_after(mask: Value, first: int, x: Value) -> Value:
+    """A mask of some dimensions of a tensor, from ``first`` on, repeated for all of it."""
+    after = x.rank - first - mask.rank
+    return spread(reshaped(mask, (*(1,) * first, *shape_of(mask), *(1,) * after)), shape_of(x), x)
+
+
+def _chosen(call: AtenCall, mask: Value, x: Value, y: Value) -> Value:
+    """The elements of ``x`` where a mask is, and those of ``y`` elsewhere."""
+    kind = call.formats["self"]
+    return of_torch("aten.where.self(x0, x1, x2)", kind, (mask, "bool"), (x, kind), (y, kind))
+
+
+def _masked_scatter(call: AtenCall) -> Value:
+    """The first rows of a source, one after the other, where a mask is: of each row the number of
+    those before it is its place in the source. Where the source has too few, which torch refuses,
+    there are infinities."""
+    x, source = call.value("self"), call.value("source")
+    if "float" not in call.formats["self"] or not x.rank:
+        raise Unsupported("self")
+    mask = _of_rows(spread(call.value("mask"), shape_of(x)))
+    rows, width = prod(shape_of(mask)), prod(shape_of(x)[mask.rank :])
+    held, rest = divmod(prod(shape_of(source)), width)
+    if rest or not held or rows > MOST_MERGED:
+        raise Unsupported("source")
+    seen = apply(lookup.cumulative_sum(), reshaped(mask, (rows,)))
+    places = apply(elementwise.shift(offset=-1.0), seen)
+    found = apply(layers.embedding(), places, reshaped(source, (held, width)))
+    beyond = of_torch(f"aten.ge.Scalar(x0, {held})", "bool", (places, INTEGER))
+    beyond = spread(reshaped(beyond, (rows, 1)), (rows, width), found)
+    fill = "aten.masked_fill.Scalar(x0, x1, inf)"
+    found = of_torch(fill, REAL, (found, REAL), (beyond, "bool"))
+    return _chosen(call, _spread_after(mask, 0, x), reshaped(found, shape_of(x)), x)
+
+
+def _of_rows(mask: Value) -> Value:
+    """A mask without the last dimensions along which it is repeated."""
+    while mask.rank > 1 and not mask.node.is_leaf:
+        if mask.node.name != "expand" or mask.node.operator_call.integer("axis") != mask.rank - 1:
+            break
+        mask = mask.node.inputs[0]
+    return mask
 
 
 def _merged(indices: Sequence[Value], sizes: Sequence[int]) -> Value:
@@ -205,4 +273,5 @@ ENTRIES: Mapping[str, Entry] = {
     "aten.scatter_add.default": _scatter_add,
     "aten.scatter_reduce.two": _scatter_reduce,
     "aten.index_put.default": _index_put,
+    "aten.masked_scatter.default": _masked_scatter,
 }

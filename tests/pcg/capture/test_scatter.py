@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from support.cases import a_third
 from support.graphs.capturing import leaves_for
 from support.graphs.torch_functions import default_dtype
 from torch import Tensor, nn
@@ -80,7 +81,7 @@ OF_SLICES: dict[str, Sum] = {
 }
 
 
-@pytest.mark.parametrize("name", OF_SLICES)
+@pytest.mark.parametrize("name", a_third(OF_SLICES))
 def test_sums_of_slices(name: str) -> None:
     captured = captured_of(Placed(OF_SLICES[name]), EDGE_IDS)
     assert "index_add" in names(captured)
@@ -119,8 +120,8 @@ def test_ids_of_two_kinds_in_one_tensor_are_below_the_larger_number() -> None:
 
 
 KEPT: dict[str, Sum] = {
-    "a mask": lambda x, ids, y: x.index_put(
-        (torch.arange(NODES) != ids[0],), y[0], accumulate=True
+    "as many rows as a mask has": lambda x, ids, y: x.index_put(
+        (torch.arange(NODES) != ids[0] % 1,), y[:4]
     ),
     "small numbers, which wrap around": lambda x, ids, y: (
         x * torch.full((NODES,), 250, dtype=torch.uint8)
@@ -143,6 +144,58 @@ KEPT: dict[str, Sum] = {
 def test_what_has_no_equation_is_torchs_own(name: str) -> None:
     captured = captured_of(Placed(KEPT[name]), EDGE_IDS)
     assert not names(captured) & {"index_add", "scatter_add"}
+
+
+def put(x: Tensor, where: object, values: object) -> Tensor:
+    x = x.clone()
+    x[where] = values
+    return x
+
+
+MASKED: dict[str, Sum] = {
+    "a number": lambda x, ids, y: put(x, x > 0, 0.5),
+    "a number in rows": lambda x, ids, y: put(x, torch.arange(NODES) < ids[:NODES], 0.0),
+    "a row": lambda x, ids, y: put(x, torch.arange(NODES) < ids[:NODES], y[0]),
+    "one row of a matrix": lambda x, ids, y: put(x, torch.arange(NODES) < ids[:NODES], y[:1]),
+    "columns": lambda x, ids, y: put(x.mT, (slice(None), ids[:NODES] > 0), y[0, 0]),
+    "a column": lambda x, ids, y: put(x.mT, (slice(None), ids[:NODES] > 0), y[0, :, None]),
+    "of a batch": lambda x, ids, y: put(x[None] * y[:3, None], (slice(None), x > 0), y[:3, :1]),
+    "added": lambda x, ids, y: x.index_put((ids[:NODES] > 1,), y[0], accumulate=True),
+    "added to nothing": lambda x, ids, y: (
+        torch.zeros_like(x).index_put((x > 0,), y[0, 0], accumulate=True)
+    ),
+    "labels": lambda x, ids, y: (
+        x * put(ids[:NODES], ids[:NODES] > 2, -100).clamp(min=0)[:, None] + y.sum()
+    ),
+    "rows one after the other": lambda x, ids, y: (
+        x.masked_scatter((torch.arange(NODES) < ids[:NODES])[:, None], y)
+    ),
+    "rows of several dimensions": lambda x, ids, y: (
+        x.view(NODES, 2, 1).expand(-1, -1, 3).masked_scatter(
+            (ids[:NODES] > 1)[:, None, None].expand(-1, 2, 3), y.view(2, 6).tile(3, 1)
+        )
+    ),
+    "elements one after the other": lambda x, ids, y: x.masked_scatter(x > 0, y),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", a_third(MASKED))
+def test_what_is_put_where_a_mask_is(name: str) -> None:
+    assert captured_of(Placed(MASKED[name]), EDGE_IDS).opaque == ()
+
+
+def test_too_few_rows_for_a_mask_do_not_go_unseen() -> None:
+    """Torch refuses them; here what is missing is infinite."""
+    module = Placed(lambda x, ids, y: x.masked_scatter((ids[:NODES] > 0)[:, None], y[:2]))
+    with default_dtype(torch.float64):
+        good, bad = torch.tensor([0, 1, 0, 2, 0, 0]), torch.tensor([0, 1, 1, 2, 0, 0])
+        captured = capture(module, (good,))
+        (found,) = evaluate(captured.graph, leaves_for(captured, module, (good,)))
+        torch.testing.assert_close(found, module(good))
+        with pytest.raises(RuntimeError):
+            module(bad)
+        (found,) = evaluate(captured.graph, leaves_for(captured, module, (bad,)))
+        assert not found.isfinite()
 
 
 FROM_THE_END: dict[str, Sum] = {

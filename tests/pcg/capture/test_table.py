@@ -265,6 +265,12 @@ CASES = {
         *((5, 6, 2), (3, 2)),
         buffers=("ids",),
     ),
+    "rows where a mask is": case(
+        lambda x, y, at: x.masked_scatter(at[:, None] > 0, y), (3, 4), (2, 4), buffers=("labels",)
+    ),
+    "put where a mask is": case(
+        lambda x, y, ids: x.index_put((ids > 1,), y), (2, 3, 4), (4,), buffers=("ids",)
+    ),
     "embedding_bag": case(lambda t, ids: f.embedding_bag(ids, t), (5, 4), buffers=("ids",)),
     "nll_loss": case(f.nll_loss, (3, 5), buffers=("labels",)),
     "cross_entropy with weights": case(
