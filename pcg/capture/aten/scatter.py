@@ -127,15 +127,9 @@ def _scatter_reduce(call: AtenCall) -> Value:
     if kind == "sum" and (with_self or _is_zero(x)):
         return _sum(x, total)
     count = _scattered(call, spread(full(1.0), shape_of(call.value("src"))))
-    if not with_self:
+    if not with_self and not _is_zero(x):
         nothing = of_torch("aten.eq.Scalar(x0, 0)", "bool", (count, REAL))
-        zeros = spread(full(0.0), shape_of(x))
-        choice = "aten.where.self(x0, x1, x2)"
-        x = (
-            x
-            if _is_zero(x)
-            else of_torch(choice, REAL, (nothing, "bool"), (x, REAL), (zeros, REAL))
-        )
+        x = _chosen(call, nothing, x, spread(full(0.0), shape_of(x)))
     total = _sum(x, total)
     if kind == "sum":
         return total
