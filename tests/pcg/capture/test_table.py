@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.graphs.aten_cases import BY_PLACE, Case, case
 from support.graphs.capturing import NEAR, leaves_for
 from support.graphs.torch_functions import default_dtype
 from torch import Tensor, fx, nn
@@ -21,27 +22,6 @@ from pcg.capture import capture
 from pcg.capture.aten.table import TABLE
 from pcg.capture.export import ancestors, export, returned
 from runtime.train.check import evaluate
-
-
-@dataclass(frozen=True)
-class Case:
-    """A function of tensors of these shapes, and of some of ``BUFFERS``; ``positive``: of positive
-    numbers."""
-
-    function: Callable[..., Tensor]
-    shapes: tuple[tuple[int, ...], ...]
-    buffers: tuple[str, ...] = ()
-    positive: bool = False
-
-
-def case(
-    function: Callable[..., Tensor],
-    *shapes: tuple[int, ...],
-    buffers: tuple[str, ...] = (),
-    positive: bool = False,
-) -> Case:
-    return Case(function, shapes, buffers, positive)
-
 
 BUFFERS = {
     "ids": torch.tensor([[1, 0, 3], [2, 2, 4]]),
@@ -218,59 +198,7 @@ CASES = {
     "rows": case(lambda x, ids: x[ids], (5, 2, 3), buffers=("ids",)),
     "rows selected": case(lambda x, y: x.index_select(0, y), (5, 3), buffers=("labels",)),
     "gather": case(lambda x, ids: x.gather(0, ids), (5, 4), buffers=("ids",)),
-    "sums of rows": case(
-        lambda x, y, at: x.index_add(0, at, y, alpha=2), (5, 2), (3, 2), buffers=("labels",)
-    ),
-    "sums of columns, of nothing before": case(
-        lambda y, at: y.new_zeros(2, 4, 3).index_add(1, at, y), (2, 3, 3), buffers=("labels",)
-    ),
-    "sums by an id of each": case(
-        lambda x, y, ids: x.scatter_add(1, ids, y), (3, 5), (2, 3), buffers=("ids",)
-    ),
-    "sums of messages": case(
-        lambda y, at: y.new_zeros(5, 2).scatter_add(0, at[:, None].expand_as(y), y),
-        (3, 2),
-        buffers=("labels",),
-    ),
-    "means of messages": case(
-        lambda y, at: y.new_zeros(5, 2).scatter_reduce(
-            0, at[:, None].expand_as(y), y, "mean", include_self=False
-        ),
-        (3, 2),
-        buffers=("labels",),
-    ),
-    "means with what was there": case(
-        lambda x, y, ids: x.scatter_reduce(1, ids, y, "mean"), (2, 5), (2, 3), buffers=("ids",)
-    ),
-    "sums and means in its place": case(
-        lambda x, y, ids: (
-            x.scatter_reduce(1, ids, y, "sum", include_self=False)
-            * x.scatter_reduce(1, ids, y, "mean", include_self=False)
-        ),
-        *((2, 5), (2, 3)),
-        buffers=("ids",),
-    ),
-    "rows added where they are": case(
-        lambda x, y, at: x.index_put((at - 4,), y, accumulate=True),
-        *((5, 2), (3, 2)),
-        buffers=("labels",),
-    ),
-    "one row added to many": case(
-        lambda x, y, ids: torch.ops.aten.index_put.default(x, [None, ids], y, True),
-        *((2, 5, 3), (3,)),
-        buffers=("ids",),
-    ),
-    "elements added to a matrix": case(
-        lambda x, y, ids: x.index_put((ids[0], ids[1] - 5), y, accumulate=True),
-        *((5, 6, 2), (3, 2)),
-        buffers=("ids",),
-    ),
-    "rows where a mask is": case(
-        lambda x, y, at: x.masked_scatter(at[:, None] > 0, y), (3, 4), (2, 4), buffers=("labels",)
-    ),
-    "put where a mask is": case(
-        lambda x, y, ids: x.index_put((ids > 1,), y), (2, 3, 4), (4,), buffers=("ids",)
-    ),
+    **BY_PLACE,
     "embedding_bag": case(lambda t, ids: f.embedding_bag(ids, t), (5, 4), buffers=("ids",)),
     "nll_loss": case(f.nll_loss, (3, 5), buffers=("labels",)),
     "cross_entropy with weights": case(
