@@ -283,6 +283,10 @@ def _formats(node: fx.Node) -> Mapping[str, str]:
 
 
 def _is_choice(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        tensors = [part for part in value if isinstance(part, torch.fx.Node)]
+        # Of indices, torch takes those of bytes as choices too.
+        return any(part.meta["val"].dtype in (torch.bool, torch.uint8) for part in tensors)
     return isinstance(value, torch.fx.Node) and value.meta["val"].dtype == torch.bool
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pcg.capture.aten.moves import MOVES
 from pcg.capture.aten.shapes import swapped
+from pcg.capture.places import places_below
 from pcg.capture.stacks import common_name, stacks, turns_matrices
 from pcg.errors import InputError
 from pcg.graph.graph import Value, leaf
@@ -188,11 +189,11 @@ class Leaves:
             return 0, 2
         if tensor.is_floating_point():
             return 0, None
-        example = self._examples.get(node.name)
+        example, places = self._examples.get(node.name), places_below(node, self._live)
         if example is None or example.is_meta or not example.numel():
-            return 0, self._bounds.get(node, 2)
-        least = min(0, int(example.min()))
-        return least, self._bounds.get(node, max(2, int(example.max()) + 1))
+            return 0, self._bounds.get(node, places or 2)
+        least, seen = min(0, int(example.min())), int(example.max()) + 1
+        return least, self._bounds.get(node, max(places or 2, seen))
 
     def _fresh(self, name: str) -> str:
         """A name that graphs can print, and that no other leaf has."""

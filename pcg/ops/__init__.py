@@ -14,13 +14,14 @@ from pcg.ops import (
     norms,
     parallel,
     reductions,
+    scatter,
     windows,
 )
 from pcg.ops.registry import Registry
 
 _THEMES = (
     *(algebra, elementwise, layout, layers, norms, reductions),
-    *(attention, lookup, windows, groups, constants, parallel),
+    *(attention, lookup, scatter, windows, groups, constants, parallel),
 )
 
 OPERATORS = Registry([operator for theme in _THEMES for operator in theme.OPERATORS])

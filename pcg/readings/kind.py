@@ -51,7 +51,7 @@ def call_kind(call: Call, ranks: tuple[int, ...]) -> OperatorKind:
     if any(isinstance(part, Sum) and _contracts(part, indices) for part in parts):
         return "contraction"
     sums = (part for part in parts if isinstance(part, (Sum, Max)))
-    reduces = any(not (isinstance(part, Sum) and look_up(part)) for part in sums)
+    reduces = any(not (isinstance(part, Sum) and _moves(part)) for part in sums)
     return "reduction" if reduces else "pointwise"
 
 
@@ -60,7 +60,7 @@ def _contracts(value: Sum, indices: set[str]) -> bool:
     and again, so that operations grow faster than what is read."""
     body: Expr = value
     while isinstance(body, Sum):
-        if look_up(body):
+        if _moves(body):
             return False
         body = body.body
     if not isinstance(body, Mul):
@@ -81,6 +81,27 @@ def look_up(value: Sum) -> frozenset[str] | None:
             if same and value.var not in free_symbols(other):
                 return free_symbols(other)
     return None
+
+
+def placed(value: Sum) -> tuple[str, frozenset[str]] | None:
+    """Where a sum puts each of its summands: the index that a summand names by a value of its own,
+    and the symbols that determine that value, if it is 0 at all other values of the index."""
+    factors = value.body.factors if isinstance(value.body, Mul) else (value.body,)
+    for factor in factors:
+        if not (isinstance(factor, Apply) and factor.function == "eq"):
+            continue
+        for this, other in (factor.args, factor.args[::-1]):
+            place = this.index.symbol if isinstance(this, IndexValue) else None
+            named = free_symbols(other)
+            if place is not None and value.var in named and place not in named:
+                return place, named
+    return None
+
+
+def _moves(value: Sum) -> bool:
+    """Whether a sum takes no more arithmetic than its elements: of one, or of each put where it
+    belongs."""
+    return bool(look_up(value)) or placed(value) is not None
 
 
 def is_epilogue(value: Expr) -> bool:

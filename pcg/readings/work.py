@@ -7,7 +7,8 @@ are free in it, however often it is written (a softmax takes each exponential on
   one for each summand, and a scalar function what its table says: a contraction of m x k x n
   takes 2mkn;
 - guards and tests for equality choose, they do not compute: terms under guards are picked one by
-  another, and a sum over v with the factor ``eq(.., v)`` is a look-up that touches one v only;
+  another, a sum over v with the factor ``eq(.., v)`` is a look-up that touches one v only, and one
+  over e with the factor ``eq(ids[e], n)`` puts each of its summands at one n only;
 - constants are free.
 
 Back-propagation differentiates the same walk: in a product, each factor that leads to an operand
@@ -48,7 +49,7 @@ from pcg.language.expr import (
 )
 from pcg.language.functions import FUNCTIONS
 from pcg.language.poly import Poly
-from pcg.readings.kind import free_symbols, is_epilogue, look_up, passes_gradients, reads
+from pcg.readings.kind import free_symbols, is_epilogue, look_up, passes_gradients, placed, reads
 from pcg.readings.torch_work import products
 from pcg.types.halo import typing_of
 from pcg.types.infer import bind_sizes
@@ -181,6 +182,8 @@ class _Walk:
     seen: set[object] = field(default_factory=set[object])
     found_by: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     """For the index of a look-up: the indices that determine it."""
+    placed_by: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    """For the index of the places that summands are put at, within their sum: the same."""
     whole: set[int] = field(default_factory=set[int])
     """Operands that are read as a whole, and not looked up."""
     looked_up: dict[int, int] = field(default_factory=dict[int, int])
@@ -243,12 +246,16 @@ class _Walk:
     def _sum(self, value: Sum, scope: Scope) -> None:
         length = self.lengths.get(value.var, value.size.evaluate(self.sizes))
         inner = {**scope, value.var: length}
-        by = look_up(value)
+        by, at = look_up(value), placed(value)
         if by is not None:
             self.found_by[value.var] = by & frozenset(scope)
+        elif at is not None:
+            self.placed_by[at[0]] = at[1] & frozenset(inner)
         self._visit(value.body, inner)
         if by is None:
             self.forward += self._points(value.body, inner)
+        if by is None and at is not None:
+            del self.placed_by[at[0]]
 
     def _greatest(self, value: Max, scope: Scope) -> None:
         """One comparison a value; the gradient goes to one of them."""
@@ -303,8 +310,9 @@ class _Walk:
     def _points(self, value: Expr, scope: Scope) -> int:
         """How many values of its free indices an expression is computed for."""
         free = free_symbols(value) & frozenset(scope)
-        for name in free & self.found_by.keys():
-            free = (free - {name}) | self.found_by[name]
+        known = {**self.found_by, **self.placed_by}
+        for name in free & known.keys():
+            free = (free - {name}) | known[name]
         return prod(scope[name] for name in free)
 
     def _wanted(self, value: Expr) -> frozenset[int]:

@@ -45,6 +45,7 @@ EXACT: dict[str, Callable[..., Any]] = {
 FRACTIONS = (
     *("subtract", "negate", "where", "slice", "pad", "stack", "expand"),
     *("sum_axis", "mean_axis", "cumulative_sum", "gather", "embedding_bag", "one_hot"),
+    *("index_add", "scatter_add"),
     *("moe_dispatch", "moe_combine", "conv2d", "grouped_conv2d", "depthwise_conv2d"),
     *("avg_pool2d", "avg_pool2d_inside", "enlarge"),
     *("ones1", "ones2", "ones3", "ones4", "identity_matrix", "position_ids"),

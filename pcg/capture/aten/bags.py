@@ -2,8 +2,7 @@
 
 Bags that are as long as each other, as the rows of a matrix of ids are, are one operator, or
 reductions of an axis. Others say where each begins: then a row's bag is found among these numbers,
-by torch's ``searchsorted``, and rows are added up by bag, by ``index_add``, functions which are cut
-along what a row holds.
+by torch's ``searchsorted``, and rows are added up by bag.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections.abc import Mapping
 
 from pcg.capture.aten.call import AtenCall, Entry
 from pcg.capture.aten.pointwise import full, scaled
+from pcg.capture.aten.scatter import added_at
 from pcg.capture.aten.shapes import narrowed, of_slices, of_torch, reshaped, shape_of, spread
 from pcg.graph.graph import Value, apply
 from pcg.ops import algebra, elementwise, layers, lookup
@@ -102,9 +102,7 @@ def _added(call: AtenCall, rows: Value, length: int | None) -> Value:
     shape = (call.shape[0], *shape_of(rows)[1:])
     if length is not None:
         return apply(sum_axis(axis=1), reshaped(rows, (shape[0], length, *shape[1:])))
-    zeros, places = (spread(full(0.0), shape), REAL), (_places(call), "int64")
-    add = "aten.index_add.default(x0, 0, x1, x2)"
-    return of_slices(add, (shape, REAL), zeros, places, (rows, REAL))
+    return added_at(shape[0], 0, _places(call), rows)
 
 
 def _greatest(call: AtenCall, rows: Value, counted: Value | None, length: int | None) -> Value:

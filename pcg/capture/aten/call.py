@@ -46,8 +46,8 @@ class AtenCall:
     shapes: tuple[Shape, ...]
     """Of the results."""
     choices: frozenset[str]
-    """The arguments that are tensors of truth values. To an equation these are the numbers 0 and 1,
-    which is not all that torch makes of them."""
+    """The arguments that are tensors of truth values, or lists with one. To an equation these are
+    the numbers 0 and 1, which is not all that torch makes of them."""
 
     formats: Mapping[str, str]
     """By argument, the number format of one that is a tensor; that of the result by ``""``."""

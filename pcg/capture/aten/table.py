@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pcg.capture.aten import bags, layers, losses, moves, norms, pointwise, random, windows
+from pcg.capture.aten import bags, layers, losses, moves, norms, pointwise, random, scatter, windows
 from pcg.capture.aten.attention import attended_in_parts
 from pcg.capture.aten.call import Entry
 from pcg.graph.torch_calls import ATTENTION
@@ -14,6 +14,7 @@ TABLE: Mapping[str, Entry] = {
     **moves.ENTRIES,
     **layers.ENTRIES,
     **bags.ENTRIES,
+    **scatter.ENTRIES,
     **norms.ENTRIES,
     **losses.ENTRIES,
     **windows.ENTRIES,

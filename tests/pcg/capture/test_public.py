@@ -10,7 +10,6 @@ from support.public.others import OTHERS
 
 WITHOUT_EQUATION = {
     "u-net": {"aten.upsample_nearest2d.vec"},
-    "graph network": {"aten.index_put.default", "aten.scatter_add.default"},
     "recommender": {"aten.index.Tensor"},
 }
 

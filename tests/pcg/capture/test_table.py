@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.graphs.aten_cases import BY_PLACE, Case, case
 from support.graphs.capturing import NEAR, leaves_for
 from support.graphs.torch_functions import default_dtype
 from torch import Tensor, fx, nn
@@ -21,27 +22,6 @@ from pcg.capture import capture
 from pcg.capture.aten.table import TABLE
 from pcg.capture.export import ancestors, export, returned
 from runtime.train.check import evaluate
-
-
-@dataclass(frozen=True)
-class Case:
-    """A function of tensors of these shapes, and of some of ``BUFFERS``; ``positive``: of positive
-    numbers."""
-
-    function: Callable[..., Tensor]
-    shapes: tuple[tuple[int, ...], ...]
-    buffers: tuple[str, ...] = ()
-    positive: bool = False
-
-
-def case(
-    function: Callable[..., Tensor],
-    *shapes: tuple[int, ...],
-    buffers: tuple[str, ...] = (),
-    positive: bool = False,
-) -> Case:
-    return Case(function, shapes, buffers, positive)
-
 
 BUFFERS = {
     "ids": torch.tensor([[1, 0, 3], [2, 2, 4]]),
@@ -231,6 +211,7 @@ CASES = {
     "rows": case(lambda x, ids: x[ids], (5, 2, 3), buffers=("ids",)),
     "rows selected": case(lambda x, y: x.index_select(0, y), (5, 3), buffers=("labels",)),
     "gather": case(lambda x, ids: x.gather(0, ids), (5, 4), buffers=("ids",)),
+    **BY_PLACE,
     "embedding_bag": case(lambda t, ids: f.embedding_bag(ids, t), (5, 4), buffers=("ids",)),
     "nll_loss": case(f.nll_loss, (3, 5), buffers=("labels",)),
     "cross_entropy with weights": case(

@@ -16,6 +16,8 @@ CALLS = {
     "multiply(m, m)": "pointwise",
     "transpose(m, dim0=0, dim1=1)": "pointwise",
     "embedding(ids, m)": "pointwise",
+    "index_add(ids, ids, m, axis=1)": "pointwise",
+    "scatter_add(ids, ids_of_m, m, axis=0)": "pointwise",
     "softmax(m, axis=1)": "reduction",
     "mean_loss(m)": "reduction",
     "sum_axis(m, axis=0)": "reduction",
@@ -29,6 +31,7 @@ def test_kinds(call: str):
         m = weight[8, 8]
         t = weight[4, 8, 8]
         ids = input[8]
+        ids_of_m = input[8, 8]
         image = input[2, 4, 8, 8]
         kernel = weight[8, 4, 3, 3]
         return {call}

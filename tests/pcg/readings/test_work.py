@@ -134,6 +134,32 @@ def test_embedding_of_a_part_of_the_table():
     assert counts(text).bytes_forward == 4 + 2 * 8 + 4 * 8  # no more rows than the task has
 
 
+INDEX_ADD = """
+p = input[{0}
+i = input[{1} below 1000
+s = weight[{2}
+return index_add(p, i, s, axis=0)
+"""
+
+
+def test_index_add_takes_an_addition_for_each_element_of_its_source():
+    found = counts(INDEX_ADD.format("1000]", "6000]", "6000, 8]"), {2})
+    # And, as its equation says, what it begins with, for each place.
+    assert found.flops_forward == 6000 * 8 + 1000 * 8 + 1000
+    assert found.bytes_forward == 1000 + 6000 + 6000 * 8 + 1000 * 8
+    assert found.flops_backward == 0
+    # The result's gradient and the ids are read, the source's is written.
+    assert found.bytes_backward == 1000 * 8 + 6000 + 6000 * 8
+
+
+def test_index_add_of_a_part_of_the_source_or_of_the_places():
+    of_source = counts(INDEX_ADD.format("1000] copies=4", "6000/4]", "6000/4, 8]"), {2})
+    assert of_source.flops_forward == 1500 * 8 + 1000 * 8 + 1000
+    # Of the places each task has a part, and looks at all of the source.
+    of_places = counts(INDEX_ADD.format("1000/4]", "6000] copies=4", "6000, 8] copies=4"), {2})
+    assert of_places.flops_forward == 6000 * 8 + 250 * 8 + 250
+
+
 @pytest.mark.parametrize(
     "call",
     [

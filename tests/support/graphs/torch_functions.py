@@ -120,6 +120,12 @@ def averaging_kernel(a: Attributes) -> Tensor:
     return torch.full((a["channels"], 1, a["kernel_h"], a["kernel_w"]), 1 / area)
 
 
+def places(a: Attributes, like: Tensor, x: Tensor) -> Tensor:
+    """Zeros for what is added up along an axis, as many as ``like`` has."""
+    axis = a["axis"]
+    return x.new_zeros((*x.shape[:axis], len(like), *x.shape[axis + 1 :]))
+
+
 TORCH: dict[str, Callable[..., Any]] = {
     "matmul": lambda a, x, w: torch.matmul(x, w),
     "batch_matmul": lambda a, x, y: torch.matmul(x, y),
@@ -194,6 +200,8 @@ TORCH: dict[str, Callable[..., Any]] = {
     "embedding": lambda a, ids, table: functional.embedding(ids.long(), table),
     "embedding_bag": lambda a, ids, table: functional.embedding(ids.long(), table).sum(-2),
     "gather": lambda a, x, ids: torch.gather(x, -1, ids.long()),
+    "index_add": lambda a, like, ids, x: places(a, like, x).index_add(a["axis"], ids.long(), x),
+    "scatter_add": lambda a, like, ids, x: places(a, like, x).scatter_add(a["axis"], ids.long(), x),
     "one_hot": lambda a, ids: functional.one_hot(ids.long(), a["classes"]).to(ids.dtype),
     "cumulative_sum": lambda a, x: torch.cumsum(x, -1),
     "moe_dispatch": lambda a, x, mask: (mask.flatten(1).T @ x).unflatten(0, mask.shape[1:]),

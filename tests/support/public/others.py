@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from support.public.graph_networks import GRAPH_NETWORKS
 from torch import Tensor, nn
 from torch.nn import functional as f
 
@@ -119,4 +120,5 @@ OTHERS = {
         Recommender(),
         (torch.randn(SAMPLES, 5), ids(10, SAMPLES, 3), ids(10, SAMPLES, 2), torch.ones(SAMPLES)),
     ),
+    **GRAPH_NETWORKS,
 }

@@ -1,0 +1,86 @@
+"""Cases of functions of torch, and those of sums by place and of what is put where a mask is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Case:
+    """A function of tensors of these shapes, and of some buffers of a test; ``positive``: of
+    positive numbers."""
+
+    function: Callable[..., Tensor]
+    shapes: tuple[tuple[int, ...], ...]
+    buffers: tuple[str, ...] = ()
+    positive: bool = False
+
+
+def case(
+    function: Callable[..., Tensor],
+    *shapes: tuple[int, ...],
+    buffers: tuple[str, ...] = (),
+    positive: bool = False,
+) -> Case:
+    return Case(function, shapes, buffers, positive)
+
+
+BY_PLACE = {
+    "sums of rows": case(
+        lambda x, y, at: x.index_add(0, at, y, alpha=2), (5, 2), (3, 2), buffers=("labels",)
+    ),
+    "sums of columns, of nothing before": case(
+        lambda y, at: y.new_zeros(2, 4, 3).index_add(1, at, y), (2, 3, 3), buffers=("labels",)
+    ),
+    "sums by an id of each": case(
+        lambda x, y, ids: x.scatter_add(1, ids, y), (3, 5), (2, 3), buffers=("ids",)
+    ),
+    "sums of messages": case(
+        lambda y, at: y.new_zeros(5, 2).scatter_add(0, at[:, None].expand_as(y), y),
+        (3, 2),
+        buffers=("labels",),
+    ),
+    "means of messages": case(
+        lambda y, at: y.new_zeros(5, 2).scatter_reduce(
+            0, at[:, None].expand_as(y), y, "mean", include_self=False
+        ),
+        (3, 2),
+        buffers=("labels",),
+    ),
+    "means with what was there": case(
+        lambda x, y, ids: x.scatter_reduce(1, ids, y, "mean"), (2, 5), (2, 3), buffers=("ids",)
+    ),
+    "sums and means in its place": case(
+        lambda x, y, ids: (
+            x.scatter_reduce(1, ids, y, "sum", include_self=False)
+            * x.scatter_reduce(1, ids, y, "mean", include_self=False)
+        ),
+        *((2, 5), (2, 3)),
+        buffers=("ids",),
+    ),
+    "rows added where they are": case(
+        lambda x, y, at: x.index_put((at - 4,), y, accumulate=True),
+        *((5, 2), (3, 2)),
+        buffers=("labels",),
+    ),
+    "one row added to many": case(
+        lambda x, y, ids: torch.ops.aten.index_put.default(x, [None, ids], y, True),
+        *((2, 5, 3), (3,)),
+        buffers=("ids",),
+    ),
+    "elements added to a matrix": case(
+        lambda x, y, ids: x.index_put((ids[0], ids[1] - 5), y, accumulate=True),
+        *((5, 6, 2), (3, 2)),
+        buffers=("ids",),
+    ),
+    "rows where a mask is": case(
+        lambda x, y, at: x.masked_scatter(at[:, None] > 0, y), (3, 4), (2, 4), buffers=("labels",)
+    ),
+    "put where a mask is": case(
+        lambda x, y, ids: x.index_put((ids > 1,), y), (2, 3, 4), (4,), buffers=("ids",)
+    ),
+}
