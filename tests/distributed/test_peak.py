@@ -14,6 +14,7 @@ from pcg.machine import load_machine
 from pcg.models import capture_model
 from pcg.models.mlp import mlp
 from pcg.placement.schedule import schedule
+from pcg.plan.precision import Precision
 from pcg.plan.training import Training
 from runtime.program.lower import Lowering
 from runtime.world.collectives import World
@@ -47,7 +48,7 @@ def measured(ranks, name, planner, optimizer):
     return ranks.peaks(planned(name, planner, optimizer, RANKS), optimizer)
 
 
-def counted(plan, optimizer, precision="fp32"):
+def counted(plan, optimizer, precision: Precision = "fp32"):
     steps = schedule(plan.graph, plan.views)
     return peak_memory(steps, Training(optimizer, precision), plan.recompute)
 

@@ -22,6 +22,7 @@ from pcg.errors import NegativeAnswer
 from pcg.machine import load_machine
 from pcg.models import MODELS, capture_model
 from pcg.plan.plan import Plan
+from pcg.plan.training import Training
 from runtime.execute.precision import in_float64
 from runtime.inputs.seeded import initial_weight, input_batch
 from runtime.program.lower import Lowering
@@ -96,9 +97,9 @@ def planned(name: str, planner: str, devices: int) -> Plan:
     # Six devices a node, or eight.
     machine = load_machine("dgx-a100" if devices % 3 else "summit").with_devices(devices)
     captured = capture_model(name, batch_of(name, devices), 1)
-    library, optimizer = load_library(), MODELS[name].optimizer
+    library, training = load_library(), Training(MODELS[name].optimizer)
     try:
-        chosen = planner_of(planner, machine, library, SECONDS, optimizer, None)
+        chosen = planner_of(planner, machine, library, SECONDS, training, None)
         plan = chosen.plan(name, captured.graph).plan
     except NegativeAnswer as none:
         pytest.skip(str(none))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -146,7 +147,7 @@ def test_what_has_no_equation_is_torchs_own(name: str) -> None:
     assert not names(captured) & {"index_add", "scatter_add"}
 
 
-def put(x: Tensor, where: object, values: object) -> Tensor:
+def put(x: Tensor, where: Any, values: Any) -> Tensor:
     x = x.clone()
     x[where] = values
     return x

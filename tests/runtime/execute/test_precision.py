@@ -13,7 +13,9 @@ from pcg.plan.precision import Precision
 from pcg.plan.text import parse_graph
 from runtime.execute.executor import Executor
 from runtime.execute.precision import LossScale
+from runtime.execute.segment import Segment
 from runtime.program.lower import Lowering
+from runtime.program.program import Run
 from runtime.world.collectives import World
 
 MODEL = """
@@ -95,6 +97,7 @@ def made_by(executor: Executor) -> dict[str, list[torch.dtype]]:
     """The formats of what each operator makes in a step, by its name."""
     (version,) = executor._versions
     (segment,) = executor._passes.blocks
+    assert isinstance(segment, Segment)
     made: dict[str, list[torch.dtype]] = {}
 
     def noted(name, compute, blocks):
@@ -105,6 +108,7 @@ def made_by(executor: Executor) -> dict[str, list[torch.dtype]]:
     version._actions[id(segment)] = tuple(
         action._replace(compute=partial(noted, instruction.call.name, action.compute))
         for action, instruction in zip(version.actions(segment), segment.instructions, strict=True)
+        if isinstance(instruction, Run)
     )
     executor.step(0, None)
     return made
