@@ -362,10 +362,9 @@ class Machine(FileModel):
         members = frozenset(devices)
         if not members:
             raise InputError(self.name, "expected a group of devices, got none")
-        count = self.devices
-        outside = [device for device in members if not 0 <= device < count]
-        if outside:
-            problem = f"expected devices 0 to {count - 1}, got {min(outside)}"
+        last = self.devices - 1
+        if outside := [device for device in members if not 0 <= device <= last]:
+            problem = f"expected devices 0 to {last}, got {min(outside)}"
             raise InputError(self.name, problem)
         return members
 

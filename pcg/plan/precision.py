@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from pcg.errors import InputError
-from pcg.machine import DType, Machine
+
+if TYPE_CHECKING:
+    from pcg.machine import DType, Machine  # which the help of commands has no need of
 
 Precision: TypeAlias = Literal["fp64", "fp32", "tf32", "bf16", "fp16"]
 

@@ -43,7 +43,7 @@ def is_delayed(plan: Plan) -> bool:
     return plan.pipeline is not None and plan.pipeline.schedule == "2bw"
 
 
-class Training:
+class TrainingRun:
     """A rank's executor, what updates its weights, and its part of checkpoints."""
 
     def __init__(

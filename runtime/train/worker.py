@@ -30,7 +30,7 @@ from runtime.job.job import (
 from runtime.program.lower import Lowering
 from runtime.train.check import Outcome, compare, train_alone
 from runtime.train.initial import Initial, with_constants
-from runtime.train.training import Training, is_delayed
+from runtime.train.training import TrainingRun, is_delayed
 from runtime.world.collectives import World, environment, open_world
 
 
@@ -98,7 +98,7 @@ class PreparedRank:
     the module's own values of whole weights, by leaf."""
 
     executor: Executor
-    training: Training
+    training: TrainingRun
     source: InputSource
     first: Mapping[str, Tensor] | None
 
@@ -124,7 +124,7 @@ def prepare(lowering: Lowering, options: TrainingOptions, world: World) -> Prepa
         compiles=options.compiles,
         drawn=not has_module,
     )
-    training = Training(lowering, options, world, executor, initial if has_module else None)
+    training = TrainingRun(lowering, options, world, executor, initial if has_module else None)
     return PreparedRank(executor, training, source, first)
 
 

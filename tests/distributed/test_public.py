@@ -12,7 +12,7 @@ from support.paths import ROOT
 pytest.importorskip("transformers")
 pytestmark = [pytest.mark.distributed, pytest.mark.soak]
 
-COMMAND = ROOT / "tests" / "benchmarks" / "public_training.py"
+COMMAND = ROOT / "tests" / "benchmarks" / "public" / "training.py"
 
 
 @pytest.mark.parametrize(

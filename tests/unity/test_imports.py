@@ -24,6 +24,7 @@ HEAVY = {"cvc5", "highspy", "matplotlib", "networkx", "numpy", "pydantic", "rich
 LIGHT = {
     "pcg.budget",
     "pcg.errors",
+    "pcg.plan.precision",
     "pcg.plan.training",
     "pcg.zoo",
     "runtime.world.status",

@@ -315,6 +315,7 @@ from pcg.plan.plan import save_plan
 from pcg.plan.text import parse_graph
 from search.backtracking.optimizer import Optimizer, Settings
 from substitutions.rules.store import load_library
+from search.cost.cost import SGD
 from unity.support.planners import planner_of
 
 machine, library = load_machine("local").with_devices(2), load_library()

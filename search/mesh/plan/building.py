@@ -17,7 +17,7 @@ from search.mesh.choose.spaces import Spaces
 from search.mesh.rules.cuts import applied
 from search.mesh.rules.cutting import CutNode, Cutting, in_order
 from search.mesh.rules.fully_sharded import PlacedGraph, fully_sharded
-from search.mesh.rules.templates import Templates
+from search.mesh.rules.templates import CutTemplates
 from search.mesh.space.axes import Strategy
 from search.mesh.space.strategies import IDLE, REPLICATE, Space, passes
 from search.mesh.space.strategies import view as view_of
@@ -38,7 +38,7 @@ class Builder:
 
     spaces: Spaces
 
-    def placed(self, choice: Choice, known: Templates) -> PlacedGraph:
+    def placed(self, choice: Choice, known: CutTemplates) -> PlacedGraph:
         """A graph that is cut as chosen, without how it came about. ``known``: what was cut before,
         which is added to."""
         new: dict[Value, Value] = {}

@@ -26,14 +26,14 @@ from search.cost.cost import NOTHING, CostModel, Duration
 from search.cost.tasks import ProgramStep, TaskProgram, TrainedWeights, tasks, trained_weights
 from search.mesh.choose.choosing import Choice
 from search.mesh.plan.building import Builder
-from search.mesh.plan.pieces import Piece, Pieces, Wanted
+from search.mesh.plan.pieces import OperatorPiece, OperatorPieces, WantedOperand
 
 
 class _Step(NamedTuple):
     """A step in the order of forward. ``piece``: of the operator that it computes, None where it
     reshards."""
 
-    piece: Piece | None
+    piece: OperatorPiece | None
     forward: Duration
     operands: tuple[int, ...]
     results: tuple[int, ...]
@@ -49,7 +49,7 @@ _WeightsKey = tuple[tuple[int, ...], tuple[int, ...]]
 class DeltaSimulator:
     """Simulates the plans of choices for one graph, of which each is asked for by itself."""
 
-    pieces: Pieces
+    pieces: OperatorPieces
     _simulation: BoundedSimulation = field(init=False)
     _sums: Memo[_SumKey, Duration] = field(init=False, default_factory=Memo[_SumKey, Duration])
     _weights: Memo[_WeightsKey, TrainedWeights] = field(
@@ -62,7 +62,7 @@ class DeltaSimulator:
     @staticmethod
     def of(graph: Graph, builder: Builder, cost: CostModel) -> DeltaSimulator:
         """For the plans that a builder makes of a graph."""
-        return DeltaSimulator(Pieces(graph, builder, cost))
+        return DeltaSimulator(OperatorPieces(graph, builder, cost))
 
     def takes_less(self, choice: Choice, limit: float) -> bool | None:
         """Whether a step of the plan of a choice takes less than so many seconds; None where it is
@@ -149,7 +149,7 @@ class DeltaSimulator:
 class _Forward:
     """The steps of a schedule in the order of forward, as ``pcg.placement.schedule`` makes them."""
 
-    def __init__(self, pieces: Pieces) -> None:
+    def __init__(self, pieces: OperatorPieces) -> None:
         self._pieces = pieces
         self.steps: list[_Step] = []
         self.weights: list[int] = []
@@ -161,7 +161,7 @@ class _Forward:
         self._makers: dict[int, int] = {}
         """The step that makes a slot."""
 
-    def compute(self, number: int, piece: Piece) -> None:
+    def compute(self, number: int, piece: OperatorPiece) -> None:
         """The step of an operator, after all that it reads."""
         operands = tuple([self._fetched(wanted) for wanted in piece.operands])
         self._produced.update(zip(self._pieces.makes[number], piece.results, strict=True))
@@ -172,7 +172,7 @@ class _Forward:
         left = self._pieces.output(value, outer)
         return self._produced[value] if left is None else self._fetched(left)
 
-    def _fetched(self, wanted: Wanted) -> int:
+    def _fetched(self, wanted: WantedOperand) -> int:
         """The slot of an operand, to which it is moved where that is needed."""
         value, slot, own, is_input = wanted
         if own is None:
@@ -196,7 +196,7 @@ class _Forward:
 
     def _add(
         self,
-        piece: Piece | None,
+        piece: OperatorPiece | None,
         forward: Duration,
         operands: tuple[int, ...],
         results: tuple[int, ...],

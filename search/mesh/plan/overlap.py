@@ -38,7 +38,7 @@ from search.mesh.plan.delta import DeltaSimulator
 from search.mesh.plan.polish import Polisher, Ways
 from search.mesh.plan.spread import Spread, put, sides
 from search.mesh.rules.fully_sharded import PlacedGraph
-from search.mesh.rules.templates import Templates
+from search.mesh.rules.templates import CutTemplates
 from search.mesh.space.allow import Allowed, everything
 from search.mesh.space.strategies import IDLE, UNCUT, starts
 
@@ -103,7 +103,7 @@ class Trial(Generic[Judged]):
     _tried: dict[object, Tried[Judged]] = field(init=False, default_factory=dict)
     _faster: Memo[object, bool] = field(init=False, default_factory=Memo[object, bool])
     """Whether choices take less than so many seconds, of which no plans were kept."""
-    _cut: Templates = field(init=False, default_factory=Templates)
+    _cut: CutTemplates = field(init=False, default_factory=CutTemplates)
 
     @property
     def builder(self) -> Builder:

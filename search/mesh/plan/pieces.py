@@ -34,7 +34,7 @@ from search.mesh.space.axes import Strategy
 from search.mesh.space.strategies import passes
 
 
-class Wanted(NamedTuple):
+class WantedOperand(NamedTuple):
     """An operand: the value, and the slot in which it is wanted, both by number."""
 
     value: int
@@ -46,12 +46,12 @@ class Wanted(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
+class OperatorPiece:
     """An operator that was cut, as others see it."""
 
     outer: tuple[int, ...]
     """By number, each output as others read it."""
-    operands: tuple[Wanted, ...]
+    operands: tuple[WantedOperand, ...]
     results: tuple[int, ...]
     """The slots that it makes."""
     forward: Duration
@@ -68,7 +68,7 @@ PieceKey = tuple[int, Strategy, int, tuple[int, ...]]
 
 
 @dataclass(eq=False)
-class Pieces:
+class OperatorPieces:
     """The pieces of the operators of a graph. Values and slots, which are tensors in a layout, have
     numbers."""
 
@@ -139,7 +139,7 @@ class Pieces:
 
     def of(
         self, number: int, strategy: Strategy, start: int, outer: Mapping[int, int]
-    ) -> Piece | None:
+    ) -> OperatorPiece | None:
         """The piece of an operator, if there is one. ``outer``: values as others read them."""
         leaves = self._leaves
         if self._passing[number, strategy]:
@@ -159,7 +159,7 @@ class Pieces:
         way = transfer(*(self.slots[end][1] for end in ends))
         return None if way.is_nothing else self.cost.movement(way)
 
-    def output(self, value: int, outer: Mapping[int, int]) -> Wanted | None:
+    def output(self, value: int, outer: Mapping[int, int]) -> WantedOperand | None:
         """How a graph leaves an output; None where that is how it is made."""
         leaf = self._leaves.get(value)
         read, of = self._outer[outer[value] if leaf is None else leaf]
@@ -167,9 +167,9 @@ class Pieces:
         if leaf is not None:
             return self._leaf(of, (), left)
         chain = trace(read)[1]
-        return Wanted(value, self._slot(of, left), None, False) if chain else None
+        return WantedOperand(value, self._slot(of, left), None, False) if chain else None
 
-    def _made(self, key: PieceKey) -> Piece | None:
+    def _made(self, key: PieceKey) -> OperatorPiece | None:
         number, strategy, start, operands = key
         node, needs = self.nodes[number], self._needs[number]
         reads = tuple(self._outer[operand][0] for operand in operands)
@@ -182,7 +182,7 @@ class Pieces:
             return None
         times = self.cost.computation(inner, needs or frozenset(), cut.view)
         back = needs & differentiated(inner) if needs is not None else frozenset[int]()
-        return Piece(
+        return OperatorPiece(
             tuple(self._as_read(*pair) for pair in zip(node.outputs, made, strict=True)),
             tuple(self._wanted(node, cut, i) for i in range(len(node.inputs))),
             tuple(
@@ -195,18 +195,18 @@ class Pieces:
             tuple(sorted(back)),
         )
 
-    def _wanted(self, node: Node, cut: CutNode, position: int) -> Wanted:
+    def _wanted(self, node: Node, cut: CutNode, position: int) -> WantedOperand:
         """An operand of an operator that was cut."""
         value, layout = node.inputs[position], operand_layout(cut.inner, position, cut.view)
         if value.node.is_leaf:
             return self._leaf(value, trace(cut.inner.inputs[position])[1], layout)
-        return Wanted(self._values[value], self._slot(value, layout), None, False)
+        return WantedOperand(self._values[value], self._slot(value, layout), None, False)
 
-    def _leaf(self, value: Value, chain: tuple[Node, ...], wanted: Layout) -> Wanted:
+    def _leaf(self, value: Value, chain: tuple[Node, ...], wanted: Layout) -> WantedOperand:
         """A leaf, as it is wanted after a chain of parallel operators."""
         kept, is_input = home(value, chain, wanted), value.node.leaf.kind == "input"
         own = self._slot(value, kept if is_input else kept.without_halos)
-        return Wanted(self._values[value], self._slot(value, wanted), own, is_input)
+        return WantedOperand(self._values[value], self._slot(value, wanted), own, is_input)
 
     def _as_read(self, value: Value, made: tuple[Value, tuple[Node, ...]]) -> int:
         """The number of an output as others read it: a leaf in its place, under the parallel

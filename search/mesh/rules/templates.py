@@ -33,7 +33,7 @@ class _Made:
 
 
 @dataclass(frozen=True)
-class Template:
+class CutTemplate:
     """An operator as it was cut on stand-ins."""
 
     nodes: tuple[_Made, ...]
@@ -42,7 +42,7 @@ class Template:
     view: MachineView
 
     @staticmethod
-    def of(cut: CutNode, given: Mapping[Value, _Place]) -> Template:
+    def of(cut: CutNode, given: Mapping[Value, _Place]) -> CutTemplate:
         """``given``: the stand-ins."""
         numbers: dict[Node, int] = {}
 
@@ -57,7 +57,7 @@ class Template:
                 continue
             made.append(_Made(node, tuple(map(place, node.inputs))))
             numbers[node] = len(numbers)
-        return Template(tuple(made), tuple(map(place, cut.outer)), numbers[cut.inner], cut.view)
+        return CutTemplate(tuple(made), tuple(map(place, cut.outer)), numbers[cut.inner], cut.view)
 
     def on(self, operands: Sequence[Sequence[Value]]) -> tuple[tuple[Value, ...], Node]:
         """What the operator's outputs have become, and the operator itself. ``operands``: each with
@@ -74,10 +74,10 @@ class Template:
 
 
 @dataclass(frozen=True)
-class Templates:
+class CutTemplates:
     """What was cut so far."""
 
-    _known: Memo[object, Template] = field(init=False, default_factory=Memo[object, Template])
+    _known: Memo[object, CutTemplate] = field(init=False, default_factory=Memo[object, CutTemplate])
 
     def cut(
         self, kind: object, whole: Node, inputs: Sequence[Value], cut: Callable[[Node], CutNode]
@@ -113,7 +113,7 @@ def _on_stand_ins(
     operands: Sequence[Sequence[Value]],
     bases: Mapping[Value, int],
     cut: Callable[[Node], CutNode],
-) -> Template:
+) -> CutTemplate:
     leaves = {
         value: Node(Leaf("tensor", f"operand {number}", value.rank, value.type)).value()
         for value, number in bases.items()
@@ -127,4 +127,4 @@ def _on_stand_ins(
             stand_in = Node(behind[depth].node.call, (stand_in,)).value()
             given.setdefault(stand_in, (operand, depth))
         inputs.append(stand_in)
-    return Template.of(cut(Node(whole.call, tuple(inputs))), given)
+    return CutTemplate.of(cut(Node(whole.call, tuple(inputs))), given)

@@ -21,7 +21,7 @@ from runtime.job.job import AgreedError, Checkpoints, TrainingOptions
 from runtime.job.recipe import Recipe
 from runtime.program.lower import Lowering
 from runtime.train.plain import state_dict, write_state_dict
-from runtime.train.training import Training
+from runtime.train.training import TrainingRun
 from runtime.train.worker import run_plan
 from runtime.world.collectives import World
 from runtime.world.faults import Stopped
@@ -114,7 +114,7 @@ def too_large(plan, folder, steps, seen=None):
     options = TrainingOptions(steps, RECIPES["sgd"], "fp16", checkpoints=kept)
     executor = Executor(lowering.program(0), world, "fp16")
     executor.loss_scale = LossScale(2.0**127)
-    training = Training(lowering, options, world, executor)
+    training = TrainingRun(lowering, options, world, executor)
     return world, lambda: training.run([].append if seen is None else seen.append)
 
 

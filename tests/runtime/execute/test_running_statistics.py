@@ -21,7 +21,7 @@ from runtime.job.job import Checkpoints, TrainingOptions
 from runtime.job.recipe import Recipe
 from runtime.program.lower import Lowering
 from runtime.train.plain import state_dict, write_state_dict
-from runtime.train.training import Training
+from runtime.train.training import TrainingRun
 from runtime.train.worker import run_plan
 from runtime.world.collectives import World
 from search.choices import Mode
@@ -136,7 +136,7 @@ def kept(plan, options):
 
     def work(world):
         executor = Executor(lowering.program(world.rank), world, "fp64")
-        Training(lowering, options, world, executor).run(lambda _: None)
+        TrainingRun(lowering, options, world, executor).run(lambda _: None)
         return executor.running.tensors
 
     return on_ranks(plan.machine.devices, work)

@@ -16,7 +16,7 @@ from search.mesh.choose.choosing import Choice, Chooser
 from search.mesh.plan.building import Builder
 from search.mesh.rules import templates
 from search.mesh.rules.cuts import Cuts
-from search.mesh.rules.templates import Templates
+from search.mesh.rules.templates import CutTemplates
 from search.mesh.space.strategies import starts
 from substitutions.rules.store import load_library
 
@@ -45,7 +45,7 @@ def test_a_graph_is_cut_as_operator_by_operator(name: str, windows: bool):
     graph = graph_of(name)
     cost = CostModel(load_machine("summit").with_devices(6))
     chooser = Chooser.on(cost, Cuts(load_library().concrete(graph), windows=windows))
-    builder, known, random = Builder(chooser.spaces), Templates(), Random(name)
+    builder, known, random = Builder(chooser.spaces), CutTemplates(), Random(name)
     for turn in range(3):
         strategies = {
             node: tuple(random.choice(chooser.spaces.of(node).strategies.tolist()))
@@ -64,14 +64,14 @@ def test_blocks_that_are_alike_are_cut_once(monkeypatch: pytest.MonkeyPatch):
     cost = CostModel(load_machine("dgx-a100").with_devices(8))
     chooser = Chooser.on(cost, Cuts(load_library().concrete(graph)))
     made: list[object] = []
-    of = templates.Template.of
+    of = templates.CutTemplate.of
 
-    def noted(*given: Any) -> templates.Template:
+    def noted(*given: Any) -> templates.CutTemplate:
         made.append(given)
         return of(*given)
 
-    monkeypatch.setattr(templates.Template, "of", staticmethod(noted))
-    known, builder, choice = Templates(), Builder(chooser.spaces), chooser.choose(graph)
+    monkeypatch.setattr(templates.CutTemplate, "of", staticmethod(noted))
+    known, builder, choice = CutTemplates(), Builder(chooser.spaces), chooser.choose(graph)
     builder.placed(choice, known)
     first = len(made)
     builder.placed(choice, known)

@@ -1,6 +1,6 @@
 """Train public models on four processes, by plans of several kinds, and compare with torch alone.
 
-    PYTHONPATH=.:tests python tests/benchmarks/public_training.py [--attention eager]
+    PYTHONPATH=.:tests python tests/benchmarks/public/training.py [--attention eager]
         [--ways data,tensor] [--optimizer sgd] [NAME ...]
 
 Prints how far losses, gradients of each step and weights are off after three steps in double

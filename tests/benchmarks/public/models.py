@@ -1,6 +1,6 @@
 """Print the table of public models in the docs: what of each is captured, and what planning gains.
 
-    PYTHONPATH=.:tests python tests/benchmarks/public_models.py [--nodes 4] [NAME ...]
+    PYTHONPATH=.:tests python tests/benchmarks/public/models.py [--nodes 4] [NAME ...]
 
 The status is 1 where a plan is slower than data parallelism, or a function that is kept whole takes
 over 1% of the step.

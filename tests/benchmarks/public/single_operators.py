@@ -1,6 +1,6 @@
 """Print what becomes of each of torch's operators, as a small model of its own, and how many.
 
-PYTHONPATH=.:tests python tests/benchmarks/single_operators.py [NAME ...]
+PYTHONPATH=.:tests python tests/benchmarks/public/single_operators.py [NAME ...]
 """
 
 from __future__ import annotations
