@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.cases import a_third
 from support.graphs.capturing import assert_agrees, bounds_of, filled
 from support.graphs.torch_functions import default_dtype
 
@@ -43,7 +44,7 @@ def parameters(graph: Graph) -> int:
     return sum(n.value().type.elements for n in graph.leaves if n.leaf.kind == "weight")
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", a_third(TINY))
 def test_tiny_models_compute_what_torch_does(name: str) -> None:
     captured = capture_model(name, 4, 1)
     assert captured.opaque == ()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from support.cases import a_third
 from support.public.compared import compared
 from torch import Tensor, nn
 from torch.nn import functional as f
@@ -73,13 +74,13 @@ def written(x: Tensor) -> Tensor:
     return base
 
 
-@pytest.mark.parametrize("case", KNOWN)
+@pytest.mark.parametrize("case", a_third(KNOWN))
 def test_a_choice_by_a_constant_is_followed(case: str) -> None:
     captured, _ = compared(Choosing(KNOWN[case]), (torch.randn(3, 4),))
     assert captured.opaque == ()
 
 
-@pytest.mark.parametrize("case", VALUES)
+@pytest.mark.parametrize("case", a_third(VALUES))
 def test_a_choice_by_values_is_refused_by_its_line(case: str) -> None:
     with pytest.raises(InputError, match=r"test_known.py: line \d+: chooses by the values"):
         compared(Choosing(VALUES[case]), (torch.randn(3, 4),))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
+from support.cases import a_third
 
 from pcg.graph.graph import Value
 from pcg.models import build_model
@@ -73,7 +74,7 @@ def test_windows_do_not_widen():
     assert len(wide_values(graph)) == 2  # the images and the loss
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name.endswith("-tiny")])
+@pytest.mark.parametrize("name", a_third([name for name in MODELS if name.endswith("-tiny")]))
 def test_of_models_weights_and_products_are_narrow_and_losses_wide(name: str):
     graph = build_model(name, 8, 1)
     wide, trained = wide_values(graph), gradient_nodes(graph)

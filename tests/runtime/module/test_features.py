@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from support.cases import a_third
 from support.runs.own_loop import (
     BATCH,
     MODULES,
@@ -208,7 +209,7 @@ def gradients_in(number_format: torch.dtype | None, module: nn.Module) -> dict[s
     return {name: before[name] - tensor for name, tensor in module.state_dict().items()}
 
 
-@pytest.mark.parametrize("number_format", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("number_format", a_third([torch.bfloat16, torch.float16]))
 @pytest.mark.parametrize("planner", ["data-parallel", "zero"])
 def test_under_autocast_gradients_are_those_of_the_module_under_it(
     number_format: torch.dtype, planner: str

@@ -141,7 +141,7 @@ KEPT: dict[str, Sum] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("name", a_third(KEPT))
 def test_what_has_no_equation_is_torchs_own(name: str) -> None:
     captured = captured_of(Placed(KEPT[name]), EDGE_IDS)
     assert not names(captured) & {"index_add", "scatter_add"}
@@ -208,7 +208,7 @@ FROM_THE_END: dict[str, Sum] = {
 }
 
 
-@pytest.mark.parametrize("name", FROM_THE_END)
+@pytest.mark.parametrize("name", a_third(FROM_THE_END))
 def test_negative_ids_count_from_the_end(name: str) -> None:
     ids = torch.tensor([0, -1, -5, 4, 1, -2])
     module = Placed(FROM_THE_END[name])
@@ -237,7 +237,7 @@ WRONG: dict[str, tuple[Sum, int, int]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", a_third(WRONG))
 def test_an_id_of_no_place_is_an_error_as_in_torch(name: str) -> None:
     function, least, wrong = WRONG[name]
     module = Placed(function)
