@@ -21,12 +21,13 @@ MOST = 0.01
 
 
 def planned(public: Public, nodes: int, budget: float) -> PlannedModel:
-    """The plan for some nodes of eight A100."""
+    """The plan for some nodes of eight A100, in float32."""
     return unity.optimize(
         public.module,
         public.inputs,
         machine="dgx-a100",
         nodes=nodes,
+        precision="fp32",
         compare=False,
         quiet=True,
         budget=budget,
