@@ -31,9 +31,10 @@ demo: $(STAMP) ## Plan a small model for 4 local processes, train it, compare wi
 
 # Bytecode is kept even where the environment says otherwise: the tests start many processes, and
 # each would compile everything anew. worksteal: neighbours share what they make, in one process.
+# Three of them for two cores, as tests wait for processes of their own.
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(STAMP) ## Run the tests
-	$(BIN)/python -m pytest -q -n auto --maxprocesses 2 --dist worksteal
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal
 
 lint: $(STAMP) ## Check style, types and layers
 	$(BIN)/ruff check $(PACKAGES) tests docs

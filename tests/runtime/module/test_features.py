@@ -211,9 +211,7 @@ def gradients_in(number_format: torch.dtype | None, module: nn.Module) -> dict[s
 
 @pytest.mark.parametrize("number_format", a_third([torch.bfloat16, torch.float16]))
 @pytest.mark.parametrize("planner", ["data-parallel", "zero"])
-def test_under_autocast_gradients_are_those_of_the_module_under_it(
-    number_format: torch.dtype, planner: str
-):
+def test_autocast_is_that_of_the_module(number_format: torch.dtype, planner: str):
     """As far as the format goes; and further off without it, so it is that one."""
     modules = [dense(nn.LayerNorm(8)).float() for _ in range(RANKS + 2)]
     batch = {n: t.float() if t.is_floating_point() else t for n, t in numbers_of(0).items()}
