@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import TypeVar
+
+Known = TypeVar("Known", bound=str)
+
 
 def one_line(text: str) -> str:
     """Return `text` on one line: line breaks become spaces, control characters are escaped."""
@@ -45,6 +50,15 @@ class InputError(UnityError):
 
     def __str__(self) -> str:
         return one_line(f"{self.where}: {self.problem}")
+
+
+def one_of(what: str, name: str, known: Collection[Known]) -> Known:
+    """The one of the ``known`` names that is asked for. Raises InputError for any other; ``what``
+    is named, such as an optimizer."""
+    for own in known:
+        if own == name:
+            return own
+    raise InputError(f"{what} {name}", f"unknown, expected one of {', '.join(known)}")
 
 
 class OperatorError(UnityError):

@@ -14,9 +14,17 @@ import secrets
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, ClassVar, TypeVar, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 from pydantic_core import ErrorDetails
 
 from pcg.errors import InputError
@@ -44,6 +52,21 @@ class FileModel(BaseModel):
     """Base of the models of files: immutable, no unknown fields, no conversions, finite numbers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class GrownFileModel(FileModel):
+    """Base of those that have got fields since their schema version. These are written only where
+    they are not as by default, so that other files, and their hashes, stay as they were."""
+
+    ADDED: ClassVar[frozenset[str]]
+    """The names of these fields."""
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = type(self).model_fields
+        same = {name for name in self.ADDED if getattr(self, name) == fields[name].default}
+        written: dict[str, Any] = write(self)
+        return {name: value for name, value in written.items() if name not in same}
 
 
 M = TypeVar("M", bound=BaseModel)

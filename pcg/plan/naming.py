@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
-from pcg.files import FileModel, Name
+from pcg.files import FileModel, GrownFileModel, Name
 from pcg.graph.graph import Graph
 from pcg.lazy import torch
 
@@ -18,8 +18,10 @@ DRAWN = "drawn__"
 """How inputs are called that are no part of any data, but drawn in every step, as for dropout."""
 
 
-class ParameterFile(FileModel):
+class ParameterFile(GrownFileModel):
     """A parameter of the module, or several that the graph has as one weight."""
+
+    ADDED = frozenset({"stacked"})
 
     names: Annotated[tuple[Name, ...], Field(strict=False, min_length=1)]
     """As in the module's ``state_dict``; several for a parameter that is used in several places.
@@ -29,12 +31,6 @@ class ParameterFile(FileModel):
     stacked: Annotated[tuple[Name, ...], Field(strict=False)] = ()
     """The parameters that the weight holds one after the other along its first dimension, such as
     the same matrix of all experts."""
-
-    @model_serializer(mode="wrap")
-    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Plans without stacks are written as before there were any."""
-        fields: dict[str, Any] = write(self)
-        return fields if self.stacked else {k: v for k, v in fields.items() if k != "stacked"}
 
     @property
     def parts(self) -> tuple[tuple[str, ...], ...]:

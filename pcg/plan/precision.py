@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from pcg.errors import InputError
+from pcg.errors import one_of
 
 if TYPE_CHECKING:
     from pcg.machine import DType, Machine  # which the help of commands has no need of
@@ -61,12 +61,7 @@ OTHER_NAMES: Mapping[str, Precision] = {
 
 def precision_of(name: str) -> Precision:
     """The precision of a name, which may be torch's. Raises InputError for any other."""
-    name = OTHER_NAMES.get(name, name)
-    for known in get_args(Precision):
-        if name == known:
-            return known
-    expected = ", ".join(get_args(Precision))
-    raise InputError(f"precision {name}", f"unknown, expected one of {expected}")
+    return one_of("precision", OTHER_NAMES.get(name, name), FORMATS)
 
 
 def default_precision(machine: Machine) -> Precision:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
-from pcg.files import FileModel, Name
+from pcg.files import FileModel, GrownFileModel, Name
 from pcg.machine import DeviceKind
 from pcg.plan.naming import NamingFile
 from pcg.plan.pipeline import PipelineFile
@@ -74,7 +74,11 @@ class StepFile(FileModel):
     symbols: dict[Name, Symbol]
 
 
-class DecisionsFile(FileModel):
+class DecisionsFile(GrownFileModel):
+    """What the search has decided."""
+
+    ADDED = frozenset({"precision"})
+
     graph: Lines
     views: dict[Name, ViewFile]
     rules: dict[Name, StepRule]
@@ -84,12 +88,6 @@ class DecisionsFile(FileModel):
     """Operators whose results are not kept for the backward pass but computed again."""
     pipeline: PipelineFile | None = None
     precision: Precision = "fp32"
-
-    @model_serializer(mode="wrap")
-    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Plans in float32 are written as before there were other formats."""
-        fields: dict[str, Any] = write(self)
-        return {k: v for k, v in fields.items() if (k, v) != ("precision", "fp32")}
 
 
 class EstimatesFile(FileModel):

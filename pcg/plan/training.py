@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
-from pcg.errors import InputError
+from pcg.errors import one_of
 from pcg.plan.precision import FORMATS, Formats, Precision
 
 Optimizer: TypeAlias = Literal["sgd", "momentum", "adam"]
@@ -26,11 +26,7 @@ FIRST_BYTES = 1 << 20
 
 def optimizer_of(name: str) -> Optimizer:
     """The optimizer of a name. Raises InputError for any other."""
-    for known in get_args(Optimizer):
-        if name == known:
-            return known
-    expected = ", ".join(get_args(Optimizer))
-    raise InputError(f"optimizer {name}", f"unknown, expected one of {expected}")
+    return one_of("optimizer", name, STATES)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pcg.plan.precision import Precision
+from pcg.machine import DType
+from pcg.plan.precision import FORMATS, Precision
 
 
 @contextmanager
@@ -81,19 +82,21 @@ class LossScale:
 
 PATIENCE = 2000
 """Steps."""
-TORCH_FORMATS: Mapping[Precision, tuple[torch.dtype, torch.dtype]] = {
-    "fp64": (torch.float64, torch.float64),
-    "fp32": (torch.float32, torch.float32),
-    "tf32": (torch.float32, torch.float32),
-    "bf16": (torch.float32, torch.bfloat16),
-    "fp16": (torch.float32, torch.float16),
+DTYPES: Mapping[DType, torch.dtype] = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "tf32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
 }
-"""The wide and the narrow format of each precision."""
+"""Number formats as torch has them; tf32 is a setting for float32."""
 
 
 def run_formats(precision: Precision, device: torch.device) -> RunFormats:
-    """The formats of a precision on a device. tf32 is a setting of torch's for the process."""
-    return RunFormats(*TORCH_FORMATS[precision], device=device.type)
+    """The formats of a precision on a device."""
+    formats = FORMATS[precision]
+    narrow = DTYPES[formats.products]
+    return RunFormats(torch.float32 if formats.is_mixed else narrow, narrow, device=device.type)
 
 
 def allow_tf32(*, allowed: bool) -> None:

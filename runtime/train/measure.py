@@ -24,18 +24,11 @@ from pcg.language.functions import FUNCTIONS
 from pcg.machine import DeviceKind, DType, Pattern
 from pcg.plan.profile import LEAST_POINTS
 from pcg.readings.kind import WorkKind
-from runtime.execute.precision import allow_tf32
+from runtime.execute.precision import DTYPES, allow_tf32
 from runtime.program.program import Group
 from runtime.train.worker import share_cores
 from runtime.world.collectives import World, open_world
 
-DTYPES: Mapping[DType, torch.dtype] = {
-    "float64": torch.float64,
-    "float32": torch.float32,
-    "tf32": torch.float32,
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-}
 REPEATS = 9
 BATCH_SECONDS = 20e-3
 """A repeat calls as often as this takes: for longer than a process is left alone on a core, so that

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from benchmarks import deep
-from support.paths import ROOT
+from support.runs.programs import answer_of
 
 pytest.importorskip("transformers")
 MOST_GB = 4.0
@@ -26,16 +22,7 @@ MOST_SECONDS = {"llama": 120.0, "gpt": 180.0, "mixtral": 300.0}
 )
 def test_deep(name: str, layers: int):
     """In seconds of a processor: a machine that others use takes longer."""
-    path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    done = subprocess.run(
-        [sys.executable, str(Path(deep.__file__)), name, str(layers), str(NODES[name])],
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=7200,
-    )
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = answer_of([sys.executable, deep.__file__, name, str(layers), str(NODES[name])], 7200)
     print(name, layers, found)
     assert found["stop"] == "exhausted"
     assert found["capture"] + found["plan"] < MOST_SECONDS[name]

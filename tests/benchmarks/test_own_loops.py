@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from benchmarks import own_loops
-from support.paths import ROOT
+from support.runs.programs import answer_of
+from support.runs.torchrun import environment, torchrun
 
 import unity
 
@@ -25,16 +22,8 @@ def test_steps_take_no_longer_than_torchs(tmp_path: Path):
         module, inputs = own_loops.Layers(), own_loops.inputs()
         plan = unity.optimize(module, inputs, planner=planner, devices=4, compare=False, quiet=True)
         plan.save(tmp_path / f"{name}.json")
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
-    done = subprocess.run(
-        [*start, str(Path(own_loops.__file__)), str(tmp_path)],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=600,
-    )
-    ratios = json.loads(done.stdout.splitlines()[-1])
+    command = [*torchrun(own_loops.__file__, 4), str(tmp_path)]
+    ratios = answer_of(command, 600, environment())
     print(ratios)
     assert set(ratios) == set(PLANS)
     assert all(ratio <= MOST for ratio in ratios.values())

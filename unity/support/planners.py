@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from pcg.errors import InputError
+from pcg.errors import one_of
 from pcg.machine import Machine
 from pcg.plan.precision import default_precision, precision_of
 from pcg.plan.training import Training, optimizer_of
@@ -21,9 +21,7 @@ from substitutions.rules.store import Library
 
 def check_name(name: str) -> None:
     """Raises InputError for a name that is none."""
-    if name not in PLANNER_NAMES:
-        expected = ", ".join(PLANNER_NAMES)
-        raise InputError(f"planner {name}", f"unknown, expected one of {expected}")
+    one_of("planner", name, PLANNER_NAMES)
 
 
 def asked_training(

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from time import perf_counter
 
-from pcg.errors import InputError
+from pcg.errors import InputError, one_of
 from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine
 from pcg.placement.schedule import Schedule, schedule
@@ -83,9 +83,7 @@ class MeshPlanner:
     _choosers: dict[_Kept, Chooser] = field(init=False, default_factory=dict[_Kept, Chooser])
 
     def __post_init__(self) -> None:
-        if self.family not in PLANNERS:
-            expected = ", ".join(PLANNERS)
-            raise InputError(f"planner {self.family}", f"unknown, expected one of {expected}")
+        one_of("planner", self.family, PLANNERS)
         joint = self.family == "joint" and self.mode is not Mode.ALGEBRA
         if not (joint or self._cuts_data):
             what = self.family if self.family != "joint" else self.mode

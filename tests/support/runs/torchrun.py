@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from time import monotonic
 
-from support.paths import ROOT
+from support.runs.programs import with_packages
 
 PROCESSES = 2
 WAIT = 'print("waits to be killed:", os.getpid(), flush=True), sys.stdin.read(), os._exit(1)'
@@ -17,15 +17,14 @@ WAIT = 'print("waits to be killed:", os.getpid(), flush=True), sys.stdin.read(),
 
 
 def environment() -> dict[str, str]:
-    """Of scripts that import the repository's packages."""
-    path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    """Of processes side by side, each with a thread for itself."""
+    return with_packages() | {"OMP_NUM_THREADS": "1"}
 
 
-def torchrun(script: str) -> list[str]:
+def torchrun(script: str, processes: int = PROCESSES) -> list[str]:
     """The command that runs a script as several processes."""
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    return [*start, "--nproc-per-node", str(PROCESSES), script]
+    return [*start, "--nproc-per-node", str(processes), script]
 
 
 def ran(command: list[str], folder: Path) -> str:
