@@ -104,6 +104,10 @@ class Options:
         typer.Option(help="sgd, momentum or adam; by default that of the zoo's model, else sgd."),
     ] = None
     precision: Precision = None
+    compile: Annotated[
+        bool,
+        typer.Option("--compile", help="Plan for operators compiled together, by torch.compile."),
+    ] = False
     batch_norm: Annotated[
         str | None,
         typer.Option(

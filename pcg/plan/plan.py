@@ -97,6 +97,7 @@ def save_plan(plan: Plan, path: str | Path) -> None:
             derivation=steps,
             optimizer=plan.training.optimizer,
             precision=plan.training.precision,
+            compiled=plan.training.compiled,
             recompute=tuple(names[node][0] for node in plan.graph.nodes if node in plan.recompute),
             pipeline=plan.pipeline,
         ),
@@ -199,13 +200,17 @@ def plan_of(content: PlanFile, where: str) -> Plan:
         content.library_hash,
         _derivation(content.decisions, f"{where}: decisions"),
         content.estimates,
-        Training(content.decisions.optimizer, content.decisions.precision),
+        _training(content.decisions),
         _recomputed(graph, content, where),
         pipeline,
         naming,
         statistics,
         groups,
     )
+
+
+def _training(decisions: DecisionsFile) -> Training:
+    return Training(decisions.optimizer, decisions.precision, decisions.compiled)
 
 
 def _norm_groups(content: PlanFile, model: Graph, where: str) -> int:

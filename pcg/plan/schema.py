@@ -77,7 +77,7 @@ class StepFile(FileModel):
 class DecisionsFile(GrownFileModel):
     """What the search has decided."""
 
-    ADDED = frozenset({"precision"})
+    ADDED = frozenset({"precision", "compiled"})
 
     graph: Lines
     views: dict[Name, ViewFile]
@@ -88,6 +88,8 @@ class DecisionsFile(GrownFileModel):
     """Operators whose results are not kept for the backward pass but computed again."""
     pipeline: PipelineFile | None = None
     precision: Precision = "fp32"
+    compiled: bool = False
+    """Whether operators between two moves are compiled."""
 
 
 class EstimatesFile(FileModel):

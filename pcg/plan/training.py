@@ -31,10 +31,12 @@ def optimizer_of(name: str) -> Optimizer:
 
 @dataclass(frozen=True)
 class Training:
-    """By which optimizer, and in which number formats, weights are trained."""
+    """By which optimizer, and in which number formats, weights are trained; and whether operators
+    between two moves are compiled (``torch.compile``)."""
 
     optimizer: Optimizer = "sgd"
     precision: Precision = "fp32"
+    compiled: bool = False
 
     @property
     def formats(self) -> Formats:

@@ -76,6 +76,31 @@ class Work:
     slope: it reads both gradient and value, and writes."""
 
 
+@dataclass(frozen=True)
+class KernelUse:
+    """What of an operator's work is a kernel, and what that kernel reads and writes; see
+    ``pcg.readings.kernels``."""
+
+    launches: bool = True
+    """Whether there is a kernel forward."""
+    given: frozenset[int] = frozenset()
+    """Operands, by position, that no memory is read for forward."""
+    is_written: bool = True
+    """Whether the results are written to memory forward."""
+    as_is: frozenset[int] = frozenset()
+    """Operands whose gradient is that of the result, so that nothing computes it."""
+    drawn: frozenset[int] = frozenset()
+    """Operands that are drawn: one byte an element tells what they make of the others."""
+    passed: frozenset[int] = frozenset()
+    """Operands whose gradients are read by the same kernel that computes them."""
+    joined: bool = False
+    """Whether the backward pass is part of the reader's kernel."""
+
+
+APART = KernelUse()
+"""A kernel of its own that reads all operands and writes all results."""
+
+
 @lru_cache(maxsize=16)
 def gradient_nodes(graph: Graph) -> frozenset[Node]:
     """The nodes of a graph whose outputs need gradients."""
@@ -96,23 +121,34 @@ def needing_gradients(nodes: Iterable[tuple[Node, Iterable[Node]]]) -> frozenset
     return frozenset(wanted)
 
 
-def work(node: Node, needs: frozenset[int], narrow: int = 4, wide: int = 4) -> Work:
+def work(
+    node: Node,
+    needs: frozenset[int],
+    narrow: int = 4,
+    wide: int = 4,
+    use: KernelUse = APART,
+) -> Work:
     """The work of one task of a compute operator; nothing for a join, which moves no data.
 
     ``needs`` are the operands, by position, whose gradients back-propagation has to compute;
     ``narrow`` and ``wide`` are bytes an element, of the operands that get gradients and of what is
     made, and of the other operands (``pcg.readings.formats``). Tasks are alike, so one figure is
-    that of them all.
+    that of them all. Without a ``use``, the operator is a kernel by itself.
     """
     if node.operator_call.operator.parallel is not None:
         return Work()
     types = tuple(value.type for value in node.inputs)
-    return _work(node.operator_call, types, needs, narrow, wide)
+    return _work(node.operator_call, types, needs, narrow, wide, use)
 
 
 @lru_cache(maxsize=65536)
 def _work(
-    call: Call, types: tuple[ParallelTensor, ...], needs: frozenset[int], narrow: int, wide: int
+    call: Call,
+    types: tuple[ParallelTensor, ...],
+    needs: frozenset[int],
+    narrow: int,
+    wide: int,
+    use: KernelUse,
 ) -> Work:
     equation = call.instance(tuple(t.rank for t in types))
     lengths, sizes = _lengths(call, types)
@@ -124,23 +160,26 @@ def _work(
         written += prod(scope.values())
         walk.root(output.body, scope)
     itemsizes = [narrow if operand in needs else wide for operand in range(len(types))]
+    itemsizes = [1 if operand in use.drawn else itemsizes[operand] for operand in range(len(types))]
     read = [walk.read(operand) * itemsize for operand, itemsize in enumerate(itemsizes)]
     written *= narrow
+    back = needs - use.as_is
     moved_back = sum(
-        written
+        written * (not use.joined)
         + sum(read[other] for other in walk.values.get(operand, ()))
-        + blocks[operand] * narrow
-        for operand in needs
+        + blocks[operand] * narrow * (operand not in use.passed)
+        for operand in back
     )
     # Of a product of two both get a gradient, each by as many products again.
     arithmetic = 2 * products(call.operator, lengths)
     return Work(
         flops_forward=walk.forward + arithmetic,
-        bytes_forward=sum(read) + written,
+        bytes_forward=sum(size for i, size in enumerate(read) if i not in use.given)
+        + written * use.is_written,
         flops_backward=walk.backward + arithmetic * min(len(needs), 2),
         bytes_backward=moved_back,
-        kernels_forward=1,
-        kernels_backward=len(needs),
+        kernels_forward=int(use.launches),
+        kernels_backward=0 if use.joined else len(back),
         flops_slope=walk.slope,
         bytes_slope=narrow * 3 * walk.sloped,
         kernels_slope=1 if walk.sloped else 0,

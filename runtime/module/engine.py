@@ -80,6 +80,7 @@ class RankEngine:
             drawn=False,
             reuses=False,
             turned=self._turned(),
+            compiles=self.plan.training.compiled,
         )
         if self.is_filled:
             initial.fill(self.executor.weights, self.program.weights)

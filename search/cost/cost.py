@@ -25,8 +25,9 @@ from pcg.placement.schedule import Reshard, Schedule
 from pcg.placement.transfer import Groups, Transfer
 from pcg.placement.view import MachineView
 from pcg.plan.training import Training
+from pcg.readings.kernels import own_use
 from pcg.readings.kind import WorkKind, kind_of
-from pcg.readings.work import work
+from pcg.readings.work import KernelUse, work
 from search.cost.collectives import Lines, all_reduce, bucketed, ring, seconds
 from search.cost.efficiency import Speed, standard
 
@@ -81,7 +82,7 @@ class Exchanged(NamedTuple):
 
 SGD = Training()
 """Plain, in float32."""
-_OnDevices = tuple[Signature, frozenset[int], MachineView]
+_OnDevices = tuple[Signature, frozenset[int], MachineView, KernelUse]
 
 
 class CostModel:
@@ -100,32 +101,40 @@ class CostModel:
         """Bytes an element of what operators make and of what is moved."""
         self.itemsizes = training.formats.narrow, training.formats.wide
         self.speed: Speed = standard() if speed is None else speed
-        self._tasks = Memo[tuple[Signature, frozenset[int], int], tuple[float, float]]()
+        self._tasks = Memo[tuple[Signature, frozenset[int], KernelUse, int], tuple[float, float]]()
         self._streams = Memo[tuple[int, int, WorkKind], float]()
         self._computations = Memo[_OnDevices, tuple[Duration, Duration]]()
 
     def compute_seconds(
-        self, node: Node, needs: frozenset[int], view: MachineView | None = None
+        self,
+        node: Node,
+        needs: frozenset[int],
+        view: MachineView | None = None,
+        use: KernelUse | None = None,
     ) -> tuple[float, float]:
         """Seconds of each task of an operator, forward and backward, on the slowest device of a
         view; or of the machine, without one.
 
-        ``needs`` are the operands, by position, whose gradients are wanted.
+        ``needs`` are the operands, by position, whose gradients are wanted; ``use`` what of it is
+        a kernel, by default as it is by itself.
         """
+        use = own_use(node) if use is None else use
         kinds = self.machine.kinds
         if view is not None and len(kinds) > 1:
             kinds = self.machine.kinds_of(view.devices)
-        each = [self._on(node, needs, kind) for kind in kinds]
+        each = [self._on(node, needs, use, kind) for kind in kinds]
         return max(forward for forward, _ in each), max(backward for _, backward in each)
 
-    def _on(self, node: Node, needs: frozenset[int], device: Device) -> tuple[float, float]:
-        key = node.signature, needs, id(device)
-        return self._tasks.get(key, lambda: self._task_seconds(node, needs, device))
+    def _on(
+        self, node: Node, needs: frozenset[int], use: KernelUse, device: Device
+    ) -> tuple[float, float]:
+        key = node.signature, needs, use, id(device)
+        return self._tasks.get(key, lambda: self._task_seconds(node, needs, use, device))
 
     def _task_seconds(
-        self, node: Node, needs: frozenset[int], device: Device
+        self, node: Node, needs: frozenset[int], use: KernelUse, device: Device
     ) -> tuple[float, float]:
-        done, kind = work(node, needs, *self.itemsizes), kind_of(node)
+        done, kind = work(node, needs, *self.itemsizes, use), kind_of(node)
         forward = self.kernel_seconds(
             kind, device, done.flops_forward, done.bytes_forward, done.kernels_forward
         )
@@ -141,23 +150,34 @@ class CostModel:
         self, kind: WorkKind, device: Device, flops: ArrayLike, moved: ArrayLike, kernels: int
     ) -> NDArray[np.float64]:
         """Seconds in which a device does so many operations, and reads and writes so many bytes, in
-        so many kernels of equal size. ``flops`` and ``moved``: arrays of one shape, or numbers."""
+        so many kernels of equal size. ``flops`` and ``moved``: arrays of one shape, or numbers.
+        Without a kernel it is what they add to one that is there."""
+        moved, dtype = np.asarray(moved, np.float64), self.training.formats.products
         if not kernels:
-            return np.zeros(np.shape(moved))
-        each = np.asarray(flops) / kernels, np.asarray(moved) / kernels
-        return kernels * self.speed.seconds(kind, device, self.training.formats.products, *each)
+            launch = self.speed.seconds(kind, device, dtype, 0, 0)
+            return np.where(
+                moved > 0, self.speed.seconds(kind, device, dtype, 0, moved) - launch, 0.0
+            )
+        each = np.asarray(flops) / kernels, moved / kernels
+        return kernels * self.speed.seconds(kind, device, dtype, *each)
 
     def computation(
-        self, node: Node, needs: frozenset[int], view: MachineView
+        self,
+        node: Node,
+        needs: frozenset[int],
+        view: MachineView,
+        use: KernelUse | None = None,
     ) -> tuple[Duration, Duration]:
-        """The tasks of an operator on the devices of a view, forward and backward."""
-        key = node.signature, needs, view
-        return self._computations.get(key, lambda: self._computation(node, needs, view))
+        """The tasks of an operator on the devices of a view, forward and backward; ``needs`` and
+        ``use`` as ``compute_seconds`` says."""
+        use = own_use(node) if use is None else use
+        key = node.signature, needs, view, use
+        return self._computations.get(key, lambda: self._computation(node, needs, view, use))
 
     def _computation(
-        self, node: Node, needs: frozenset[int], view: MachineView
+        self, node: Node, needs: frozenset[int], view: MachineView, use: KernelUse
     ) -> tuple[Duration, Duration]:
-        forward, backward = self.compute_seconds(node, needs, view)
+        forward, backward = self.compute_seconds(node, needs, view, use)
         devices = [view.devices]
         return _duration(devices, [forward]), _duration(devices, [backward])
 

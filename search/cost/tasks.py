@@ -27,6 +27,7 @@ from pcg.placement.layout import Layout
 from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot, Step
 from pcg.placement.transfer import Groups, transfer
 from pcg.plan.timeline import COMMUNICATE, COMPUTE
+from pcg.readings.kernels import uses_among
 from search.cost.collectives import BUCKET, FULL
 from search.cost.cost import NOTHING, CostModel, Duration, Exchanged
 from search.cost.slices import one_slice
@@ -105,13 +106,17 @@ def timed_steps(
 ) -> list[TimedStep]:
     """What the steps of a schedule take, loads left out. ``by_slice``: those that work on slices of
     the batch are timed for one slice."""
+    computed = [step.node for step in schedule.steps if isinstance(step, Compute)]
+    outputs = [slot.value for slot in schedule.outputs]
+    uses = uses_among(computed, outputs, compiled=cost.training.compiled)
     timed: list[TimedStep] = []
     for at, (step, needs) in enumerate(zip(schedule.steps, passed.steps, strict=True)):
         if isinstance(step, LeafAtHome):
             continue
         if isinstance(step, Compute):
             node, repeated = one_slice(step.node) if by_slice else (step.node, False)
-            forward, backward = cost.computation(node, needs or frozenset(), step.view)
+            wanted, use = needs or frozenset[int](), uses[step.node]
+            forward, backward = cost.computation(node, wanted, step.view, use)
         else:
             a, b = (s.layout.one_slice if by_slice else None for s in (step.source, step.target))
             repeated = a is not None and b is not None

@@ -20,7 +20,7 @@ from search.cost.cost import CostModel
 from search.cost.slices import Slices
 from search.mesh.choose.choosing import least_places, tied_places
 from search.mesh.choose.costs import PASSING
-from search.mesh.choose.duties import Duties, duties_in
+from search.mesh.choose.duties import Duties
 from search.mesh.choose.factors import Factor, PairTable, Places
 from search.mesh.choose.pricing import Pricing
 from search.mesh.choose.resharding import Transfers
@@ -159,7 +159,7 @@ class MicroBatches:
         graph, number = self.streams.graph, {node: i for i, node in enumerate(self.nodes)}
         costs: list[Costs] = []
         reshardings: list[_Resharding] = []
-        for node, duties in duties_in(graph, self.nodes, self.pricing.saved(graph)).items():
+        for node, duties in self.pricing.duties(graph, self.nodes, keeps=True).items():
             for position, value in enumerate(node.inputs):
                 if not value.node.is_leaf:
                     pairs = self.pricing.resharding(value, node, position)

@@ -46,6 +46,7 @@ def optimize(
     loss: Loss = None,
     optimizer: str = "adam",
     precision: str | None = None,
+    compile: bool = False,
     planner: str = "joint",
     mode: str = "joint",
     allow: str | None = None,
@@ -71,8 +72,9 @@ def optimize(
     ``forward`` does not take, is for the loss alone.
 
     ``optimizer`` (sgd, momentum or adam) and ``precision`` (fp32, tf32, bf16, fp16 or fp64; by
-    default bf16 on GPUs that have it, else fp32) decide what memory holds. The others are options
-    of ``unity optimize``. ``compare``: run a small module beside its graph, in values and
+    default bf16 on GPUs that have it, else fp32) decide what memory holds. With ``compile``,
+    operators are compiled together, by ``torch.compile``. The others are options of ``unity
+    optimize``. ``compare``: run a small module beside its graph, in values and
     gradients.
 
     Raises InputError for what cannot be captured or planned, and NegativeAnswer where no plan fits.
@@ -96,6 +98,7 @@ def optimize(
         budget=budget,
         optimizer=optimizer,
         precision=precision,
+        compile=compile,
         batch_norm=batch_norm,
         compare=compare,
         as_json=quiet,

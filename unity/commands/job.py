@@ -60,7 +60,7 @@ def job_of(options: Options, plan: Plan) -> Job:
         initial=options.init,
         model=named if options.model is None else options.model,
         timeline=options.trace is not None,
-        compiles=options.compile,
+        compiles=options.compile or plan.training.compiled,
         stops_not_finite=options.stop_non_finite,
     )
     return Job(options, settings)

@@ -210,7 +210,8 @@ def _question(options: Options) -> SearchQuestion:
     check_devices(machine.name, machine.devices)
     advice = ", or leave `data` out of --allow"
     check_batch(options.batch, machine.devices, dimensions, advice=advice)
-    training = asked_training(options.model, options.optimizer, options.precision, machine)
+    asked = options.model, options.optimizer, options.precision
+    training = asked_training(*asked, machine, compiled=options.compile)
     return SearchQuestion(machine, *measured(machine, options.profile), training, dimensions)
 
 
@@ -289,6 +290,7 @@ def _record(
         "speedup": speedup_of(planned),
         "optimizer": plan.training.optimizer,
         "precision": plan.training.precision,
+        "compiled": plan.training.compiled,
         "recomputed_operators": len(plan.recompute),
         "peak_memory_bytes": estimates.peak_memory_bytes,
         "communication_elements": estimates.communication_elements,
@@ -375,13 +377,14 @@ def remarks(planned: Planned, whole: Sequence[KeptWhole]) -> Generator[str]:
     if whole:
         yield f"without an equation, hence kept whole: {', '.join(map(str, whole))}"
     again = f", {len(plan.recompute)} operators recomputed" if plan.recompute else ""
+    compiled = ", compiled" if plan.training.compiled else ""
     yield (
         f"predicted {estimates.step_seconds * 1e3:.3g} ms a step,"
         f" {estimates.one_device_seconds / estimates.step_seconds:.2f} times as fast as one device"
         f" ({estimates.one_device_seconds * 1e3:.3g} ms);"
         f" {estimates.communication_elements:,} elements communicated,"
         f" at most {estimates.peak_memory_bytes / 1e9:.2f} GB on a device with"
-        f" {plan.training.optimizer} in {plan.training.precision}" + again
+        f" {plan.training.optimizer} in {plan.training.precision}{compiled}{again}"
     )
     if (speedup := speedup_of(planned)) is not None:
         yield f"{speedup:.2f} times as fast as data parallelism"

@@ -25,13 +25,19 @@ def check_name(name: str) -> None:
 
 
 def asked_training(
-    model: str, optimizer: str | None, precision: str | None, machine: Machine
+    model: str,
+    optimizer: str | None,
+    precision: str | None,
+    machine: Machine,
+    *,
+    compiled: bool = False,
 ) -> Training:
     """How a model is to be trained on a machine: as asked for, else by the optimizer of the zoo's
     model and in the machine's usual format. Raises InputError for names that are none."""
     return Training(
         default_optimizer(model) if optimizer is None else optimizer_of(optimizer),
         default_precision(machine) if precision is None else precision_of(precision),
+        compiled,
     )
 
 

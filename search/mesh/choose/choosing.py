@@ -19,7 +19,6 @@ from pcg.memo import Memo
 from pcg.readings.work import gradient_nodes
 from search.cost.cost import CostModel
 from search.mesh.choose.costs import OwnCosts
-from search.mesh.choose.duties import duties_in
 from search.mesh.choose.factors import Factor, Places, least, restricted
 from search.mesh.choose.marginals import MOST, looked_at
 from search.mesh.choose.pricing import Pricing
@@ -192,7 +191,7 @@ class Chooser:
         self, graph: Graph, number: Mapping[Node, int], byte_price: float, exposed: Exposed
     ) -> Iterator[Factor]:
         """The parts of the sum over some operators, by number."""
-        duties = duties_in(graph, number, self.pricing.saved(graph) if byte_price else {})
+        duties = self.pricing.duties(graph, number, keeps=bool(byte_price))
         homes = {n.inputs[at].node: (n, at) for n, own in duties.items() for at in own.weights}
         alone = Memo[object, Seconds]()
         for node, own in duties.items():

@@ -55,7 +55,7 @@ def own_costs(node: Node, space: Space, duties: Duties, cost: CostModel, mesh: M
     ]
     elements = sum([*operands, *outputs], np.zeros(len(space)))
     kinds = _kinds_used(space, mesh)
-    seconds = _computation(node, duties.needs, cost, degrees.prod(axis=1), elements, kinds)
+    seconds = _computation(node, duties, cost, degrees.prod(axis=1), elements, kinds)
     for block, count in zip(outputs, duties.parts, strict=True):
         if count > 1:
             seconds += (count - 1) * _slowest(kinds, lambda d, b=block: _added(cost, d, b))
@@ -77,7 +77,7 @@ def own_costs(node: Node, space: Space, duties: Duties, cost: CostModel, mesh: M
 
 def _computation(
     node: Node,
-    needs: frozenset[int],
+    duties: Duties,
     cost: CostModel,
     tasks: Vector,
     elements: Vector,
@@ -85,7 +85,7 @@ def _computation(
 ) -> Vector:
     """Seconds forward and backward. A task has its part of the operations, and of the bytes as many
     as it has of all operands' and outputs' elements."""
-    done, kind = work(node, needs, *cost.itemsizes), kind_of(node)
+    done, kind = work(node, duties.needs, *cost.itemsizes, duties.use), kind_of(node)
     whole = sum(prod(t.block) for t in (*(value.type for value in node.inputs), *node.types))
     part = elements / max(whole, 1)
 

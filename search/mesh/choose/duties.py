@@ -7,20 +7,23 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from pcg.graph.graph import Graph, Node
+from pcg.readings.kernels import kernel_uses
 from pcg.readings.saved import Reads, gradient_parts
-from pcg.readings.work import gradient_nodes
+from pcg.readings.work import KernelUse, gradient_nodes
 
 
 @dataclass(frozen=True)
 class Duties:
     """An operator works out the gradients of the operands in ``needs``. It exchanges those of
     ``weights``, the operands of which it is the first reader, and updates them. It keeps what is
-    ``saved`` for back-propagation, and adds up so many ``parts`` of the gradient of each output."""
+    ``saved`` for back-propagation, and adds up so many ``parts`` of the gradient of each output.
+    ``use`` is what of it is a kernel."""
 
     needs: frozenset[int]
     weights: tuple[int, ...]
     saved: Reads
     parts: tuple[int, ...]
+    use: KernelUse
 
     @property
     def without_weights(self) -> Duties:
@@ -32,9 +35,13 @@ def duties_in(
     graph: Graph,
     nodes: Collection[Node],
     saved: Mapping[Node, Reads] = MappingProxyType({}),
+    *,
+    compiled: bool = False,
 ) -> dict[Node, Duties]:
     """The duties of some operators of a graph, in their order. ``saved``: what is kept for
-    back-propagation, where that counts."""
+    back-propagation, where that counts; ``compiled``: whether element-wise operators share
+    kernels."""
+    uses = kernel_uses(graph, compiled=compiled)
     trained, parts = gradient_nodes(graph), gradient_parts(graph)
     read: set[Node] = set()
     duties: dict[Node, Duties] = {}
@@ -47,5 +54,6 @@ def duties_in(
                 read.add(leaf)
                 first.append(position)
         added = tuple(parts[value] for value in node.outputs)
-        duties[node] = Duties(needs, tuple(first), saved.get(node, Reads()), added)
+        kept = saved.get(node, Reads())
+        duties[node] = Duties(needs, tuple(first), kept, added, uses[node])
     return duties

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -66,9 +66,15 @@ class Pricing:
     def computing(self, graph: Graph) -> Mapping[Node, Seconds]:
         """Seconds for which each strategy of each operator computes, forward and backward."""
         return {
-            node: self.own(node, replace(duties.without_weights, saved=Reads())).seconds
-            for node, duties in duties_in(graph, graph.operators).items()
+            node: self.own(node, duties.without_weights).seconds
+            for node, duties in self.duties(graph, graph.operators, keeps=False).items()
         }
+
+    def duties(self, graph: Graph, nodes: Collection[Node], *, keeps: bool) -> dict[Node, Duties]:
+        """The duties of some operators of a graph. ``keeps``: whether it counts what is kept for
+        back-propagation."""
+        saved = self.saved(graph) if keeps else {}
+        return duties_in(graph, nodes, saved, compiled=self.cost.training.compiled)
 
     @remembered
     def saved(self, graph: Graph) -> Mapping[Node, Reads]:

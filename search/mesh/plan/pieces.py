@@ -24,6 +24,7 @@ from pcg.memo import Answers
 from pcg.placement.layout import Layout, operand_layout, output_layout, spread
 from pcg.placement.schedule import home, trace
 from pcg.placement.transfer import transfer
+from pcg.readings.kernels import kernel_uses
 from pcg.readings.saved import differentiated
 from pcg.readings.work import gradient_nodes
 from pcg.types.tensor import ParallelTensor
@@ -118,6 +119,7 @@ class OperatorPieces:
         self._passing = Answers(self._lets_pass)
         self._known = Answers(self._made)
         self._wanting = gradient_nodes(graph)
+        self._uses = kernel_uses(graph, compiled=self.cost.training.compiled)
         self._needs = self._passed()
 
     def _passed(self) -> tuple[frozenset[int] | None, ...]:
@@ -180,7 +182,8 @@ class OperatorPieces:
             return None
         if [value for value, _ in made] != list(inner.outputs):
             return None
-        times = self.cost.computation(inner, needs or frozenset(), cut.view)
+        wanted, use = needs or frozenset[int](), self._uses[node]
+        times = self.cost.computation(inner, wanted, cut.view, use)
         back = needs & differentiated(inner) if needs is not None else frozenset[int]()
         return OperatorPiece(
             tuple(self._as_read(*pair) for pair in zip(node.outputs, made, strict=True)),
