@@ -14,64 +14,26 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from pcg.device import Device, Latency, Positive
 from pcg.errors import InputError
 from pcg.files import FileModel, Name, read_toml
 
 MAX_DEVICES = 1 << 20
 """Machines with more devices are refused: a slip in a file should not exhaust memory."""
 
-DeviceKind: TypeAlias = Literal["gpu", "cpu"]
-DType: TypeAlias = Literal["float64", "float32", "tf32", "bf16", "fp16"]
 Pattern: TypeAlias = Literal["message", "all_gather", "all_reduce"]
 """What devices do over a link; reduce_scatter is an all_gather backwards."""
-LEAST, MOST = 1e-12, 1e24  # of rates and times; beyond, sums of them would be no numbers
 
-
-def _in_range(value: float) -> float:
-    if not LEAST <= value <= MOST:
-        raise ValueError(f"expected {LEAST:g} to {MOST:g}, got {value:g}")
-    return value
-
-
-Positive: TypeAlias = Annotated[float, Field(gt=0), AfterValidator(_in_range)]
-Latency: TypeAlias = Annotated[float, Field(ge=0, le=1e6)]
-"""Seconds."""
 
 _PRESETS = Path(__file__).with_name("machines")
-
-
-class Flops(FileModel):
-    """Peak rate of one device for each number format, in floating-point operations a second."""
-
-    float64: Positive
-    float32: Positive
-    tf32: Positive | None = None
-    bf16: Positive | None = None
-    fp16: Positive | None = None
-
-    def rate(self, dtype: DType) -> float:
-        """Return the rate for `dtype`, in FLOP/s; float32's where the device lacks the format."""
-        own: float | None = getattr(self, dtype)
-        return self.float32 if own is None else own
-
-
-class Device(FileModel):
-    """One device."""
-
-    kind: DeviceKind
-    flops: Flops
-    memory_bytes: Annotated[int, Field(gt=0, le=1 << 60)]
-    memory_bandwidth: Positive
-    """Bytes a second between the device and its own memory."""
-    kernel_latency: Latency
-    """Seconds that every launched operator takes, whatever its size."""
 
 
 class OtherDevice(Device):
@@ -90,6 +52,17 @@ class Rate(FileModel):
     """Bytes a second that a device sends in a step, as ``Level.bandwidth`` counts them."""
 
 
+def _listed(value: object) -> object:
+    """One rate as a list of one, as files may say it."""
+    return (value,) if isinstance(value, (dict, Rate)) else value
+
+
+Rates: TypeAlias = Annotated[
+    tuple[Rate, ...], BeforeValidator(_listed), Field(strict=False, min_length=1, max_length=16)
+]
+"""The least of what these say, for each size: small messages go another way than large ones."""
+
+
 class Level(FileModel):
     """One level of the hierarchy: so many units of the level below, or devices, and their links."""
 
@@ -103,17 +76,17 @@ class Level(FileModel):
     ports: Annotated[int, Field(ge=1, le=MAX_DEVICES)] | None = None
     """Ports that each inner unit has onto this level, shared by its devices; one a device if
     not given."""
-    all_gather: Rate | None = None
+    all_gather: Rates | None = None
     """What all_gather and reduce_scatter over this level reach, where it was measured; without it
     what follows from ``latency`` and ``bandwidth``."""
-    all_reduce: Rate | None = None
+    all_reduce: Rates | None = None
     """What all_reduce over this level reaches, whatever algorithm is behind it."""
 
-    def rate(self, of: Pattern) -> Rate:
-        """What a step of a collective takes, or a message."""
+    def rates(self, of: Pattern) -> tuple[Rate, ...]:
+        """What a step of a collective takes, or a message: the least of them."""
         known = self.all_gather if of == "all_gather" else self.all_reduce
         if of == "message" or known is None:
-            return Rate(latency=self.latency, bandwidth=self.bandwidth)
+            return (Rate(latency=self.latency, bandwidth=self.bandwidth),)
         return known
 
 
@@ -136,9 +109,10 @@ class Hop:
     link: Link
     """``bandwidth`` is what all of the group's members in an inner unit have together of its
     ports, in bytes a second."""
-    gathering: Link | None = None
-    """What a step of an all_gather or reduce_scatter takes, where that was measured."""
-    reducing: Link | None = None
+    gathering: tuple[Link, ...] = ()
+    """What a step of an all_gather or reduce_scatter takes, where that was measured: the least of
+    these, for each size."""
+    reducing: tuple[Link, ...] = ()
     """What a step of an all_reduce takes if it goes as a ring, where that was measured."""
 
 
@@ -278,7 +252,7 @@ class Machine(FileModel):
         a unit's lone member that is one device's part. A group of one has `WITHIN_DEVICE`.
         Raises InputError for a device that the machine lacks.
         """
-        return self._slowest(self._crossed(self._members(devices)), "message")
+        return self._slowest(self._crossed(self._members(devices)), "message")[0]
 
     def hops(self, devices: Iterable[int]) -> tuple[Hop, ...]:
         """Return the levels that a group communicates over, from the innermost to the outermost.
@@ -303,17 +277,23 @@ class Machine(FileModel):
         reduces = all(self.levels[i].all_reduce for i, _ in crossed)
         return Hop(
             units,
-            self._slowest(crossed, "message"),
-            self._slowest(crossed, "all_gather") if gathers else None,
-            self._slowest(crossed, "all_reduce") if reduces else None,
+            self._slowest(crossed, "message")[0],
+            self._slowest(crossed, "all_gather") if gathers else (),
+            self._slowest(crossed, "all_reduce") if reduces else (),
         )
 
-    def _slowest(self, crossed: Iterable[tuple[int, float]], of: Pattern) -> Link:
-        rates = [(self.levels[i].rate(of), ports) for i, ports in crossed]
-        if not rates:
-            return WITHIN_DEVICE
-        latency = max(rate.latency for rate, _ in rates)
-        return Link(latency, min(rate.bandwidth * ports for rate, ports in rates))
+    def _slowest(self, crossed: Iterable[tuple[int, float]], of: Pattern) -> tuple[Link, ...]:
+        """The slowest of some levels' links, for each choice of one of their rates."""
+        each = [[(rate, p) for rate in self.levels[i].rates(of)] for i, p in crossed]
+        if not each:
+            return (WITHIN_DEVICE,)
+        return tuple(
+            Link(
+                max(rate.latency for rate, _ in chosen),
+                min(rate.bandwidth * ports for rate, ports in chosen),
+            )
+            for chosen in product(*each)
+        )
 
     def _crossed(self, members: frozenset[int]) -> Iterator[tuple[int, float]]:
         """The levels at which members meet, with the part of the ports that the group has: of how
@@ -337,10 +317,16 @@ class Machine(FileModel):
     def hash(self) -> str:
         """Return the SHA-256 of the machine's content, in hexadecimal; the same on every run."""
         fields = self.model_dump(mode="json", exclude=None if self.others else {"others"})
+        for device in (fields["device"], *fields.get("others", ())):
+            for name, usual in (("efficiency", []), ("slowdown", 1.0)):
+                if device[name] == usual:
+                    del device[name]
         for level in fields["levels"]:
             for name in ("all_gather", "all_reduce"):
                 if level[name] is None:
                     del level[name]
+                elif len(level[name]) == 1:
+                    level[name] = level[name][0]
         content = json.dumps(fields, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(content.encode()).hexdigest()
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from pcg.errors import one_of
 
 if TYPE_CHECKING:
-    from pcg.machine import DType, Machine  # which the help of commands has no need of
+    from pcg.device import DType
+    from pcg.machine import Machine  # which the help of commands has no need of
 
 Precision: TypeAlias = Literal["fp64", "fp32", "tf32", "bf16", "fp16"]
 

@@ -10,9 +10,10 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from pcg.device import DType
 from pcg.errors import InputError
 from pcg.files import FileModel, Name, read_json
-from pcg.machine import MAX_DEVICES, DType, Level, Machine, Pattern, Positive, Rate
+from pcg.machine import MAX_DEVICES, Level, Machine, Pattern, Positive, Rate
 from pcg.readings.kind import WorkKind
 
 

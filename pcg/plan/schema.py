@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from pcg.device import DeviceKind
 from pcg.files import FileModel, GrownFileModel, Name
-from pcg.machine import DeviceKind
 from pcg.plan.naming import NamingFile
 from pcg.plan.pipeline import PipelineFile
 from pcg.plan.precision import Precision

@@ -29,14 +29,22 @@ OperatorKind = Literal["contraction", "reduction", "pointwise"]
 """What an operator is to a device: sums of products whose factors are used again and again, as in
 matmul and convolution, which its matrix units compute; other sums and maxima; and the rest, with
 look-ups."""
-WorkKind = OperatorKind | Literal["update", "function"]
-"""What a device computes in a step: an operator, or the update of a weight once its gradient is
-complete; and the arithmetic of functions such as an exponential, whatever operator they are in."""
+WorkKind = OperatorKind | Literal["attention", "update", "function"]
+"""What a device computes in a step: an operator, of which attention in one kernel is a kind of its
+own, or the update of a weight once its gradient is complete; and the arithmetic of functions such
+as an exponential, whatever operator they are in."""
+ATTENTION = frozenset({"attention", "masked_attention", "causal_attention"})
+"""Contractions whose intermediate results stay on the chip."""
 
 
 def kind_of(node: Node) -> OperatorKind:
     """The kind of a compute operator."""
     return call_kind(node.operator_call, tuple(value.type.rank for value in node.inputs))
+
+
+def work_of(node: Node) -> WorkKind:
+    """The kind of work of a compute operator."""
+    return "attention" if node.name in ATTENTION else kind_of(node)
 
 
 @lru_cache(maxsize=4096)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pcg.machine import DType
+from pcg.device import DType
 from pcg.plan.precision import FORMATS, Precision
 
 

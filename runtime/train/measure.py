@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu
 
+from pcg.device import DeviceKind, DType
 from pcg.language.functions import FUNCTIONS
-from pcg.machine import DeviceKind, DType, Pattern
+from pcg.machine import Pattern
 from pcg.plan.profile import LEAST_POINTS
 from pcg.readings.kind import WorkKind
 from runtime.execute.precision import DTYPES, allow_tf32

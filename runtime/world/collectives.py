@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pcg.device import DeviceKind
 from pcg.errors import InputError, UnityError
-from pcg.machine import DeviceKind
 from runtime.program.program import Group, PassName
 from runtime.world.blame import Pulse
 from runtime.world.error_names import words

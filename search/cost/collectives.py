@@ -16,14 +16,17 @@ it takes for nothing and those for each byte more, and a collective takes the ch
 
 all_gather and reduce_scatter are rings, as in NCCL. all_to_all is a message to every peer, one
 after the other. Where a machine says what all_reduce was measured to reach between the units of a
-level, whatever algorithm is behind it, that takes the place of ring and trees there. Groups of the
-same form on the other devices are taken to communicate at the same
-time: a group has its part of the ports by its members (`Machine.group_link`).
+level, whatever algorithm is behind it, that takes the place of ring and trees there. Measured
+seconds are concave in the bytes, as libraries have protocols for small messages and for large
+ones; the least of several lines is such a function. Groups of the same form on the other devices
+are taken to communicate at the same time: a group has its part of the ports by its members
+(`Machine.group_link`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
 from math import log2, prod
 
 import numpy as np
@@ -37,13 +40,15 @@ BUCKET = float(FIRST_BYTES)
 FULL = float(BUCKET_BYTES)
 """Bytes of the later ones."""
 
+Line = tuple[float, float]
+"""Seconds whatever the size, and seconds a byte."""
 Lines = NDArray[np.float64]
 """[algorithms, 2]: seconds whatever the size, and seconds a byte, of each algorithm."""
 
 
 def ring(hops: Sequence[Hop]) -> Lines:
     """all_gather or reduce_scatter in a group: by bytes on a device when the tensor is whole."""
-    return np.array([_gather(hops)])
+    return np.array(_useful(_gathers(hops)))
 
 
 def all_reduce(hops: Sequence[Hop]) -> Lines:
@@ -74,31 +79,37 @@ def padded(sets: Sequence[Lines]) -> Lines:
     return np.array(padding, np.float64).reshape(len(sets), most, 2)
 
 
-def _by_levels(stages: Sequence[Sequence[Hop]]) -> Iterator[tuple[float, float]]:
+def _by_levels(stages: Sequence[Sequence[Hop]]) -> Iterator[Line]:
     """reduce_scatter and all_gather in all stages but the outermost, all_reduce in that one."""
     *inner, last = stages
-    rings = [_gather(stage) for stage in inner]
-    latency = 2 * sum(line[0] for line in rings)
-    per_byte = 2 * sum(line[1] for line in rings)
-    n = prod(hop.units for hop in last)
-    measured = [hop.reducing for hop in last if hop.reducing is not None]
-    if len(measured) == len(last):
-        fixed, slope = _ring(n, measured)
-        yield latency + 2 * fixed, per_byte + 2 * slope
-        return
-    links = [hop.link for hop in last]
-    fixed, slope = _ring(n, links)
-    yield latency + 2 * fixed, per_byte + 2 * slope
-    fixed, slope = _tree(n, links)
-    yield latency + fixed, per_byte + slope
+    for rings in product(*map(_gathers, inner)):
+        latency = 2 * sum(line[0] for line in rings)
+        per_byte = 2 * sum(line[1] for line in rings)
+        for fixed, slope in _outermost(last):
+            yield latency + fixed, per_byte + slope
 
 
-def _gather(hops: Sequence[Hop]) -> tuple[float, float]:
-    """all_gather or reduce_scatter."""
-    return _ring(prod(hop.units for hop in hops), [hop.gathering or hop.link for hop in hops])
+def _outermost(stage: Sequence[Hop]) -> Iterator[Line]:
+    """all_reduce in one stage: as it was measured, or else a ring or trees."""
+    n = prod(hop.units for hop in stage)
+    if all(hop.reducing for hop in stage):
+        rings = [_ring(n, links) for links in product(*(hop.reducing for hop in stage))]
+    else:
+        links = [hop.link for hop in stage]
+        rings = [_ring(n, links)]
+        yield _tree(n, links)
+    for fixed, slope in rings:
+        yield 2 * fixed, 2 * slope
 
 
-def _ring(n: int, links: Sequence[Link]) -> tuple[float, float]:
+def _gathers(hops: Sequence[Hop]) -> list[Line]:
+    """all_gather or reduce_scatter: the ways that it may go."""
+    n = prod(hop.units for hop in hops)
+    each = [hop.gathering or (hop.link,) for hop in hops]
+    return [_ring(n, links) for links in product(*each)]
+
+
+def _ring(n: int, links: Sequence[Link]) -> Line:
     """One pass: n - 1 steps, in which every device sends all but its own block."""
     if n == 1:
         return 0.0, 0.0
@@ -106,7 +117,7 @@ def _ring(n: int, links: Sequence[Link]) -> tuple[float, float]:
     return (n - 1) * latency, (n - 1) / n / bandwidth
 
 
-def _tree(n: int, links: Sequence[Link]) -> tuple[float, float]:
+def _tree(n: int, links: Sequence[Link]) -> Line:
     """Up and down double binary trees."""
     latency, bandwidth = _slowest(links)
     return 2 * log2(n) * latency, 2 / bandwidth
@@ -126,9 +137,9 @@ def _stages(hops: Sequence[Hop]) -> Iterator[list[Sequence[Hop]]]:
             yield [hops[:i], *rest]
 
 
-def _useful(lines: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+def _useful(lines: Iterable[Line]) -> list[Line]:
     """The lines with less for each byte than any that begins lower."""
-    useful: list[tuple[float, float]] = []
+    useful: list[Line] = []
     for fixed, slope in sorted(set(lines)):
         if not useful or slope < useful[-1][1]:
             useful.append((fixed, slope))

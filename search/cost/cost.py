@@ -16,8 +16,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pcg.device import Device
 from pcg.graph.graph import Node, Signature
-from pcg.machine import Device, Link, Machine
+from pcg.machine import Link, Machine
 from pcg.memo import Memo, remembered
 from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout
@@ -26,7 +27,7 @@ from pcg.placement.transfer import Groups, Transfer
 from pcg.placement.view import MachineView
 from pcg.plan.training import Training
 from pcg.readings.kernels import own_use
-from pcg.readings.kind import WorkKind, kind_of
+from pcg.readings.kind import WorkKind, work_of
 from pcg.readings.work import KernelUse, work
 from search.cost.collectives import Lines, all_reduce, bucketed, ring, seconds
 from search.cost.efficiency import Speed, standard
@@ -134,7 +135,7 @@ class CostModel:
     def _task_seconds(
         self, node: Node, needs: frozenset[int], use: KernelUse, device: Device
     ) -> tuple[float, float]:
-        done, kind = work(node, needs, *self.itemsizes, use), kind_of(node)
+        done, kind = work(node, needs, *self.itemsizes, use), work_of(node)
         forward = self.kernel_seconds(
             kind, device, done.flops_forward, done.bytes_forward, done.kernels_forward
         )

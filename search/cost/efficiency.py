@@ -6,7 +6,7 @@ fraction of both peaks; ``efficiency.toml`` has the curves and where they come f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,12 +16,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
+from pcg.device import Device, DType, Efficiency
 from pcg.files import FileModel, read_toml
-from pcg.machine import Device, DType
 from pcg.plan.profile import Point, Profile
 from pcg.readings.kind import WorkKind
 
 Array = NDArray[np.float64]
+
+PRODUCTS: frozenset[WorkKind] = frozenset({"contraction", "attention"})
+"""Work that matrix units do."""
+LIKE: Mapping[WorkKind, WorkKind] = {"update": "pointwise", "attention": "contraction"}
+"""What stands for a kind of work that was not measured."""
 
 _FILE = Path(__file__).with_name("efficiency.toml")
 
@@ -35,10 +40,6 @@ class Curve(FileModel):
     """The fraction that is reached by large operators."""
     half_seconds: Annotated[float, Field(ge=0)]
     """How long an operator takes at the peak rate that reaches half of ``top``."""
-
-    def seconds(self, at_peak: Array) -> Array:
-        """From the time at the peak rate to the time that it takes; nothing takes none."""
-        return np.where(at_peak > 0, self.half_seconds + at_peak, 0.0) / self.top
 
 
 class CurvesFile(FileModel):
@@ -61,27 +62,48 @@ class Speed(Protocol):
 
 @dataclass(frozen=True)
 class Roofline:
-    """The longer of arithmetic and memory traffic, and the latency of a launch. Without curves
-    both run at their peak."""
+    """The longer of arithmetic and memory traffic, and the latency of a launch.
+
+    What a device says that it was measured to reach comes first, then curves; without either, it
+    runs at its peak.
+    """
 
     curves: Mapping[tuple[str, str], Curve]
     """By kind of device, and "flops" or "bytes"."""
+    at_peak: bool = False
+    """Whether all devices run at their peak, whatever was measured."""
 
     def seconds(
         self, kind: WorkKind, device: Device, dtype: DType, flops: ArrayLike, moved: ArrayLike
     ) -> Array:
-        """As ``Speed`` says. Only contractions run on matrix units and follow a curve of flops."""
-        matrix = kind == "contraction"
+        """As ``Speed`` says. Only products run on matrix units and follow a curve of flops."""
+        matrix = kind in PRODUCTS
         arithmetic = np.asarray(flops, np.float64) / _rate(device, dtype, matrix)
         traffic = np.asarray(moved, np.float64) / device.memory_bandwidth
-        if matrix and (curve := self.curves.get((device.kind, "flops"))):
-            arithmetic = curve.seconds(arithmetic)
-        if curve := self.curves.get((device.kind, "bytes")):
-            traffic = curve.seconds(traffic)
-        return device.kernel_latency + np.maximum(arithmetic, traffic)
+        if matrix and (curve := self._curve(device, "flops", (kind, "contraction"), dtype)):
+            arithmetic = _slowed(curve, arithmetic)
+        moving = ("pointwise",) if matrix else (kind, "pointwise")
+        if curve := self._curve(device, "bytes", moving, dtype):
+            traffic = _slowed(curve, traffic)
+        return device.slowdown * (device.kernel_latency + np.maximum(arithmetic, traffic))
+
+    def _curve(
+        self, device: Device, bound: str, kinds: Iterable[WorkKind], dtype: DType
+    ) -> Curve | Efficiency | None:
+        """What is known of the first of some kinds of work."""
+        if self.at_peak:
+            return None
+        measured = (device.reached(kind, dtype) for kind in kinds)
+        known = next((one for one in measured if one is not None), None)
+        return self.curves.get((device.kind, bound)) if known is None else known
 
 
-PLAIN = Roofline({})
+def _slowed(curve: Curve | Efficiency, at_peak: Array) -> Array:
+    """From the time at the peak rate to the time that it takes; nothing takes none."""
+    return np.where(at_peak > 0, curve.half_seconds + at_peak, 0.0) / curve.top
+
+
+PLAIN = Roofline({}, at_peak=True)
 """Peak rates at all sizes."""
 
 
@@ -111,11 +133,11 @@ class MeasuredEfficiency:
         writes as many bytes, and other operators no less than their arithmetic, if those were
         measured."""
         points = self.profile.series(kind, dtype)
-        if points is None and kind == "update":
-            points = self.profile.series("pointwise", dtype)
+        if points is None and kind in LIKE:
+            points = self.profile.series(LIKE[kind], dtype)
         if points is None or device != self.device:
             return self.otherwise.seconds(kind, device, dtype, flops, moved)
-        if kind != "contraction":
+        if kind not in PRODUCTS:
             measured, known = _interpolated(points, moved), self.profile.series("function", dtype)
             return measured if known is None else np.maximum(measured, _interpolated(known, flops))
         measured = _interpolated(points, flops)

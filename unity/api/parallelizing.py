@@ -12,7 +12,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.nn import Module
 
-from pcg.machine import DeviceKind
+from pcg.device import DeviceKind
 from pcg.plan.plan import Plan, load_plan
 from runtime.module.calls import Face
 from runtime.module.module import ParallelModule

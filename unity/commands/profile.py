@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from pcg.device import DeviceKind, DType
 from pcg.errors import InputError
 from pcg.files import check_writable, write_text_atomic
-from pcg.machine import DeviceKind, DType, Machine, load_machine
+from pcg.machine import Machine, load_machine
 from pcg.plan.precision import FORMATS, Precision, precision_of
 from pcg.plan.profile import LinkSeries, OperatorSeries, Point, Profile, link_rate
 from runtime.world.launch import launch

@@ -9,9 +9,9 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from pcg.device import Device
 from pcg.graph.graph import Node
-from pcg.machine import Device
-from pcg.readings.kind import kind_of
+from pcg.readings.kind import work_of
 from pcg.readings.work import work
 from search.cost.cost import CostModel
 from search.mesh.choose.duties import Duties
@@ -85,7 +85,7 @@ def _computation(
 ) -> Vector:
     """Seconds forward and backward. A task has its part of the operations, and of the bytes as many
     as it has of all operands' and outputs' elements."""
-    done, kind = work(node, duties.needs, *cost.itemsizes, duties.use), kind_of(node)
+    done, kind = work(node, duties.needs, *cost.itemsizes, duties.use), work_of(node)
     whole = sum(prod(t.block) for t in (*(value.type for value in node.inputs), *node.types))
     part = elements / max(whole, 1)
 

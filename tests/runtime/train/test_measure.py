@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from support.paths import ROOT
 from support.runs.simulated import on_ranks
 
-from pcg.machine import DType, load_machine
+from pcg.device import DType
+from pcg.machine import load_machine
 from pcg.models import build_model
 from pcg.plan.profile import LinkSeries, Point, Profile, load_profile
 from pcg.readings.kind import WorkKind

@@ -11,16 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pcg.device import Device, Efficiency
 from pcg.errors import InputError
-from pcg.graph.graph import Graph, Node
-from pcg.machine import Device, Machine, load_machine
+from pcg.graph.graph import Graph
+from pcg.machine import Machine, load_machine
 from pcg.placement.layout import spread
 from pcg.placement.schedule import schedule
-from pcg.placement.transfer import transfer
 from pcg.placement.view import MachineView
 from pcg.plan.profile import Profile, load_profile
 from pcg.plan.text import parse_graph
-from pcg.plan.training import Training
 from pcg.types.tensor import Degrees, ParallelTensor
 from search.cost.cost import CostModel
 from search.cost.efficiency import PLAIN, MeasuredEfficiency, standard
@@ -31,17 +30,18 @@ from search.mesh.rules.cuts import Cuts
 from substitutions.rules.store import load_library
 
 A100 = load_machine("dgx-a100")
+UNMEASURED = A100.device.model_copy(update={"efficiency": (), "kernel_latency": 5e-6})
 
 
 @pytest.mark.parametrize(("gflop", "fraction"), [(4, 0.6), (45, 0.9), (300, 0.95)])
 def test_products_reach_what_calculon_publishes(gflop: float, fraction: float):
-    seconds = float(standard().seconds("contraction", A100.device, "fp16", gflop * 1e9, 0))
+    seconds = float(standard().seconds("contraction", UNMEASURED, "fp16", gflop * 1e9, 0))
     assert gflop * 1e9 / 312e12 / seconds == pytest.approx(fraction, rel=0.03)
 
 
 @pytest.mark.parametrize(("megabytes", "fraction"), [(31.6, 0.75), (316, 0.9)])
 def test_memory_reaches_what_calculon_publishes(megabytes: float, fraction: float):
-    seconds = float(standard().seconds("pointwise", A100.device, "fp16", 0, megabytes * 1e6))
+    seconds = float(standard().seconds("pointwise", UNMEASURED, "fp16", 0, megabytes * 1e6))
     assert megabytes * 1e6 / 2.048e12 / seconds == pytest.approx(fraction, rel=0.05)
 
 
@@ -56,14 +56,35 @@ def test_curves_are_monotone_and_above_the_roofline(kind: Any, flops, moved, fac
     assert more >= found
 
 
+@pytest.mark.parametrize(("size", "reached"), [(1024, 119.4), (2048, 221.8), (8192, 253.7)])
+def test_a_machine_says_what_was_measured(size: int, reached: float):
+    """The products that the machine's file is fitted to."""
+    flops = 2 * size**3
+    seconds = float(standard().seconds("contraction", A100.device, "fp16", flops, 6 * size**2))
+    assert flops / seconds == pytest.approx(reached * 1e12, rel=0.05)
+    own = Efficiency(work="attention", format="bf16", top=0.5)
+    device = A100.device.model_copy(update={"efficiency": (*A100.device.efficiency, own)})
+    flops = 1e15
+    narrow, other = (
+        float(standard().seconds("attention", device, dtype, flops, 0))
+        for dtype in ("bf16", "fp16")
+    )
+    assert narrow == pytest.approx(flops / 156e12, rel=1e-3)
+    assert other == pytest.approx(flops / (0.576 * 312e12), rel=1e-3)
+    slow = device.model_copy(update={"slowdown": 1.5})
+    assert float(standard().seconds("update", slow, "bf16", 0, 1e9)) == pytest.approx(
+        1.5 * float(standard().seconds("update", device, "bf16", 0, 1e9))
+    )
+
+
 def test_only_contractions_use_matrix_units():
     flops = 1e13
     product, other = (
         float(PLAIN.seconds(kind, A100.device, "bf16", flops, 0))
         for kind in ("contraction", "pointwise")
     )
-    assert product == pytest.approx(5e-6 + flops / 312e12)
-    assert other == pytest.approx(5e-6 + flops / 19.5e12)
+    assert product == pytest.approx(A100.device.kernel_latency + flops / 312e12)
+    assert other == pytest.approx(A100.device.kernel_latency + flops / 19.5e12)
 
 
 # -- profiles ---------------------------------------------------------------------------------
@@ -241,58 +262,3 @@ def check_priced(chooser: Chooser, graph: Graph, strategy: tuple[int, ...]) -> N
 
 
 # -- a published step -------------------------------------------------------------------------
-
-
-def megatron_layer(hidden: int, heads: int, sequence: int, batch: int, tensor: int) -> list[Node]:
-    """What one device computes of a layer of a GPT with sequence parallelism."""
-    rows, part, own = batch * sequence, hidden // tensor, heads // tensor
-    products = [(rows, hidden, 3 * part), (rows, part, hidden)]
-    products += [(rows, hidden, 4 * part), (rows, 4 * part, hidden)]
-    calls = [
-        f"x = weight[{m}, {k}]\nw = weight[{k}, {n}]\nreturn matmul(x, w)" for m, k, n in products
-    ]
-    # Scores and their use: of one batch and head after the other, the same operations.
-    size, score_rows = hidden // heads, rows * own
-    for m, k, n in ((score_rows, size, sequence), (score_rows, sequence, size)):
-        calls.append(f"x = weight[{m}, {k}]\nw = weight[{k}, {n}]\nreturn matmul(x, w)")
-    # Softmax of the scores, and a pass for their dropout.
-    scores = f"s = weight[{score_rows}, {sequence}]"
-    calls += [f"{scores}\nreturn {name}" for name in ("softmax(s, axis=1)", "relu(s)")]
-    calls.append(f"x = weight[{rows}, {4 * part}]\nreturn gelu(x)")
-    # Two norms, two residual additions and two dropouts, over the sequence's own part.
-    calls += 2 * [f"x = weight[{rows // tensor}, {hidden}]\nreturn relu(x)"]
-    own_rows = f"weight[{rows // tensor}, {hidden}]"
-    calls += 4 * [f"x = {own_rows}\ny = {own_rows}\nreturn add(x, y)"]
-    return [parse_graph(call).outputs[0].node for call in calls]
-
-
-def test_megatrons_22b_step_on_eight_a100():
-    """Korthikanti et al. (arXiv 2205.05198, table 5): hidden 6144, 48 layers, 64 heads, sequence
-    2048, batch 4, tensor parallelism over the eight devices of a node: 1.10 s a step where only
-    attention's scores are recomputed.
-
-    Ours is 25 % less: the curves come from what Calculon states for products and memory, while link
-    bandwidths are the data sheet's, of which Calculon takes 60 %, and nothing waits for a launch.
-    """
-    hidden, layers, heads, sequence, batch, tensor = 6144, 48, 64, 2048, 4, 8
-    cost = CostModel(A100, Training(precision="fp16"))
-    nodes = megatron_layer(hidden, heads, sequence, batch, tensor)
-    total = 0.0
-    for i, node in enumerate(nodes):
-        forward, backward = cost.compute_seconds(node, frozenset(range(len(node.inputs))))
-        again = forward if 4 <= i < 8 else 0.0
-        total += layers * (forward + backward + again)
-    logits = parse_graph(
-        f"x = weight[{batch * sequence}, {hidden}]\nw = weight[{hidden}, {51200 // tensor}]\n"
-        "return matmul(x, w)"
-    )
-    total += sum(cost.compute_seconds(logits.outputs[0].node, frozenset({0, 1})))
-    # An all_gather and a reduce_scatter at either end of both blocks, forward and back; the
-    # gathered input of the weights' gradients is gathered once more.
-    parted = ParallelTensor((batch * sequence, hidden), Degrees((8, 1), (1, 1), 1, 1))
-    whole = ParallelTensor((batch * sequence, hidden), Degrees((1, 1), (1, 1), 8, 1))
-    gathered = cost.movement(transfer(spread(parted), spread(whole))).longest
-    total += layers * 10 * gathered
-    weights = layers * 12 * hidden**2 // tensor
-    total += float(cost.kernel_seconds("pointwise", A100.device, 0, 28 * weights, 1))
-    assert 0.70 * 1.10 < total < 1.10
