@@ -270,7 +270,7 @@ class Pricer:
             if node not in self._homes:
                 self._homes[node] = self.tables.home(source.chain, wanted)
             start = self._homes[node]
-        moved = self.tables.moved(start, wanted)
+        moved, returned = self.tables.moved(start, wanted)
         if moved is NOTHING:
             if reads and part:
                 self._parts[reads[0], port, start] += 1
@@ -278,10 +278,10 @@ class Pricer:
         first = (node, port, wanted) not in self._resharded
         step = self._resharded.setdefault((node, port, wanted), len(self._steps))
         if step == len(self._steps):
-            self._steps.append(ProgramStep(moved, moved if back else NOTHING, reads, reshards=True))
+            self._steps.append(ProgramStep(moved, returned if back else NOTHING, reads, reshards=True))
         elif back and step != LOADED:
             first = self._steps[step].backward is NOTHING
-            self._steps[step] = self._steps[step]._replace(backward=moved)
+            self._steps[step] = self._steps[step]._replace(backward=returned)
         if back and first and reads:
             self._parts[reads[0], port, start] += 1
         if part and step != LOADED:

@@ -136,7 +136,7 @@ class Tables:
         self._wanted: dict[tuple[int, int, int], int] = {}
         self._homes: dict[tuple[int, int], int] = {}
         self._spread: dict[ParallelTensor, int] = {}
-        self._moved: dict[tuple[int, int], Duration] = {}
+        self._moved: dict[tuple[int, int], tuple[Duration, Duration]] = {}
         self._own: dict[tuple[CostProfile, Range], Seconds] = {}
         self._between: dict[Hashable, Seconds] = {}
 
@@ -222,12 +222,13 @@ class Tables:
             found = self._homes[chain, wanted] = self._layout(layout)
         return found
 
-    def moved(self, source: int, target: int) -> Duration:
-        """The transfer between two layouts of a tensor."""
+    def moved(self, source: int, target: int) -> tuple[Duration, Duration]:
+        """The transfer between two layouts of a tensor, forward and backward."""
         found = self._moved.get((source, target))
         if found is None:
             change = transfer(self._layouts[source], self._layouts[target])
-            found = self._moved[source, target] = self.cost.movement(change)
+            both = self.cost.forward_movement(change), self.cost.movement(change)
+            found = self._moved[source, target] = both
         return found
 
     def computation(self, profile: CostProfile, view: int) -> tuple[Duration, Duration]:

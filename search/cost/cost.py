@@ -216,8 +216,20 @@ class CostModel:
         return self._streams.get(key, lambda: float(self.kernel_seconds(work, kind, 0, moved, 1)))
 
     @remembered
+    def forward_movement(self, transfer: Transfer) -> Duration:
+        """Who takes part in a transfer forward, and for how long. A slice of what a device has is a
+        view."""
+        moved = self.movement(transfer)
+        if transfer.kind != "local":
+            return moved
+        counts = np.bincount(transfer.flows.targets)
+        is_view = counts.max(initial=0) == 1
+        return Duration(moved.groups, np.zeros(len(moved.groups))) if is_view else moved
+
+    @remembered
     def movement(self, transfer: Transfer) -> Duration:
-        """Who takes part in a transfer, and for how long; its adjoint is the same."""
+        """Who takes part in the adjoint of a transfer, and for how long; forward it is the same,
+        but for what is a view (``forward_movement``)."""
         groups = transfer.groups or ()
         before, after = (
             prod(layout.type.block) * self.itemsize for layout in (transfer.source, transfer.target)

@@ -120,7 +120,8 @@ def timed_steps(
         else:
             a, b = (s.layout.one_slice if by_slice else None for s in (step.source, step.target))
             repeated = a is not None and b is not None
-            forward = backward = cost.movement(transfer(a, b) if a and b else step.transfer)
+            moved = transfer(a, b) if a and b else step.transfer
+            forward, backward = cost.forward_movement(moved), cost.movement(moved)
         if needs is None or at == passed.joining:
             backward = NOTHING
         made = [slot.layout for slot in step.results]

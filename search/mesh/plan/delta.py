@@ -35,6 +35,7 @@ class _Step(NamedTuple):
 
     piece: OperatorPiece | None
     forward: Duration
+    backward: Duration
     operands: tuple[int, ...]
     results: tuple[int, ...]
     reads: tuple[int, ...]
@@ -104,7 +105,7 @@ class DeltaSimulator:
             if piece is not None:
                 if piece.passes:
                     live.update(step.operands)
-                    backward[at] = self._summed(piece.backward, step.results, parts)
+                    backward[at] = self._summed(step.backward, step.results, parts)
                     for position in piece.differentiated:
                         slot = step.operands[position]
                         parts[slot] = parts.get(slot, 0) + 1
@@ -114,7 +115,7 @@ class DeltaSimulator:
                 parts[source] = parts.get(source, 0) + 1
                 # The last step that only puts the loss together has nothing to send back.
                 if not (scalar and target == first and first not in read):
-                    backward[at] = self._summed(step.forward, step.results, parts)
+                    backward[at] = self._summed(step.backward, step.results, parts)
             read.update(step.operands)
         return backward, live
 
@@ -165,7 +166,7 @@ class _Forward:
         """The step of an operator, after all that it reads."""
         operands = tuple([self._fetched(wanted) for wanted in piece.operands])
         self._produced.update(zip(self._pieces.makes[number], piece.results, strict=True))
-        self._add(piece, piece.forward, operands, piece.results)
+        self._add(piece, (piece.forward, piece.backward), operands, piece.results)
 
     def output(self, value: int, outer: Mapping[int, int]) -> int:
         """The slot in which an output is left, ``outer`` being values as others read them."""
@@ -197,7 +198,7 @@ class _Forward:
     def _add(
         self,
         piece: OperatorPiece | None,
-        forward: Duration,
+        seconds: tuple[Duration, Duration],
         operands: tuple[int, ...],
         results: tuple[int, ...],
     ) -> None:
@@ -205,4 +206,4 @@ class _Forward:
         reads = tuple(dict.fromkeys([makers[slot] for slot in operands if slot in makers]))
         for slot in results:
             makers[slot] = len(self.steps)
-        self.steps.append(_Step(piece, forward, operands, results, reads))
+        self.steps.append(_Step(piece, *seconds, operands, results, reads))

@@ -76,7 +76,7 @@ def _cuts(graph: Graph, batch: Mapping[Node, str]) -> Mapping[Node, str | None]:
             continue
         typing = node.operator_call.typing(tuple(value.rank for value in node.inputs))
         axes = [axis for axis in typing.axes if axis.name != batch.get(node)]
-        ways = chain(_followed(node, axes, cut), _by_columns(node, axes, constant))
+        ways = chain(followed(node, axes, cut), by_columns(node, axes, constant))
         chosen = next(ways, None)
         names[node] = None if chosen is None else chosen.name
         dims = (None,) * len(outputs) if chosen is None else chosen.outputs
@@ -84,7 +84,7 @@ def _cuts(graph: Graph, batch: Mapping[Node, str]) -> Mapping[Node, str | None]:
     return names
 
 
-def _followed(node: Node, axes: Sequence[Axis], cut: Mapping[Value, int]) -> Iterator[Axis]:
+def followed(node: Node, axes: Sequence[Axis], cut: Mapping[Value, int]) -> Iterator[Axis]:
     """The indices along which operands are cut already."""
     for axis in axes:
         pairs = zip(axis.operands, node.inputs, strict=True)
@@ -92,7 +92,7 @@ def _followed(node: Node, axes: Sequence[Axis], cut: Mapping[Value, int]) -> Ite
             yield axis
 
 
-def _by_columns(node: Node, axes: Sequence[Axis], constant: Collection[Value]) -> Iterator[Axis]:
+def by_columns(node: Node, axes: Sequence[Axis], constant: Collection[Value]) -> Iterator[Axis]:
     """The indices of a product that its weights have, and nothing else that it reads."""
     if kind_of(node) != "contraction":
         return

@@ -115,7 +115,8 @@ class OperatorPieces:
             tuple([self._leaves.get(v, self._whole[v]) for v in own]) for own in self._inputs
         ]
         self.moves = Answers(self._move)
-        """How long it takes to get a tensor from one slot to another; None if nothing moves."""
+        """How long it takes to get a tensor from one slot to another, and its gradient back; None
+        if nothing moves."""
         self._passing = Answers(self._lets_pass)
         self._known = Answers(self._made)
         self._wanting = gradient_nodes(graph)
@@ -156,10 +157,12 @@ class OperatorPieces:
         axes = self.builder.spaces.of(self.nodes[key[0]]).axes
         return any(passes(axes[entry]) for entry in key[1] if entry >= 0)
 
-    def _move(self, ends: tuple[int, int]) -> Duration | None:
+    def _move(self, ends: tuple[int, int]) -> tuple[Duration, Duration] | None:
         # Equal layouts have one number.
         way = transfer(*(self.slots[end][1] for end in ends))
-        return None if way.is_nothing else self.cost.movement(way)
+        if way.is_nothing:
+            return None
+        return self.cost.forward_movement(way), self.cost.movement(way)
 
     def output(self, value: int, outer: Mapping[int, int]) -> WantedOperand | None:
         """How a graph leaves an output; None where that is how it is made."""
