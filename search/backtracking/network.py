@@ -278,7 +278,8 @@ class Pricer:
         first = (node, port, wanted) not in self._resharded
         step = self._resharded.setdefault((node, port, wanted), len(self._steps))
         if step == len(self._steps):
-            self._steps.append(ProgramStep(moved, returned if back else NOTHING, reads, reshards=True))
+            gradient = returned if back else NOTHING
+            self._steps.append(ProgramStep(moved, gradient, reads, reshards=True))
         elif back and step != LOADED:
             first = self._steps[step].backward is NOTHING
             self._steps[step] = self._steps[step]._replace(backward=returned)

@@ -9,7 +9,7 @@ the least sum of seconds decides (``search.mesh.choose``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from math import prod
 
@@ -24,20 +24,18 @@ from search.mesh.space.allow import UNUSED, Allowed, Mask, batch_axes
 from search.mesh.space.axes import Mesh
 from search.mesh.space.strategies import REPLICATE, Space, passes
 
-Indices = Mapping[Node, str | None]
-"""The index that tensor parallelism cuts of each operator that reads samples."""
-
 
 def by_hand(
     graph: Graph, space_of: Callable[[Node], Space], mesh: Mesh, tensor: int, *, sequence: bool
 ) -> Allowed:
     """What tensor parallelism of a degree, and data parallelism beside it, may use. ``sequence``:
     whether the rest is cut among the tensor-parallel devices too."""
-    batch, indices = batch_axes(graph), _indices(graph)
+    batch, followed = batch_axes(graph), _Followed(graph)
     inner = np.array([prod(mesh.primes[place:]) <= tensor for place in range(len(mesh))], bool)
+    left = followed.left if sequence else followed.ends
     masks: dict[Node, Mask] = {}
-    for node, name in indices.items():
-        mask = _mask(space_of(node), inner, batch.get(node), name, sequence=sequence)
+    for node, name in followed.names.items():
+        mask = _mask(space_of(node), inner, batch.get(node), name, is_open=node in left)
         if mask is not None:
             masks[node] = mask
 
@@ -48,70 +46,79 @@ def by_hand(
 
 
 def _mask(
-    space: Space, inner: NDArray[np.bool_], samples: str | None, name: str | None, *, sequence: bool
+    space: Space, inner: NDArray[np.bool_], samples: str | None, name: str | None, *, is_open: bool
 ) -> Mask | None:
     """The strategies with samples along the outer mesh axes, and along the inner ones an index of
-    a name, or else one that is free, or none."""
+    a name, or any one index where that ``is_open``, or else none."""
     names = [axis.name for axis in space.axes]
     places = [names.index(samples)] if samples in names else UNUSED
     data = np.isin(space.strategies[:, ~inner], places).all(axis=1)
     within = space.strategies[:, inner]
-    whole = data & (within == REPLICATE).all(axis=1)
-    if name in names:
-        named = data & (within == names.index(name)).all(axis=1)
-        if named.any():
-            return named
-    elif name is None and sequence and inner.any():
-        cut = [place for place, axis in enumerate(space.axes) if not passes(axis)]
-        alike = data & (within == within[:, :1]).all(axis=1) & np.isin(within[:, 0], cut)
-        if alike.any():
-            return alike
-    return whole if whole.any() else None
+    wanted = [names.index(name)] if name in names else [REPLICATE]
+    if is_open:
+        wanted = [place for place, axis in enumerate(space.axes) if not passes(axis)]
+    alike = data & (within == within[:, :1]).all(axis=1) if inner.any() else data
+    for some in (wanted, [REPLICATE]):
+        mask = alike & np.isin(within, some).all(axis=1)
+        if mask.any():
+            return mask
+    return None
 
 
-def _indices(graph: Graph) -> Indices:
-    """What tensor parallelism cuts, for the operators that read more than weights."""
-    batch = batch_axes(graph)
-    constant = {node.value() for node in graph.leaves if node.is_weight}
-    cut: dict[Value, int] = {}
-    names: dict[Node, str | None] = {}
-    for node in graph.operators:
-        if constant.issuperset(node.inputs):
-            constant.update(node.outputs)
-            continue
-        typing = node.operator_call.typing(tuple(value.rank for value in node.inputs))
-        axes = [axis for axis in typing.axes if axis.name != batch.get(node)]
-        if node not in batch:
-            continue
-        columns = by_columns(node, axes, constant)
-        chosen = next(chain(_rows(node, axes), followed(node, axes, cut), columns), None)
-        names[node] = None if chosen is None else chosen.name
-        dims = (None,) * len(node.types) if chosen is None else chosen.outputs
-        pairs = zip(node.outputs, dims, strict=True)
-        cut.update((value, dim) for value, dim in pairs if dim is not None)
-    _follow_readers(graph, names)
-    return names
+class _Followed:
+    """What tensor parallelism cuts in a graph.
+
+    ``names``: by operator, the index, or None; ``left``: the operators with weights in them that
+    it leaves whole; ``ends``: those of them that read what is cut, such as a loss of logits.
+    Operators that read weights alone are none of these.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.names: dict[Node, str | None] = {}
+        self.left: set[Node] = set()
+        self.ends: set[Node] = set()
+        self._batch, self._trained = batch_axes(graph), gradient_nodes(graph)
+        self._constant = {node.value() for node in graph.leaves if node.is_weight}
+        self._cut: dict[Value, int] = {}
+        for node in graph.operators:
+            if self._constant.issuperset(node.inputs):
+                self._constant.update(node.outputs)
+            elif node in self._batch and node in self._trained:
+                self._forward(node)
+        self._backward(graph)
+
+    def _forward(self, node: Node) -> None:
+        axes = [axis for axis in _axes(node) if axis.name != self._batch[node]]
+        columns = by_columns(node, axes, self._constant)
+        chosen = next(chain(_rows(node, axes), followed(node, axes, self._cut), columns), None)
+        if chosen is None:
+            self.left.add(node)
+            self.ends |= set() if self._cut.keys().isdisjoint(node.inputs) else {node}
+        self.names[node] = None if chosen is None else chosen.name
+        for value, dim in zip(node.outputs, chosen.outputs, strict=True) if chosen else ():
+            if dim is not None:
+                self._cut[value] = dim
+
+    def _backward(self, graph: Graph) -> None:
+        """Cut what no weight has a part in, such as a mask, as the first operator that reads it."""
+        wanted: dict[Value, int] = {}
+        for node in reversed(graph.operators):
+            if node not in self._trained:
+                dims = [wanted.get(value) for value in node.outputs]
+                ways = (axis.name for axis in _axes(node) if _meets(axis.outputs, dims))
+                self.names[node] = next(ways, None)
+            for axis in _axes(node):
+                if axis.name == self.names.get(node):
+                    pairs = zip(node.inputs, axis.operands, strict=True)
+                    wanted.update((value, dim) for value, dim in pairs if dim is not None)
 
 
-def _follow_readers(graph: Graph, names: dict[Node, str | None]) -> None:
-    """Cut what no weight has a part in, such as a mask, as the first operator that reads it is
-    cut."""
-    wanted: dict[Value, int] = {}
-    trained = gradient_nodes(graph)
-    for node in reversed(graph.operators):
-        typing = node.operator_call.typing(tuple(value.rank for value in node.inputs))
-        if node not in trained:
-            dims = [wanted.get(value) for value in node.outputs]
-            ways = (a.name for a in typing.axes if any(_meets(a.outputs, dims)))
-            names[node] = next(ways, None)
-        for axis in typing.axes:
-            if axis.name == names.get(node):
-                pairs = zip(node.inputs, axis.operands, strict=True)
-                wanted.update((value, dim) for value, dim in pairs if dim is not None)
+def _axes(node: Node) -> Sequence[Axis]:
+    return node.operator_call.typing(tuple(value.type.rank for value in node.inputs)).axes
 
 
-def _meets(places: Sequence[int | None], wanted: Sequence[int | None]) -> Iterator[bool]:
-    return (a is not None and a == b for a, b in zip(places, wanted, strict=True))
+def _meets(places: Sequence[int | None], wanted: Sequence[int | None]) -> bool:
+    return any(a is not None and a == b for a, b in zip(places, wanted, strict=True))
 
 
 def _rows(node: Node, axes: Sequence[Axis]) -> Iterator[Axis]:

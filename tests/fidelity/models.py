@@ -36,15 +36,14 @@ class Attention(nn.Module):
     def __init__(self, of: Gpt) -> None:
         super().__init__()
         self.of = of
-        self.query = nn.Linear(of.hidden, of.hidden, of.bias)
-        self.key = nn.Linear(of.hidden, of.hidden, of.bias)
-        self.value = nn.Linear(of.hidden, of.hidden, of.bias)
+        self.three = nn.Linear(of.hidden, 3 * of.hidden, of.bias)
         self.out = nn.Linear(of.hidden, of.hidden, of.bias)
         mask = torch.full((of.sequence, of.sequence), -1e4).triu(1)
         self.register_buffer("mask", mask, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (self._split(layer(x)) for layer in (self.query, self.key, self.value))
+        three = self.three(x).unflatten(2, (self.of.heads, -1)).transpose(1, 2)
+        q, k, v = three.chunk(3, 3)
         if self.of.one_kernel:
             seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
@@ -52,9 +51,6 @@ class Attention(nn.Module):
             chances = functional.softmax(scores + self.mask, 3)
             seen = functional.dropout(chances, self.of.dropout, self.training) @ v
         return self.out(seen.transpose(1, 2).flatten(2))
-
-    def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(2, (self.of.heads, -1)).transpose(1, 2)
 
 
 class Layer(nn.Module):
