@@ -16,7 +16,9 @@ from pcg.graph.graph import Leaf, Node
 from pcg.placement import schedule as steps
 from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout, Piece, tasks
+from pcg.placement.recomputation import Again, again
 from pcg.placement.region import extent, starts_of
+from pcg.placement.saved import saved_tensors
 from pcg.placement.schedule import Schedule, Slot
 from pcg.placement.transfer import transfer
 from pcg.plan.pipeline import turns
@@ -29,14 +31,17 @@ from runtime.program.communication import collective, exchange, pattern
 from runtime.program.executable import check_devices, check_leaves, check_types, concrete
 from runtime.program.program import (
     Alias,
+    Communication,
     Exchange,
     Group,
     Instruction,
     Load,
     Pipelined,
     Program,
+    Repeat,
     Run,
     Weight,
+    is_local,
 )
 from runtime.program.slices import (
     Roles,
@@ -141,9 +146,18 @@ class Lowering:
             lowered = self._lower(self._places[number], self.schedule.steps[number], ranks, part)
             for watch in self._watched.get(number, ()):
                 lowered = watch.added(lowered, ranks, self.register(watch.slot))
-            for rank, instruction in lowered:
+            for rank, instruction in (*lowered, *self._communicated_again(number, ranks, part)):
                 parts[rank].append(instruction)
         return {rank: tuple(own) for rank, own in parts.items()}
+
+    def _communicated_again(self, number: int, ranks: Sequence[int], part: int) -> Lowered:
+        """What is communicated again right before the backward pass of a step, the last first."""
+        for made in reversed(self._again.before.get(number, ())):
+            step = self.schedule.steps[made]
+            if isinstance(step, steps.Reshard):
+                for rank, own in self._reshard(self._places[made], step, ranks, part):
+                    if isinstance(own, Communication) and not is_local(own):
+                        yield rank, Repeat(own, self._places[number])
 
     def _pipelined(self, ranks: Sequence[int]) -> Mapping[int, Pipelined]:
         given, parts = self.plan.pipeline, self._roles
@@ -189,8 +203,19 @@ class Lowering:
         return watched
 
     @cached_property
+    def _again(self) -> Again:
+        pipeline = self.plan.pipeline
+        stage = None if pipeline is None else self.ranks // pipeline.stages
+        return again(saved_tensors(self.schedule), self.plan.recompute, stage)
+
+    @cached_property
+    def _moved_again(self) -> frozenset[int]:
+        """The places of reshardings that are done again."""
+        return frozenset(self._places[made] for own in self._again.before.values() for made in own)
+
+    @cached_property
     def _roles(self) -> Roles:
-        return roles(self.schedule, self.where)
+        return roles(self.schedule, self.where, self._again.moved)
 
     @cached_property
     def _stages_are_apart(self) -> bool:
@@ -337,6 +362,7 @@ class Lowering:
                     if regular is not None
                     else sliced_exchange(source, target, rank, part)
                 )
+                recomputed = is_local(made) and number in self._moved_again
                 yield (
                     rank,
                     replace(
@@ -345,6 +371,7 @@ class Lowering:
                         target=names[1] if held[1] else None,
                         active=target in self._active,
                         position=number,
+                        recomputed=recomputed,
                     ),
                 )
 

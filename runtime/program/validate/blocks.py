@@ -13,6 +13,7 @@ from runtime.program.program import (
     Instruction,
     Load,
     Local,
+    Repeat,
     Run,
     is_local,
     sources,
@@ -40,7 +41,15 @@ class MeetingBlock:
         self.adjoint = self.instruction.adjoint
 
 
-Block = SegmentBlock | MeetingBlock
+@dataclass(frozen=True, slots=True)
+class RepeatedBlock:
+    """A communication that is done again in the backward pass."""
+
+    instruction: Communication
+    position: int
+
+
+Block = SegmentBlock | MeetingBlock | RepeatedBlock
 
 
 def blocks_of(
@@ -54,22 +63,32 @@ def blocks_of(
     blocks: list[Block] = []
     parts: list[Row | Local] = []
     runs: list[Run] = []
+    due: list[RepeatedBlock] = []
 
     def close(row: list[Run], segment: bool) -> None:
         if row:
             parts.append(forms.row(tuple(row)))
             row.clear()
-        if segment and parts:
-            blocks.append(SegmentBlock(tuple(parts)))
-            parts.clear()
+        if segment:
+            if parts:
+                blocks.append(SegmentBlock(tuple(parts)))
+                parts.clear()
+            blocks.extend(due)
+            due.clear()
 
     for instruction in instructions:
         if type(instruction) is Run:
+            if not parts and not runs:
+                close(runs, segment=True)
             runs.append(instruction)
+        elif isinstance(instruction, Repeat):
+            due.append(RepeatedBlock(instruction.of, instruction.position))
         elif not isinstance(instruction, Load):
             stays = is_local(instruction) and joined.isdisjoint(targets(instruction))
             close(runs, not stays)
             if stays:
+                if not parts:
+                    close(runs, segment=True)
                 parts.append(instruction)  # pyright: ignore[reportArgumentType]
             else:
                 blocks.append(MeetingBlock(instruction))  # pyright: ignore[reportArgumentType]
@@ -100,5 +119,5 @@ def _parts(blocks: Iterable[Block]) -> Iterator[Row | Local | Communication]:
     for block in blocks:
         if isinstance(block, MeetingBlock):
             yield block.instruction
-        else:
+        elif isinstance(block, SegmentBlock):
             yield from block.parts
