@@ -29,7 +29,7 @@ class _Made:
     """An operator that can be computed again: how, and from what."""
 
     compute: BlockFunction
-    operands: tuple[Tensor | _Result, ...]
+    operands: tuple[Tensor | _Note, ...]
     needs: tuple[bool, ...]
     """Which operands have gradients."""
     held: tuple[list[Tensor], tuple[Tensor, ...]] | None = None
@@ -38,7 +38,7 @@ class _Made:
     @property
     def since(self) -> float:
         """The position before whose backward pass it can first be computed again."""
-        return min((o.since for o in self.operands if isinstance(o, _Result)), default=inf)
+        return min((o.result.since for o in self.operands if isinstance(o, _Note)), default=inf)
 
     def recomputed(self) -> tuple[list[Tensor], tuple[Tensor, ...]]:
         """What it read and made, once more; chains of any length are gone through in a loop."""
@@ -59,13 +59,13 @@ class _Made:
 
     def _missing(self) -> list[_Made]:
         """The operators that have to be computed again before this one."""
-        results = (o.made for o in self.operands if isinstance(o, _Result))
-        return [made for made in results if isinstance(made, _Made) and made.held is None]
+        makers = (o.result.made for o in self.operands if isinstance(o, _Note))
+        return [made for made in makers if isinstance(made, _Made) and made.held is None]
 
     def _compute_again(self) -> None:
         if self.held is not None:
             return
-        values = [o.value() if isinstance(o, _Result) else o for o in self.operands]
+        values = [o.value() if isinstance(o, _Note) else o for o in self.operands]
         with torch.enable_grad():
             read = [
                 value.detach().requires_grad_(needed)
@@ -80,7 +80,7 @@ class Moved:
     backward pass. ``source``: None where this rank has none."""
 
     move: Callable[[Tensor | None], Tensor | None]
-    source: Tensor | _Result | None
+    source: Tensor | _Note | None
     since: float
     received: Tensor | None = None
     """What it brings, while that is held again."""
@@ -88,7 +88,7 @@ class Moved:
     def again(self) -> None:
         """Communicate, with all ranks that take part."""
         source = self.source
-        self.received = self.move(source.value() if isinstance(source, _Result) else source)
+        self.received = self.move(source.value() if isinstance(source, _Note) else source)
         self.source = None
 
     def release(self) -> None:
@@ -113,12 +113,16 @@ class _Result:
 
 @dataclass(frozen=True)
 class _Note:
-    """What autograd keeps in the place of a tensor: how it lies in the storage of a result."""
+    """What is kept in the place of a tensor: how it lies in the storage of a result."""
 
     result: _Result
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
+
+    def value(self) -> Tensor:
+        """The tensor, of the result as it was made again."""
+        return self.result.value().as_strided(self.size, self.stride, self.offset)
 
 
 class _Again(Function):
@@ -158,8 +162,10 @@ class Notes:
     _at: float = 0.0
     """The position that goes forward."""
     _block: int = 0
-    _made: dict[int, list[_Made | Moved]] = field(default_factory=dict[int, "list[_Made | Moved]"])
-    """By block."""
+    _made: dict[int, list[ref[_Made | Moved]]] = field(
+        default_factory=dict[int, "list[ref[_Made | Moved]]"]
+    )
+    """By block, what can be made again, as long as anything has a note of it."""
 
     def __bool__(self) -> bool:
         """Whether there is anything that could be made again."""
@@ -174,7 +180,7 @@ class Notes:
         read = tuple(self._find(o) or o.detach() for o in operands)
         made = _Made(compute, read, tuple(o.requires_grad for o in operands))
         results: tuple[Tensor, ...] = _Again.apply(made, *operands)
-        self._made.setdefault(self._block, []).append(made)
+        self._made.setdefault(self._block, []).append(ref(made))
         storages = {_storage(operand) for operand in operands}
         for port, result in enumerate(results):
             # A view of an operand takes no memory of its own.
@@ -192,15 +198,16 @@ class Notes:
         """Note what was communicated, and can be again from the backward pass of ``since`` on."""
         read = None if source is None else self._find(source) or source.detach()
         made = Moved(move, read, since)
-        self._made.setdefault(self._block, []).append(made)
+        self._made.setdefault(self._block, []).append(ref(made))
         if received is not None:
             self._note(received, _Result(made, 0, since))
         return made
 
     def end(self, block: int) -> None:
         """A block has gone back: nothing reads again what it made."""
-        for made in self._made.pop(block, ()):
-            made.release()
+        for one in self._made.pop(block, ()):
+            if (made := one()) is not None:
+                made.release()
 
     def hooks(self) -> torch.autograd.graph.saved_tensors_hooks:
         """Within them, notes are saved in the place of results."""
@@ -212,32 +219,19 @@ class Notes:
             # The key may be given to another storage when this one has gone.
             self._known[key] = ref(storage, lambda _: self._known.pop(key, None)), result
 
-    def _find(self, value: Tensor) -> _Result | None:
-        """What can be made again in the place of all of a tensor, if anything."""
-        known = self._of(value)
-        return known if known is not None and _is_plain(value) else None
-
-    def _of(self, value: Tensor) -> _Result | None:
+    def _find(self, value: Tensor) -> _Note | None:
+        """A note in the place of a tensor, if it can be made again in time."""
         known = self._known.get(_storage(value))
-        return known[1] if known is not None and known[1].since >= self._at else None
+        if known is None or known[1].since < self._at:
+            return None
+        return _Note(known[1], tuple(value.shape), value.stride(), int(value.storage_offset()))
 
     def _pack(self, value: Tensor) -> Any:
-        known = self._of(value)
-        if known is None:
-            return value
-        return _Note(known, tuple(value.shape), value.stride(), int(value.storage_offset()))
+        return self._find(value) or value
 
 
 def _unpack(packed: Any) -> Tensor:
-    if not isinstance(packed, _Note):
-        return packed
-    return packed.result.value().as_strided(packed.size, packed.stride, packed.offset)
-
-
-def _is_plain(value: Tensor) -> bool:
-    """Whether it is all of its storage, and no view that shows it otherwise."""
-    whole = value.numel() * value.element_size() == value.untyped_storage().nbytes()
-    return value.is_contiguous() and whole
+    return packed.value() if isinstance(packed, _Note) else packed
 
 
 def _storage(value: Tensor) -> int:
