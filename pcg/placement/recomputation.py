@@ -31,6 +31,7 @@ from pcg.graph.graph import Node
 from pcg.placement.layout import Layout
 from pcg.placement.saved import SavedTensors
 from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot, Step, trace
+from pcg.readings.saved import view_of
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,13 @@ def is_sliced(slot: Slot) -> bool:
     return prod(slot.layout.type.degrees.slices) > 1
 
 
+def can_be_recomputed(node: Node) -> bool:
+    """Whether an operator makes tensors: of what it only shows, its operand is kept or not."""
+    if node.is_leaf or node.is_join:
+        return False
+    return node.is_parallel or any(view_of(node, value.port) is None for value in node.outputs)
+
+
 def again(tensors: SavedTensors, nodes: Collection[Node], stage: int | None = None) -> Again:
     """What is done again where the results of ``nodes`` are recomputed. ``stage``: the devices of a
     stage, where micro-batches are taken through stages of so many."""
@@ -80,7 +88,7 @@ def _named(schedule: Schedule, nodes: frozenset[Node]) -> set[int]:
         maker.update(dict.fromkeys(step.results, number))
         if not isinstance(step, Compute):
             continue
-        if step.node in nodes and not step.node.is_join:
+        if step.node in nodes and can_be_recomputed(step.node):
             named.add(number)
         for value, slot in zip(step.node.inputs, step.operands, strict=True) if moves else ():
             if nodes.isdisjoint(trace(value)[1]):

@@ -16,7 +16,7 @@ from pcg.graph.graph import Leaf, Node
 from pcg.placement import schedule as steps
 from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout, Piece, tasks
-from pcg.placement.recomputation import Again, again
+from pcg.placement.recomputation import Again, again, can_be_recomputed
 from pcg.placement.region import extent, starts_of
 from pcg.placement.saved import saved_tensors
 from pcg.placement.schedule import Schedule, Slot
@@ -380,7 +380,7 @@ class Lowering:
         call = concrete(step.node.operator_call, self.where)
         operands = tuple(self.register(slot) for slot in step.operands)
         results = tuple(self.register(slot) for slot in step.results)
-        recomputed = step.node in self.plan.recompute
+        recomputed = step.node in self.plan.recompute and can_be_recomputed(step.node)
         for rank in ranks:
             own = placed.get(rank)
             if own is not None:
