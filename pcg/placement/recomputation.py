@@ -7,9 +7,10 @@ reshardings: what they bring is let go after its last use forward, and communica
 Meaning. A step that is recomputed is done again before the first step in the backward pass that
 reads a result of it, or that makes something again which was made of it; one that computes at
 latest before its own, as it saved nothing to go back with. What it makes is then held until its own
-backward pass has been. What it is made from, if that is kept, is held as long. A fully sharded
-weight is gathered one gather ahead: while the backward pass of what was gathered before is under
-way, so that computation hides it.
+backward pass has been; what it is made from, if that is kept, as long, and what is sent again until
+it is. Communication comes before the backward pass of all computations in a row up to there. A
+fully sharded weight is gathered one gather ahead: while the backward pass of what was gathered
+before is under way, so that computation hides it.
 
 In micro-batches each does all of this by itself. A weight that is gathered for micro-batches only
 is then gathered for each of them, forward and back, and its gradient is scattered as often. What
@@ -23,7 +24,7 @@ counted is what is run.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -160,21 +161,40 @@ def _before(tensors: SavedTensors, named: set[int]) -> dict[int, list[int]]:
 def _ahead(
     tensors: SavedTensors, before: Mapping[int, list[int]], moved: frozenset[int]
 ) -> Mapping[int, tuple[int, ...]]:
-    """The same, with each gather of weights at the place of the one before on its devices."""
+    """The same, with communication as early as nothing else communicates in between, and each
+    gather of weights at the place of the one before on its devices."""
     placed: dict[int, list[int]] = {}
     last: dict[tuple[object, bool], int] = {}
     for reader in sorted(before, reverse=True):
         here: dict[tuple[object, bool], int] = {}
         for made in before[reader]:
+            moves = isinstance(tensors.steps[made], Reshard)
+            place = _end_of_run(tensors.steps, reader) if moves else reader
             devices = _gathered(tensors, made)
-            if devices is None:
-                placed.setdefault(reader, []).append(made)
-                continue
-            key = devices, made in moved
-            placed.setdefault(last.get(key, reader), []).append(made)
-            here[key] = reader
+            if devices is not None:
+                key = devices, made in moved
+                place, here[key] = last.get(key, place), place
+            placed.setdefault(place, []).append(made)
         last |= here
     return {reader: tuple(sorted(own)) for reader, own in placed.items()}
+
+
+def _end_of_run(steps: Sequence[Step], number: int) -> int:
+    """The last computation that follows one on its devices, with nothing moved in between."""
+    first = steps[number]
+    if not isinstance(first, Compute):
+        return number
+    devices, sliced = set(first.view.devices), _is_sliced(first)
+    for at in range(number + 1, len(steps)):
+        step = steps[at]
+        if isinstance(step, LeafAtHome):
+            continue
+        if isinstance(step, Reshard) or _is_sliced(step) != sliced:
+            break
+        if set(step.view.devices) != devices:
+            break
+        number = at
+    return number
 
 
 def _gathered(tensors: SavedTensors, number: int) -> tuple[int, ...] | None:

@@ -102,28 +102,19 @@ def blocks_of(
 ) -> tuple[Block, ...]:
     """Instructions as segments and what is between them. ``kept``: registers that are read after
     all of them; ``joined``: those that others add to as well, so that to move something into one
-    is taken for communication. Loads are left out: they are done before. What is communicated again
-    does not part a segment, which goes back as one: it stands behind."""
+    is taken for communication. Loads are left out: they are done before."""
     instructions = tuple(instructions)
     again = {i.of.position: i.position for i in instructions if isinstance(i, Repeat)}
     grouped: list[list[Local] | Communication | Repeat] = []
-    due: list[Repeat] = []
     for instruction in instructions:
         if isinstance(instruction, Load):
             continue
-        if isinstance(instruction, Repeat):
-            due.append(instruction)
-        elif not is_local(instruction) or not joined.isdisjoint(targets(instruction)):
-            grouped += due
-            due.clear()
+        if not is_local(instruction) or not joined.isdisjoint(targets(instruction)):
             grouped.append(instruction)  # pyright: ignore[reportArgumentType]
         elif grouped and isinstance(grouped[-1], list):
             grouped[-1].append(instruction)  # pyright: ignore[reportArgumentType]
         else:
-            grouped += due
-            due.clear()
             grouped.append([instruction])  # pyright: ignore[reportArgumentType]
-    grouped += due
     blocks: list[Block] = []
     later = set(kept)
     for group in reversed(grouped):

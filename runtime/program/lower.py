@@ -142,22 +142,39 @@ class Lowering:
     ) -> Mapping[int, Instructions]:
         """Some steps of the schedule, as each of some ranks takes them with a slice."""
         parts: dict[int, list[Instruction]] = {rank: [] for rank in ranks}
+        due: list[int] = []
+        last = 0
+
+        def repeat() -> None:
+            for rank, instruction in self._communicated_again(due, last, ranks, part):
+                parts[rank].append(instruction)
+            due.clear()
+
         for number in numbers:
+            if isinstance(self.schedule.steps[number], steps.Reshard):
+                repeat()
             lowered = self._lower(self._places[number], self.schedule.steps[number], ranks, part)
             for watch in self._watched.get(number, ()):
                 lowered = watch.added(lowered, ranks, self.register(watch.slot))
-            for rank, instruction in (*lowered, *self._communicated_again(number, ranks, part)):
+            for rank, instruction in lowered:
                 parts[rank].append(instruction)
+            due += reversed(self._again.before.get(number, ()))
+            last = self._places[number]
+        repeat()
         return {rank: tuple(own) for rank, own in parts.items()}
 
-    def _communicated_again(self, number: int, ranks: Sequence[int], part: int) -> Lowered:
-        """What is communicated again right before the backward pass of a step, the last first."""
-        for made in reversed(self._again.before.get(number, ())):
+    def _communicated_again(
+        self, numbers: Iterable[int], place: int, ranks: Sequence[int], part: int
+    ) -> Lowered:
+        """Of some steps, the last first, what ranks communicate again before the backward pass of
+        all up to a place. That is as early as no rank communicates in between: so all ranks do it
+        in the same order, and no segment of theirs is parted."""
+        for made in numbers:
             step = self.schedule.steps[made]
             if isinstance(step, steps.Reshard):
                 for rank, own in self._reshard(self._places[made], step, ranks, part):
                     if isinstance(own, Communication) and not is_local(own):
-                        yield rank, Repeat(own, self._places[number])
+                        yield rank, Repeat(own, place)
 
     def _pipelined(self, ranks: Sequence[int]) -> Mapping[int, Pipelined]:
         given, parts = self.plan.pipeline, self._roles

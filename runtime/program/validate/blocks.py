@@ -63,32 +63,25 @@ def blocks_of(
     blocks: list[Block] = []
     parts: list[Row | Local] = []
     runs: list[Run] = []
-    due: list[RepeatedBlock] = []
 
     def close(row: list[Run], segment: bool) -> None:
         if row:
             parts.append(forms.row(tuple(row)))
             row.clear()
-        if segment:
-            if parts:
-                blocks.append(SegmentBlock(tuple(parts)))
-                parts.clear()
-            blocks.extend(due)
-            due.clear()
+        if segment and parts:
+            blocks.append(SegmentBlock(tuple(parts)))
+            parts.clear()
 
     for instruction in instructions:
         if type(instruction) is Run:
-            if not parts and not runs:
-                close(runs, segment=True)
             runs.append(instruction)
         elif isinstance(instruction, Repeat):
-            due.append(RepeatedBlock(instruction.of, instruction.position))
+            close(runs, segment=True)
+            blocks.append(RepeatedBlock(instruction.of, instruction.position))
         elif not isinstance(instruction, Load):
             stays = is_local(instruction) and joined.isdisjoint(targets(instruction))
             close(runs, not stays)
             if stays:
-                if not parts:
-                    close(runs, segment=True)
                 parts.append(instruction)  # pyright: ignore[reportArgumentType]
             else:
                 blocks.append(MeetingBlock(instruction))  # pyright: ignore[reportArgumentType]
