@@ -52,7 +52,8 @@ class Plan:
     estimates: EstimatesFile
     training: Training = field(default_factory=Training)
     recompute: frozenset[Node] = frozenset()
-    """The operators whose results are not kept for the backward pass but computed again."""
+    """The operators whose results are not kept for the backward pass but computed again, and the
+    parallel operators whose results are communicated again (``pcg.placement.recomputation``)."""
     pipeline: PipelineFile | None = None
     naming: NamingFile = field(default_factory=NamingFile)
     statistics: tuple[RunningFile, ...] = ()
@@ -267,8 +268,8 @@ def _views(graph: Graph, content: PlanFile, where: str) -> dict[Node, MachineVie
 def _recomputed(graph: Graph, content: PlanFile, where: str) -> frozenset[Node]:
     nodes = {names[0]: node for node, names in node_names(graph).items() if not node.is_leaf}
     for name in content.decisions.recompute:
-        if name not in nodes or nodes[name].is_parallel:
-            problem = f"{name}: no computing operator in the graph"
+        if name not in nodes or nodes[name].is_join:
+            problem = f"{name}: no computing or parallel operator in the graph"
             raise InputError(f"{where}: decisions.recompute", problem)
     return frozenset(nodes[name] for name in content.decisions.recompute)
 

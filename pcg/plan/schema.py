@@ -85,7 +85,8 @@ class DecisionsFile(GrownFileModel):
     derivation: tuple[StepFile, ...] = Field(strict=False)
     optimizer: Optimizer = "sgd"
     recompute: tuple[Name, ...] = Field(strict=False, default=())
-    """Operators whose results are not kept for the backward pass but computed again."""
+    """Operators, parallel ones among them, whose results are not kept for the backward pass but
+    computed, or communicated, again."""
     pipeline: PipelineFile | None = None
     precision: Precision = "fp32"
     compiled: bool = False

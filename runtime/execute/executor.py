@@ -16,7 +16,7 @@ from runtime.execute.frame import Frame, Machinery
 from runtime.execute.passes import Passes, Told
 from runtime.execute.precision import LossScale, RunFormats, run_formats
 from runtime.execute.running_statistics import RunningStatistics
-from runtime.execute.segment import Block, Meeting
+from runtime.execute.segment import Block, Meeting, Repeated
 from runtime.execute.sync import GradientSync
 from runtime.inputs.fitting import exact_in
 from runtime.inputs.prefetch import Ahead
@@ -288,7 +288,8 @@ class Executor:
         self._block = number
         if not (self._updates and number):
             return
-        if isinstance(following := self._blocks[number - 1], Meeting):
+        following = self._blocks[number - 1]
+        if isinstance(following, Meeting | Repeated):
             self._sync.flush(following.position + 1)
 
     def _keep_outputs(self) -> None:

@@ -17,7 +17,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from runtime.execute.casts import in_formats, narrowed
 from runtime.execute.kernels import BlockFunction, prepare
 from runtime.execute.precision import RunFormats
-from runtime.execute.recompute import Notes
+from runtime.execute.recompute import Moved, Notes
 from runtime.execute.segment import (
     Action,
     Block,
@@ -150,18 +150,20 @@ class Frame:
     )
     """Of each segment, the registers by which gradients come back into it."""
     _notes: Notes = field(default_factory=Notes)
+    _moved: dict[int, Moved] = field(default_factory=dict[int, Moved])
+    """What is communicated again, by position."""
 
     def forward(self) -> None:
         """Make all registers; those that are not kept for later parts are dropped."""
         self.shared.world.begin("forward")
-        for block in self.blocks:
+        for number, block in enumerate(self.blocks):
+            self._notes.begin(number, block.position)
             if isinstance(block, Segment):
                 self._run(block)
-            else:
+            elif isinstance(block, Meeting):
                 self._meet(block)
             for name in block.ends:
-                if (gone := self.values.pop(name, None)) is not None:
-                    self._notes.forget(gone)
+                self.values.pop(name, None)
 
     def backward(self, done: Callable[[int], None] | None = None) -> None:
         """Take gradients back. ``done`` is told the number of each block that has been."""
@@ -170,8 +172,11 @@ class Frame:
             block = self.blocks[number]
             if isinstance(block, Segment):
                 self._differentiate(self._records.pop())
-            else:
+            elif isinstance(block, Meeting):
                 self._meet_back(block)
+            else:
+                self._moved.pop(block.instruction.position).again()
+            self._notes.end(number)
             if done is not None:
                 done(number)
 
@@ -215,10 +220,9 @@ class Frame:
         active = self.shared.program.active
         tracked = any(name in active for name in segment.results)
         with torch.set_grad_enabled(tracked), self.shared.formats.context():
-            noted = tracked and (
-                bool(self._notes) or any(map(_is_recomputed, segment.instructions))
-            )
-            local = self._entered(segment, tracked=tracked, noted=noted)
+            again = bool(self._notes) or any(map(_is_recomputed, segment.instructions))
+            noted = again and bool(active)
+            local = self._entered(segment, tracked=tracked)
             results = self._results(segment, local, noted=noted)
         record: list[tuple[str, GradientEdge, torch.dtype]] = []
         for name, result in zip(segment.results, results, strict=True):
@@ -227,7 +231,7 @@ class Frame:
             self.values[name] = result.detach()
         self._records.append(record)
 
-    def _entered(self, segment: Segment, *, tracked: bool, noted: bool) -> dict[str, Tensor]:
+    def _entered(self, segment: Segment, *, tracked: bool) -> dict[str, Tensor]:
         """What a segment reads; gradients of it find their way out."""
         local: dict[str, Tensor] = {}
         for name in segment.reads:
@@ -240,8 +244,6 @@ class Frame:
             local[name] = value
             if name in segment.ends:
                 self.values.pop(name, None)
-                if not noted:
-                    self._notes.forget(value)
         return local
 
     def _results(
@@ -258,7 +260,7 @@ class Frame:
             )
         ]
         with self._notes.hooks():
-            return run_segment(segment.results, actions, local, self._notes.forget)
+            return run_segment(segment.results, actions, local)
 
     def _noted(self, action: Action) -> Action:
         """What can be computed again."""
@@ -281,6 +283,10 @@ class Frame:
         instruction = block.instruction
         source = None if instruction.source is None else self.value(instruction.source)
         received = self._communicate(instruction, source, "forward")
+        if block.again is not None and self.shared.program.active:
+            move = partial(self._communicate, instruction, channel="backward")
+            moved = self._notes.moved(move, block.again, source, received)
+            self._moved[instruction.position] = moved
         if received is None or instruction.target is None:
             return
         if instruction.target in self.sums:
@@ -310,7 +316,7 @@ class Frame:
 
 
 def _is_recomputed(instruction: Local) -> bool:
-    return isinstance(instruction, Run) and instruction.recomputed
+    return not isinstance(instruction, Alias) and instruction.recomputed
 
 
 def _compute(

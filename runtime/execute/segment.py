@@ -22,6 +22,7 @@ from runtime.program.program import (
     Instruction,
     Load,
     Local,
+    Repeat,
     is_local,
     sources,
     targets,
@@ -58,10 +59,12 @@ class Segment:
 
 @dataclass(frozen=True)
 class Meeting:
-    """A communication between segments. ``ends``: the source, if nothing reads it later."""
+    """A communication between segments. ``ends``: the source, if nothing reads it later;
+    ``again``: the position before whose backward pass it is done again, if it is."""
 
     instruction: Communication
     ends: frozenset[str]
+    again: int | None = None
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -78,7 +81,18 @@ class Meeting:
         return self.instruction.position
 
 
-Block = Segment | Meeting
+@dataclass(frozen=True)
+class Repeated:
+    """A communication that is done again in the backward pass; forward it is nothing."""
+
+    instruction: Communication
+    position: int
+    reads: tuple[str, ...] = ()
+    makes: tuple[str, ...] = ()
+    ends: frozenset[str] = frozenset()
+
+
+Block = Segment | Meeting | Repeated
 
 
 def blocks_of(
@@ -89,7 +103,9 @@ def blocks_of(
     """Instructions as segments and what is between them. ``kept``: registers that are read after
     all of them; ``joined``: those that others add to as well, so that to move something into one
     is taken for communication. Loads are left out: they are done before."""
-    grouped: list[list[Local] | Communication] = []
+    instructions = tuple(instructions)
+    again = {i.of.position: i.position for i in instructions if isinstance(i, Repeat)}
+    grouped: list[list[Local] | Communication | Repeat] = []
     for instruction in instructions:
         if isinstance(instruction, Load):
             continue
@@ -104,8 +120,10 @@ def blocks_of(
     for group in reversed(grouped):
         if isinstance(group, list):
             block = _segment(group, later)
+        elif isinstance(group, Repeat):
+            block = Repeated(group.of, group.position)
         else:
-            block = Meeting(group, frozenset(sources(group)) - later)
+            block = Meeting(group, frozenset(sources(group)) - later, again.get(group.position))
         later.update(block.reads)
         blocks.append(block)
     return tuple(reversed(blocks))
@@ -161,19 +179,13 @@ class Action(NamedTuple):
 
 
 def run_segment(
-    results: Sequence[str],
-    actions: Iterable[Action],
-    local: dict[str, Tensor],
-    dropped: Callable[[Tensor], None] | None = None,
+    results: Sequence[str], actions: Iterable[Action], local: dict[str, Tensor]
 ) -> tuple[Tensor, ...]:
-    """The results from the registers read, which are used up. ``dropped`` is told of each tensor
-    that goes."""
+    """The results from the registers read, which are used up."""
     for compute, reads, makes, drops in actions:
         made = compute([local[name] for name in reads])
         for name, value in zip(makes, made, strict=False):
             local[name] = value
         for name in drops:
-            gone = local.pop(name, None)
-            if dropped is not None and gone is not None:
-                dropped(gone)
+            local.pop(name, None)
     return tuple([local[name] for name in results])

@@ -16,7 +16,9 @@ from pcg.graph.graph import Leaf, Node
 from pcg.placement import schedule as steps
 from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout, Piece, tasks
+from pcg.placement.recomputation import Again, again, can_be_recomputed
 from pcg.placement.region import extent, starts_of
+from pcg.placement.saved import saved_tensors
 from pcg.placement.schedule import Schedule, Slot
 from pcg.placement.transfer import transfer
 from pcg.plan.pipeline import turns
@@ -29,14 +31,17 @@ from runtime.program.communication import collective, exchange, pattern
 from runtime.program.executable import check_devices, check_leaves, check_types, concrete
 from runtime.program.program import (
     Alias,
+    Communication,
     Exchange,
     Group,
     Instruction,
     Load,
     Pipelined,
     Program,
+    Repeat,
     Run,
     Weight,
+    is_local,
 )
 from runtime.program.slices import (
     Roles,
@@ -137,13 +142,39 @@ class Lowering:
     ) -> Mapping[int, Instructions]:
         """Some steps of the schedule, as each of some ranks takes them with a slice."""
         parts: dict[int, list[Instruction]] = {rank: [] for rank in ranks}
+        due: list[int] = []
+        last = 0
+
+        def repeat() -> None:
+            for rank, instruction in self._communicated_again(due, last, ranks, part):
+                parts[rank].append(instruction)
+            due.clear()
+
         for number in numbers:
+            if isinstance(self.schedule.steps[number], steps.Reshard):
+                repeat()
             lowered = self._lower(self._places[number], self.schedule.steps[number], ranks, part)
             for watch in self._watched.get(number, ()):
                 lowered = watch.added(lowered, ranks, self.register(watch.slot))
             for rank, instruction in lowered:
                 parts[rank].append(instruction)
+            due += reversed(self._again.before.get(number, ()))
+            last = self._places[number]
+        repeat()
         return {rank: tuple(own) for rank, own in parts.items()}
+
+    def _communicated_again(
+        self, numbers: Iterable[int], place: int, ranks: Sequence[int], part: int
+    ) -> Lowered:
+        """Of some steps, the last first, what ranks communicate again before the backward pass of
+        all up to a place. That is as early as no rank communicates in between: so all ranks do it
+        in the same order, and no segment of theirs is parted."""
+        for made in numbers:
+            step = self.schedule.steps[made]
+            if isinstance(step, steps.Reshard):
+                for rank, own in self._reshard(self._places[made], step, ranks, part):
+                    if isinstance(own, Communication) and not is_local(own):
+                        yield rank, Repeat(own, place)
 
     def _pipelined(self, ranks: Sequence[int]) -> Mapping[int, Pipelined]:
         given, parts = self.plan.pipeline, self._roles
@@ -189,8 +220,19 @@ class Lowering:
         return watched
 
     @cached_property
+    def _again(self) -> Again:
+        pipeline = self.plan.pipeline
+        stage = None if pipeline is None else self.ranks // pipeline.stages
+        return again(saved_tensors(self.schedule), self.plan.recompute, stage)
+
+    @cached_property
+    def _moved_again(self) -> frozenset[int]:
+        """The places of reshardings that are done again."""
+        return frozenset(self._places[made] for own in self._again.before.values() for made in own)
+
+    @cached_property
     def _roles(self) -> Roles:
-        return roles(self.schedule, self.where)
+        return roles(self.schedule, self.where, self._again.moved)
 
     @cached_property
     def _stages_are_apart(self) -> bool:
@@ -337,6 +379,7 @@ class Lowering:
                     if regular is not None
                     else sliced_exchange(source, target, rank, part)
                 )
+                recomputed = is_local(made) and number in self._moved_again
                 yield (
                     rank,
                     replace(
@@ -345,6 +388,7 @@ class Lowering:
                         target=names[1] if held[1] else None,
                         active=target in self._active,
                         position=number,
+                        recomputed=recomputed,
                     ),
                 )
 
@@ -353,7 +397,7 @@ class Lowering:
         call = concrete(step.node.operator_call, self.where)
         operands = tuple(self.register(slot) for slot in step.operands)
         results = tuple(self.register(slot) for slot in step.results)
-        recomputed = step.node in self.plan.recompute
+        recomputed = step.node in self.plan.recompute and can_be_recomputed(step.node)
         for rank in ranks:
             own = placed.get(rank)
             if own is not None:

@@ -27,6 +27,7 @@ Group = tuple[int, ...]
 """The ranks that take part in a collective, ascending."""
 PassName = Literal["forward", "backward"]
 """Messages between two ranks keep their order within a pass."""
+AGAIN = ", and again in the backward pass"
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,8 @@ class Exchange:
     active: bool = False
     """Whether the target has a gradient, for the ranks that do not hold the target to know."""
     position: int = 0
+    recomputed: bool = False
+    """Of one that needs no other rank: whether it is done again for the backward pass."""
 
     @property
     def adjoint(self) -> Exchange:
@@ -163,7 +166,8 @@ class Exchange:
         words += [f"add {region_text(p.region)} from {p.peer}" for p in self.receives]
         what = "slice" if is_local(self) else "exchange"
         target = f"{self.target} = " if self.target else ""
-        return f"{target}{what}({self.source or ''}): {', '.join(words)}"
+        note = AGAIN if self.recomputed else ""
+        return f"{target}{what}({self.source or ''}): {', '.join(words)}{note}"
 
 
 Collective = AllReduce | AllGather | ReduceScatter | AllToAll
@@ -185,7 +189,7 @@ class Run:
 
     def __str__(self) -> str:
         given = [*self.operands, *(f"{name}={value}" for name, value in self.call.attributes)]
-        note = ", and again in the backward pass" if self.recomputed else ""
+        note = AGAIN if self.recomputed else ""
         return f"{', '.join(self.results)} = {self.call.name}({', '.join(given)}){note}"
 
 
@@ -201,9 +205,21 @@ class Alias:
         return f"{self.target} = {self.source}"
 
 
+@dataclass(frozen=True)
+class Repeat:
+    """In the backward pass, before that of ``position`` and all before it: a communication of the
+    forward pass once more, whose target was not kept."""
+
+    of: Communication
+    position: int
+
+    def __str__(self) -> str:
+        return f"{self.of}{AGAIN}, before that of what comes above"
+
+
 Local = Run | Alias | Exchange
 """What needs no other rank, where the exchange is within one."""
-Instruction = Load | Communication | Run | Alias
+Instruction = Load | Communication | Run | Alias | Repeat
 
 
 def is_local(instruction: Instruction) -> bool:
@@ -215,7 +231,7 @@ def is_local(instruction: Instruction) -> bool:
 
 def sources(instruction: Instruction) -> tuple[str, ...]:
     """The registers that an instruction reads."""
-    if isinstance(instruction, Load):
+    if isinstance(instruction, Load | Repeat):
         return ()
     if isinstance(instruction, Run):
         return instruction.operands
@@ -226,6 +242,8 @@ def targets(instruction: Instruction) -> tuple[str, ...]:
     """The registers that an instruction makes."""
     if isinstance(instruction, Run):
         return instruction.results
+    if isinstance(instruction, Repeat):
+        return ()
     return () if instruction.target is None else (instruction.target,)
 
 
@@ -363,8 +381,7 @@ class Program:
             yield f"  {weight}"
 
     def _shapes(self, instruction: Instruction) -> str:
-        made = instruction.results if isinstance(instruction, Run) else (instruction.target,)
-        return "".join(f"  {list(self.shapes[name])}" for name in made if name is not None)
+        return "".join(f"  {list(self.shapes[name])}" for name in targets(instruction))
 
 
 def _ranks(group: Group) -> str:

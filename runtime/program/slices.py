@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from math import prod
 
 from pcg.errors import InputError
 from pcg.graph.graph import Node, Value
 from pcg.placement.layout import Layout, Piece
+from pcg.placement.recomputation import is_sliced
 from pcg.placement.region import Region, intersection, within
 from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot, Step
 from pcg.placement.transfer import Transfer, transfer
@@ -85,15 +85,17 @@ def with_loss_in_parts(schedule: Schedule) -> Schedule:
     return schedule
 
 
-def roles(schedule: Schedule, where: str) -> Roles:
-    """The roles of all steps. Raises InputError for a tail that is not linear, and for a weight
-    that is stored in slices."""
+def roles(schedule: Schedule, where: str, repeated: frozenset[int] = frozenset()) -> Roles:
+    """The roles of all steps. ``repeated``: those that are done for each slice and read none.
+    Raises InputError for a tail that is not linear, and for a weight that is stored in slices."""
     parts: tuple[list[int], list[int], list[int]] = ([], [], [])
     late: set[Slot] = set()
     joined: set[Slot] = set()
     for number, step in enumerate(schedule.steps):
         operands, results = step.operands, step.results
-        if any(map(is_sliced, (*operands, *results))):
+        if number in repeated:
+            parts[1].append(number)
+        elif any(map(is_sliced, (*operands, *results))):
             _check_sliced(step, where)
             if isinstance(step, Reshard) and not is_sliced(step.target):
                 joined.add(step.target)
@@ -107,10 +109,6 @@ def roles(schedule: Schedule, where: str) -> Roles:
             parts[2].append(number)
     before, sliced, tail = map(tuple, parts)
     return Roles(before, sliced, tail, frozenset(joined))
-
-
-def is_sliced(slot: Slot) -> bool:
-    return prod(slot.layout.type.degrees.slices) > 1
 
 
 def one_slice(layout: Layout) -> Layout:

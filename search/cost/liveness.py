@@ -2,9 +2,10 @@
 
 A tensor is held from where it is made until its last use forward or, if back-propagation reads it
 (``pcg.readings.saved``), until its last use there. A view holds the tensor that it shows. What is
-computed again is let go after its last use forward, and held again from its first use in the
-backward pass; what it is made from is held until then. The gradient of a tensor is held from the
-first computation that adds to it to the one that uses it up. Data is there for the whole step.
+recomputed (``pcg.placement.recomputation``) is let go after its last use forward, and held again
+from where it is done again to the end of its own backward pass; what it is made from, if that is
+kept, as long as that. The gradient of a tensor is held from the first computation that adds to it
+to the one that uses it up. Data is there for the whole step.
 
 Time counts steps of the schedule: ``i`` is step i forward, ``2 n - 1 - i`` is its backward pass,
 and ``2 n`` the update. Weights and what the optimizer keeps of them are held throughout and are not
@@ -15,22 +16,16 @@ do, it goes into a buffer, which stays from step to step, as soon as the last ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from math import prod
-from typing import TypeVar
 
-from pcg.graph.components import components
 from pcg.graph.graph import Graph, Node, Value
-from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout
+from pcg.placement.recomputation import Again, again
+from pcg.placement.saved import SavedTensors, chosen, keys, saved_tensors
 from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot
-from pcg.readings.saved import Reads, back_reads, is_pointwise, view_of
+from pcg.readings.saved import Reads, back_reads, view_of
 from pcg.readings.work import gradient_nodes
-
-LONGEST = 8
-"""Operators in a row that are recomputed from what is held, at most."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +49,7 @@ class Liveness:
 
     lifetimes: tuple[Life, ...]
     recomputed: Mapping[int, tuple[int, ...]]
+    """As ``Again.before``."""
     end: int
     """The time of the update."""
     gradients: tuple[Life, ...] = ()
@@ -63,24 +59,6 @@ class Liveness:
 def is_shared(layout: Layout) -> bool:
     """Whether several devices hold a piece, so that its gradients are added up."""
     return any(len(devices) > 1 for devices in layout.holders.values())
-
-
-Key = TypeVar("Key", bound=Hashable)
-
-
-def chosen(
-    options: Sequence[Sequence[frozenset[Key]]], size: Callable[[Key], int]
-) -> list[frozenset[Key]]:
-    """One of the ways in which each step may be taken back, by what it reads: one that reads what
-    is held anyway, else the smallest."""
-    held = {key for ways in options if len(ways) == 1 for key in ways[0]}
-    reads: list[frozenset[Key]] = [frozenset()] * len(options)
-    for i in range(len(options) - 1, -1, -1):
-        ways = options[i]
-        if ways:
-            reads[i] = min(ways, key=lambda way: sum(size(key) for key in way if key not in held))
-            held |= reads[i]
-    return reads
 
 
 def saved_positions(graph: Graph) -> dict[Node, Reads]:
@@ -98,7 +76,7 @@ def saved_positions(graph: Graph) -> dict[Node, Reads]:
             roots[value] = value if of is None else operands[of]
         needs = frozenset(i for i, value in enumerate(node.inputs) if value.node in trained)
         own = [
-            _keys(reads, operands, [roots[value] for value in node.outputs])
+            keys(reads, operands, [roots[value] for value in node.outputs])
             for reads in back_reads(node, needs)
         ]
         ways.append(own if needs else [])
@@ -128,108 +106,29 @@ def _reader(node: Node, value: Value, roots: Mapping[Value, Value]) -> tuple[Nod
     return value.node, Reads(outputs=frozenset({value.port}))
 
 
-def _keys(reads: Reads, operands: Sequence[Key], outputs: Sequence[Key]) -> frozenset[Key]:
-    return frozenset([*(operands[i] for i in reads.operands), *(outputs[i] for i in reads.outputs)])
-
-
-def liveness(schedule: Schedule, remade: Collection[Node] = ()) -> Liveness:
-    """The lifetimes of all tensors of a schedule; the results of ``remade`` are recomputed."""
-    return _Reader(_tensors(schedule), frozenset(remade)).run()
-
-
-def worth_recomputing(schedule: Schedule) -> frozenset[Node]:
-    """Pointwise operators whose results take more memory than what they can be made from again.
-
-    Chains of them, such as the steps of a norm, hang together: each is taken as a whole or not at
-    all, and none is longer than ``LONGEST``.
-    """
-    return _Reader(_tensors(schedule), frozenset()).worth_recomputing()
-
-
-@dataclass
-class _Tensors:
-    """The tensors of a schedule: who makes each, and which the backward pass reads."""
-
-    schedule: Schedule
-    roots: dict[Slot, Slot] = field(default_factory=dict[Slot, Slot])
-    """By view, the tensor that it shows."""
-    same: dict[Slot, Slot] = field(default_factory=dict[Slot, Slot])
-    """Those that show all of it once: their gradients are the same too."""
-    maker: dict[Slot, int] = field(default_factory=dict[Slot, int])
-    static: set[Slot] = field(default_factory=set[Slot])
-    """Weights at home, and data."""
-
-    def __post_init__(self) -> None:
-        self.steps = self.schedule.steps
-        self.needs = gradients(self.schedule).steps
-        self.end = 2 * len(self.steps)
-        ways: list[list[frozenset[Slot]]] = []
-        for i, step in enumerate(self.steps):
-            match step:
-                case LeafAtHome(slot):
-                    self.maker[slot] = i
-                    if slot.value.node.leaf.kind != "tensor":
-                        self.static.add(slot)
-                    ways.append([])
-                case Reshard(_, target):
-                    self.maker[target] = i
-                    ways.append([])
-                case Compute():
-                    self._results(i, step)
-                    ways.append(self._ways(step, self.needs[i]))
-        self.reads = chosen(ways, self.size)
-
-    def _results(self, i: int, step: Compute) -> None:
-        for port, slot in enumerate(step.results):
-            of = view_of(step.node, port)
-            if of is None:
-                self.maker[slot] = i
-                continue
-            shown = step.operands[of]
-            self.roots[slot] = self.root(shown)
-            if prod(slot.layout.type.held) == prod(shown.layout.type.held):
-                self.same[slot] = self.same.get(shown, shown)
-            else:
-                self.maker[slot] = i
-
-    def _ways(self, step: Compute, needs: frozenset[int] | None) -> list[frozenset[Slot]]:
-        if needs is None:
-            return []
-        operands = [self.root(slot) for slot in step.operands]
-        results = [self.root(slot) for slot in step.results]
-        return [_keys(reads, operands, results) for reads in back_reads(step.node, needs)]
-
-    def root(self, slot: Slot) -> Slot:
-        return self.roots.get(slot, slot)
-
-    def size(self, slot: Slot) -> int:
-        """Elements on a device of what comes and goes."""
-        return 0 if slot in self.static else prod(slot.layout.type.held)
-
-
-_tensors = lru_cache(maxsize=2)(_Tensors)
-"""Those of a schedule, which is asked about with other operators recomputed."""
+def liveness(
+    schedule: Schedule, remade: Collection[Node] = (), stage: int | None = None
+) -> Liveness:
+    """The lifetimes of all tensors of a schedule; the results of ``remade`` are recomputed.
+    ``stage``: the devices of a stage, where the schedule is that of a pipeline."""
+    tensors = saved_tensors(schedule)
+    return _Reader(tensors, again(tensors, remade, stage)).run()
 
 
 @dataclass
 class _Reader:
-    tensors: _Tensors
-    remade: frozenset[Node]
+    tensors: SavedTensors
+    again: Again
     last: dict[Slot, int] = field(default_factory=dict[Slot, int])
     second: dict[Slot, tuple[int, int]] = field(default_factory=dict[Slot, tuple[int, int]])
     """When what is recomputed is held again."""
-    recomputed: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
 
     def __post_init__(self) -> None:
-        self.schedule = self.tensors.schedule
-        self.steps, self.needs, self.end = self.tensors.steps, self.tensors.needs, self.tensors.end
-        self.roots, self.same, self.maker = (
-            self.tensors.roots,
-            self.tensors.same,
-            self.tensors.maker,
-        )
-        self.static, self.reads = self.tensors.static, self.tensors.reads
-        self.root, self._size = self.tensors.root, self.tensors.size
+        self.schedule, self.end = self.tensors.schedule, self.tensors.end
+        self.steps, self.needs = self.tensors.steps, self.tensors.needs
+        self.roots, self.same = self.tensors.roots, self.tensors.same
+        self.maker, self.static = self.tensors.maker, self.tensors.static
+        self.root = self.tensors.root
 
     def run(self) -> Liveness:
         for i, step in enumerate(self.steps):
@@ -237,27 +136,27 @@ class _Reader:
                 self.last[self.root(slot)] = i
         for slot in self.schedule.outputs:
             self.last[self.root(slot)] = self.end
-        for i in range(len(self.steps) - 1, -1, -1):
-            for slot in self.reads[i]:
-                self._use(slot, i)
+        held_from = self.again.held_from()
+        for made, reader in held_from.items():
+            # Until its own backward pass has been.
+            span = self.end - 1 - reader, self.end - 1 - made
+            self.second.update(dict.fromkeys(self.tensors.made(made), span))
+            # What is communicated again is made of what it was sent from, and no longer needs that.
+            last = span[1] if isinstance(self.steps[made], Compute) else span[0]
+            for slot in self.tensors.read(made):
+                self._use(slot, last, held_from)
+        for i, read in enumerate(self.tensors.reads):
+            for slot in read:
+                self._use(slot, self.end - 1 - i, held_from)
         grads, of_weights = self._gradients()
-        recomputed = {i: tuple(made) for i, made in self.recomputed.items()}
-        return Liveness((*self._values(), *grads), recomputed, self.end, tuple(of_weights))
+        lives = (*self._values(), *grads)
+        return Liveness(lives, self.again.before, self.end, tuple(of_weights))
 
-    def _use(self, slot: Slot, reader: int) -> None:
-        """The backward pass of a step reads a tensor."""
-        at, made = self.end - 1 - reader, self.maker[slot]
-        step = self.steps[made]
-        if not (isinstance(step, Compute) and step.node in self.remade):
+    def _use(self, slot: Slot, at: int, held_from: Mapping[int, int]) -> None:
+        """The backward pass reads a tensor."""
+        made = self.maker[slot]
+        if made not in held_from:
             self.last[slot] = max(self.last.get(slot, made), at)
-            return
-        if slot in self.second:
-            self.second[slot] = (self.second[slot][0], at)
-            return
-        for operand in step.operands:
-            self._use(self.root(operand), reader)
-        self.recomputed.setdefault(reader, []).append(made)
-        self.second.update((result, (at, at)) for result in map(self.root, step.results))
 
     def _values(self) -> Iterable[Life]:
         for slot, made in self.maker.items():
@@ -295,48 +194,3 @@ class _Reader:
                 end = self.end - 1 - complete[slot] if is_shared(slot.layout) else self.end
                 of_weights.append(Life(slot, begin, end))
         return made, of_weights
-
-    def worth_recomputing(self) -> frozenset[Node]:
-        depth: dict[int, int] = {}
-        beside: dict[int, list[int]] = {}
-        for i, step in enumerate(self.steps):
-            if not isinstance(step, Compute) or not is_pointwise(step.node):
-                continue
-            if all(slot in self.roots for slot in step.results):
-                continue
-            before = [made for slot in step.operands if (made := self._made(slot)) in depth]
-            if max((depth[made] for made in before), default=0) < LONGEST:
-                depth[i] = 1 + max((depth[made] for made in before), default=0)
-                beside[i] = before
-                for made in before:
-                    beside[made].append(i)
-        chains = components(list(depth), beside.__getitem__)
-        leader = {i: chain[0] for chain in chains for i in chain}
-        read = {slot for slots in self.reads for slot in slots}
-        gain: dict[int, int] = dict.fromkeys(leader.values(), 0)
-        wanted = {i for slot in read if (i := self.maker[slot]) in depth}
-        for i in sorted(depth, reverse=True):
-            if i in wanted:
-                wanted.update(
-                    made for slot in self.steps[i].operands if (made := self._made(slot)) in depth
-                )
-        held: set[Slot] = set()
-        for i in wanted:
-            gain[leader[i]] += sum(self._size(s) for s in self._results_of(i) if s in read)
-            for slot in map(self.root, self.steps[i].operands):
-                if self.maker[slot] not in depth and slot not in read and slot not in held:
-                    held.add(slot)
-                    gain[leader[i]] -= self._size(slot)
-        return frozenset(self._node(i) for i in wanted if gain[leader[i]] > 0)
-
-    def _made(self, slot: Slot) -> int:
-        return self.maker[self.root(slot)]
-
-    def _results_of(self, i: int) -> list[Slot]:
-        step = self.steps[i]
-        return [self.root(slot) for slot in step.results] if isinstance(step, Compute) else []
-
-    def _node(self, i: int) -> Node:
-        step = self.steps[i]
-        assert isinstance(step, Compute)
-        return step.node

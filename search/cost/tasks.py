@@ -4,8 +4,8 @@ The tasks follow from a schedule and stand in the order in which a program would
 
 - forward, the steps of the schedule in order;
 - backward, the same in reverse: each computation's gradients and the adjoint of each resharding,
-  after the gradients of all that reads its results. What the forward pass has not saved is
-  recomputed just before;
+  after the gradients of all that reads its results. What the forward pass has not saved is done
+  again just before (``pcg.placement.recomputation``), each on the stream on which it was done;
 - the all_reduce of the weights' gradients, by buffers that small ones share, as soon as the last
   computation that adds to a buffer is issued, so that it overlaps with the rest of the backward
   pass, as in PyTorch's DistributedDataParallel (Li et al., VLDB 2020);
@@ -239,7 +239,10 @@ class _Issue:
         self._done: dict[int, tuple[int, ...]] = {}
         self._complete: set[int] = set()
         self._buffer = {weight: buffer for buffer in self.given.buffers for weight in buffer}
-        self._remade: set[int] = set()
+        self._latest = len(steps) - 1
+        """The last computation that was issued."""
+        self._remade: dict[int, int] = {}
+        """By step that has been done again, its task."""
         for i in range(len(steps) - 1, -1, -1):
             if steps[i].backward is not NOTHING:
                 self._backward(i, users[i])
@@ -262,18 +265,30 @@ class _Issue:
 
     def _backward(self, i: int, users: Sequence[int]) -> None:
         step, steps = self.given.steps[i], self.given.steps
-        remade: list[int] = []
-        for other in step.recomputed:
-            if other not in self._remade:
-                self._remade.add(other)
-                remade.append(len(self._made))
-                self._made.append(Task(steps[other].forward, COMPUTE, (), RECOMPUTE, other, False))
-        after = (i, *remade, *(self._back[user] for user in users if user in self._back))
+        remade = [self._again(other, steps[other]) for other in step.recomputed]
+        sources = [self._remade[own] for own in step.reads if own in self._remade]
+        needed = dict.fromkeys((*sources, *(n for n in remade if n is not None)))
+        after = (i, *needed, *(self._back[user] for user in users if user in self._back))
         self._back[i] = len(self._made)
         for weight in step.weights:
             self._adds[weight].append(len(self._made))
         stream = self._stream(step)
+        if stream == COMPUTE:
+            self._latest = len(self._made)
         self._made.append(Task(step.backward, stream, after, BACKWARD, i, step.reshards))
+
+    def _again(self, i: int, step: ProgramStep) -> int | None:
+        """Do a step again; the task that what is issued now has to wait for."""
+        number = len(self._made)
+        stream = self._stream(step)
+        after = [self._remade[own] for own in step.reads if own in self._remade]
+        if step.reshards:
+            # Not before the backward pass has come so far, though the stream may be free.
+            after.append(self._latest)
+        self._made.append(Task(step.forward, stream, tuple(after), RECOMPUTE, i, step.reshards))
+        self._remade[i] = number
+        # What is gathered ahead is waited for by those that read it.
+        return None if step.reshards else number
 
     def _exchange(self, weight: int) -> None:
         """A weight's gradient is complete: it is sent when all of its buffer are."""

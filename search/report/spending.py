@@ -95,11 +95,11 @@ def _charge(cost: Spent, event: Event, exposed: float) -> None:
         cost.exchange_exposed += exposed
     elif task.phase == UPDATE:
         cost.update += event.seconds
-    elif task.phase == RECOMPUTE:
-        cost.recomputation += event.seconds
     elif task.stream == COMMUNICATE or task.passes:
         cost.resharding += event.seconds
         cost.resharding_exposed += exposed if task.stream == COMMUNICATE else event.seconds
+    elif task.phase == RECOMPUTE:
+        cost.recomputation += event.seconds
     elif task.phase == FORWARD:
         cost.forward += event.seconds
     else:

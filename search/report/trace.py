@@ -205,7 +205,7 @@ class Labels:
         name = self._steps[task.what]
         if task.what in self._sent:
             source, target = self._sent[task.what]
-            sender = source if task.phase == FORWARD else target
+            sender = source if task.phase in (FORWARD, RECOMPUTE) else target
             if device not in sender.devices:
                 name = name.replace(SEND, RECEIVE, 1)
         return name + again

@@ -125,7 +125,7 @@ def test_a_plan_that_computes_again_what_it_lacks_is_refused(
     content["decisions"]["recompute"] = ["w1"]
     (tmp_path / "plan.json").write_text(json.dumps(content))
     line = refused(capsys, str(tmp_path / "plan.json"))
-    assert "decisions.recompute: w1: no computing operator" in line
+    assert "decisions.recompute: w1: no computing or parallel operator" in line
 
 
 def test_recomputed_operators_are_simulated(made: Path, tmp_path: Path) -> None:

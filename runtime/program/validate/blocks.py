@@ -13,6 +13,7 @@ from runtime.program.program import (
     Instruction,
     Load,
     Local,
+    Repeat,
     Run,
     is_local,
     sources,
@@ -40,7 +41,15 @@ class MeetingBlock:
         self.adjoint = self.instruction.adjoint
 
 
-Block = SegmentBlock | MeetingBlock
+@dataclass(frozen=True, slots=True)
+class RepeatedBlock:
+    """A communication that is done again in the backward pass."""
+
+    instruction: Communication
+    position: int
+
+
+Block = SegmentBlock | MeetingBlock | RepeatedBlock
 
 
 def blocks_of(
@@ -66,6 +75,9 @@ def blocks_of(
     for instruction in instructions:
         if type(instruction) is Run:
             runs.append(instruction)
+        elif isinstance(instruction, Repeat):
+            close(runs, segment=True)
+            blocks.append(RepeatedBlock(instruction.of, instruction.position))
         elif not isinstance(instruction, Load):
             stays = is_local(instruction) and joined.isdisjoint(targets(instruction))
             close(runs, not stays)
@@ -100,5 +112,5 @@ def _parts(blocks: Iterable[Block]) -> Iterator[Row | Local | Communication]:
     for block in blocks:
         if isinstance(block, MeetingBlock):
             yield block.instruction
-        else:
+        elif isinstance(block, SegmentBlock):
             yield from block.parts

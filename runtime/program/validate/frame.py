@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from runtime.program.program import (
@@ -22,7 +23,13 @@ from runtime.program.program import (
     targets,
 )
 from runtime.program.validate.alike import Row
-from runtime.program.validate.blocks import Block, MeetingBlock, SegmentBlock, made_by
+from runtime.program.validate.blocks import (
+    Block,
+    MeetingBlock,
+    RepeatedBlock,
+    SegmentBlock,
+    made_by,
+)
 from runtime.program.validate.content import Content, Fragment, Place, PlanTensor
 from runtime.program.validate.errors import ProgramError, Unsound
 from runtime.program.validate.local import DeviceCheck, Holdings
@@ -102,6 +109,16 @@ class FrameCheck:
         self.made = made_by(self.blocks)
         self.loads: set[str] = set()
 
+    @cached_property
+    def _meetings(self) -> Mapping[int, tuple[int, Communication]]:
+        """By position, the number of a block that communicates, and what it does."""
+        numbered = enumerate(self.blocks)
+        return {
+            block.instruction.position: (number, block.instruction)
+            for number, block in numbered
+            if isinstance(block, MeetingBlock)
+        }
+
     def content(self, name: str) -> Content:
         content = self.found(name)
         if content is None:
@@ -119,7 +136,7 @@ class FrameCheck:
                 if self.checks:
                     for part in block.parts:
                         self._row(part) if isinstance(part, Row) else self._local(part)
-            else:
+            elif isinstance(block, MeetingBlock):
                 yield from self._meet(block)
 
     def backward(self, done: Callable[[int], None] | None = None) -> Waits:
@@ -129,9 +146,11 @@ class FrameCheck:
             self.rank.graded.clear()
             if isinstance(block, SegmentBlock):
                 self._back(block)
-            else:
+            elif isinstance(block, MeetingBlock):
                 yield from self._meet_back(block)
                 self.rank.graded.clear()  # without a hook
+            else:
+                yield from self._again(block, number)
             if done is not None:
                 done(number)
 
@@ -270,8 +289,32 @@ class FrameCheck:
         if instruction.source is not None and needed:
             self.need(instruction.source)
 
+    def _again(self, block: RepeatedBlock, number: int) -> Waits:
+        """A communication of the forward pass once more. It brings what it brought, so that only
+        its place among all others is followed."""
+        again = block.instruction
+        at, meeting = self._meetings.get(again.position, (number, None))
+        if meeting != again or at >= number:
+            problem = "is done again, expected a communication from before it"
+            raise self.rank.wrong(again, problem)
+        try:
+            if isinstance(again, Exchange):
+                yield from self._messages(again, {}, "backward", again=True)
+                return
+            made = self._posted(again, None, "backward", again=True)
+            made.meet = nothing
+            self.rank.lanes.post(again.group, made)
+            yield made
+        except Unsound as error:
+            raise self.rank.wrong(again, str(error)) from error
+
     def _messages(
-        self, exchange: Exchange, outgoing: Mapping[int, Any], way: PassName
+        self,
+        exchange: Exchange,
+        outgoing: Mapping[int, Any],
+        way: PassName,
+        *,
+        again: bool = False,
     ) -> Generator[Posted, None, dict[int, Any]]:
         rank = self.rank
         sends = {part.peer: outgoing.get(part.peer) for part in exchange.sends}
@@ -282,7 +325,7 @@ class FrameCheck:
                 raise Unsound(f"has messages with rank {peer}, expected another rank")
         if not sends and not receives:
             return {}
-        token = (way, *self.token, exchange.position)
+        token = (way, again, *self.token, exchange.position)
         made = Posted(me, exchange, token, sends=dict(sends), receives=dict(receives))
         rank.lanes.post(way, made)
         if receives:
@@ -329,8 +372,10 @@ class FrameCheck:
         yield made
         return bool(made.found)
 
-    def _posted(self, own: Collective, payload: object, way: PassName) -> Posted:
+    def _posted(
+        self, own: Collective, payload: object, way: PassName, *, again: bool = False
+    ) -> Posted:
         rank = self.rank.device.rank
         self.rank.check_group(own.group)
-        token = (way, type(own).__name__, *self.token, own.position)
+        token = (way, again, type(own).__name__, *self.token, own.position)
         return Posted(rank, own, token, own.group, payload, meet=nothing)

@@ -32,7 +32,13 @@ from typing import Any, cast
 
 from runtime.program.program import Collective, Exchange, Group, Load, Local, Program, Run
 from runtime.program.validate.alike import Form, Forms, Row, made_by_all
-from runtime.program.validate.blocks import Block, MeetingBlock, SegmentBlock, blocks_of
+from runtime.program.validate.blocks import (
+    Block,
+    MeetingBlock,
+    RepeatedBlock,
+    SegmentBlock,
+    blocks_of,
+)
 from runtime.program.validate.content import Content, Place, PlanTensor
 from runtime.program.validate.errors import ProgramError, Unsound
 from runtime.program.validate.frame import Rank, Waits
@@ -148,6 +154,10 @@ def _have_one_structure(blocks: Sequence[Block]) -> bool:
         segments = cast("Sequence[SegmentBlock]", blocks)
         wanted = [_part_structure(part) for part in one.parts]
         return all([_part_structure(p) for p in own.parts] == wanted for own in segments)
+    if isinstance(one, RepeatedBlock):
+        repeated = cast("Sequence[RepeatedBlock]", blocks)
+        found = {(b.position, type(b.instruction), *_structure(b.instruction)) for b in repeated}
+        return len(found) == 1 and not isinstance(one.instruction, Exchange)
     meetings = cast("Sequence[MeetingBlock]", blocks)
     kinds = {(type(own.instruction), type(own.adjoint)) for own in meetings}
     structure = _structure(one.instruction)
@@ -185,6 +195,8 @@ class _Team:
     def forward(self, blocks: Sequence[tuple[Block, ...]]) -> None:
         self._load()
         for own in zip(*blocks, strict=True):
+            if isinstance(own[0], RepeatedBlock):
+                continue  # forward it is nothing
             if isinstance(own[0], MeetingBlock):
                 self._meet(cast("Sequence[MeetingBlock]", own))
                 continue

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pcg.graph.graph import Leaf, Node, Signature, Value
 from pcg.memo import Answers
 from pcg.ops.norms import batch_norm, ghost_batch_norm
+from pcg.placement.recomputation import can_be_recomputed
 from pcg.placement.region import Region, region_text, whole_region
 from pcg.placement.schedule import trace
 from pcg.placement.view import MachineView
@@ -175,7 +176,7 @@ class PlanMeaning:
         work = self._works.get(key)
         if work is None:
             work = self._works[key] = ViewedSignature(*key, self.places)
-        recomputed = node in self.plan.recompute
+        recomputed = node in self.plan.recompute and can_be_recomputed(node)
         operation = Operation(node.name, work, results, recomputed)
         self.operations.setdefault(call, {}).setdefault(reads, []).append(operation)
 

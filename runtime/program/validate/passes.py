@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 from pcg.placement.region import Region, elements
 from runtime.program.buckets import Bucket, buckets
 from runtime.program.program import Instruction, Load, Pipelined, Program
-from runtime.program.validate.blocks import Block, MeetingBlock, blocks_of, first_readers
+from runtime.program.validate.blocks import (
+    Block,
+    MeetingBlock,
+    RepeatedBlock,
+    blocks_of,
+    first_readers,
+)
 from runtime.program.validate.content import Content, Fragment
 from runtime.program.validate.errors import Unsound
 from runtime.program.validate.frame import FrameCheck, Rank, Waits
@@ -337,8 +343,11 @@ class PassesCheck:
                 self._sync.complete(register)
         if not number:
             return
-        if isinstance(following := self.backward_blocks[number - 1], MeetingBlock):
+        following = self.backward_blocks[number - 1]
+        if isinstance(following, MeetingBlock):
             self._sync.flush(following.instruction.position + 1)
+        elif isinstance(following, RepeatedBlock):
+            self._sync.flush(following.position + 1)
 
 
 def _go_back(frame: FrameCheck, done: Done | None, first: int) -> Waits:

@@ -27,10 +27,10 @@ from pcg.plan.training import Training
 from search.choices import IndexRole, Mode
 from search.cost.cost import SGD, CostModel
 from search.cost.efficiency import Speed
-from search.cost.liveness import worth_recomputing
 from search.cost.memory import peak_memory
 from search.cost.planned import Planned, SearchReport, Stop
 from search.cost.progress import OutOfTime, Phases, Teller
+from search.cost.recomputation import worth_recomputing
 from search.cost.simulate import recomputing
 from search.mesh.choose.choosing import Chooser
 from search.mesh.plan.families import PLANNERS, TURNED, Family, Strategies

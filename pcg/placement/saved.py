@@ -1,0 +1,114 @@
+"""The tensors of a schedule: which step makes each, which is a view of which, and which of them the
+backward pass of each step reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import prod
+from typing import TypeVar
+
+from pcg.placement.backward import gradients
+from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot
+from pcg.readings.saved import Reads, back_reads, view_of
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def chosen(
+    options: Sequence[Sequence[frozenset[Key]]], size: Callable[[Key], int]
+) -> list[frozenset[Key]]:
+    """One of the ways in which each step may be taken back, by what it reads: one that reads what
+    is held anyway, else the smallest."""
+    held = {key for ways in options if len(ways) == 1 for key in ways[0]}
+    reads: list[frozenset[Key]] = [frozenset()] * len(options)
+    for i in range(len(options) - 1, -1, -1):
+        ways = options[i]
+        if ways:
+            reads[i] = min(ways, key=lambda way: sum(size(key) for key in way if key not in held))
+            held |= reads[i]
+    return reads
+
+
+def keys(reads: Reads, operands: Sequence[Key], outputs: Sequence[Key]) -> frozenset[Key]:
+    """What stands at the positions that are read."""
+    return frozenset([*(operands[i] for i in reads.operands), *(outputs[i] for i in reads.outputs)])
+
+
+@dataclass
+class SavedTensors:
+    """The tensors of a schedule: who makes each, and which the backward pass reads."""
+
+    schedule: Schedule
+    roots: dict[Slot, Slot] = field(default_factory=dict[Slot, Slot])
+    """By view, the tensor that it shows."""
+    same: dict[Slot, Slot] = field(default_factory=dict[Slot, Slot])
+    """Those that show all of it once: their gradients are the same too."""
+    maker: dict[Slot, int] = field(default_factory=dict[Slot, int])
+    """By tensor, the number of the step that makes it."""
+    static: set[Slot] = field(default_factory=set[Slot])
+    """Weights at home, and data."""
+
+    def __post_init__(self) -> None:
+        self.steps = self.schedule.steps
+        self.needs = gradients(self.schedule).steps
+        """Of each step, as ``Gradients.steps`` has it."""
+        self.end = 2 * len(self.steps)
+        """The time of the update: step i goes forward at i and back at ``end - 1 - i``."""
+        ways: list[list[frozenset[Slot]]] = []
+        for i, step in enumerate(self.steps):
+            match step:
+                case LeafAtHome(slot):
+                    self.maker[slot] = i
+                    if slot.value.node.leaf.kind != "tensor":
+                        self.static.add(slot)
+                    ways.append([])
+                case Reshard(_, target):
+                    self.maker[target] = i
+                    ways.append([])
+                case Compute():
+                    self._results(i, step)
+                    ways.append(self._ways(step, self.needs[i]))
+        self.reads = chosen(ways, self.size)
+        """By step, the tensors that its backward pass reads."""
+
+    def _results(self, i: int, step: Compute) -> None:
+        for port, slot in enumerate(step.results):
+            of = view_of(step.node, port)
+            if of is None:
+                self.maker[slot] = i
+                continue
+            shown = step.operands[of]
+            self.roots[slot] = self.root(shown)
+            if prod(slot.layout.type.held) == prod(shown.layout.type.held):
+                self.same[slot] = self.same.get(shown, shown)
+            else:
+                self.maker[slot] = i
+
+    def _ways(self, step: Compute, needs: frozenset[int] | None) -> list[frozenset[Slot]]:
+        if needs is None:
+            return []
+        operands = [self.root(slot) for slot in step.operands]
+        results = [self.root(slot) for slot in step.results]
+        return [keys(reads, operands, results) for reads in back_reads(step.node, needs)]
+
+    def root(self, slot: Slot) -> Slot:
+        """The tensor that a slot is, or is a view of."""
+        return self.roots.get(slot, slot)
+
+    def made(self, number: int) -> list[Slot]:
+        """The tensors that a step makes; views are none."""
+        return [slot for slot in self.steps[number].results if slot not in self.roots]
+
+    def read(self, number: int) -> list[Slot]:
+        """The tensors that a step reads forward."""
+        return [self.root(slot) for slot in self.steps[number].operands]
+
+    def size(self, slot: Slot) -> int:
+        """Elements on a device of what comes and goes."""
+        return 0 if slot in self.static else prod(slot.layout.type.held)
+
+
+saved_tensors = lru_cache(maxsize=2)(SavedTensors)
+"""Those of a schedule, which is asked about with other operators recomputed."""

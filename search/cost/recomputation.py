@@ -1,0 +1,75 @@
+"""What is worth recomputing."""
+
+from __future__ import annotations
+
+from pcg.graph.components import components
+from pcg.graph.graph import Node
+from pcg.placement.saved import SavedTensors, saved_tensors
+from pcg.placement.schedule import Compute, Schedule, Slot
+from pcg.readings.saved import is_pointwise
+
+LONGEST = 8
+"""Operators in a row that are recomputed from what is held, at most."""
+
+
+def worth_recomputing(schedule: Schedule) -> frozenset[Node]:
+    """Pointwise operators whose results take more memory than what they can be made from again.
+
+    Chains of them, such as the steps of a norm, hang together: each is taken as a whole or not at
+    all, and none is longer than ``LONGEST``.
+    """
+    return _Chains(saved_tensors(schedule)).worth()
+
+
+class _Chains:
+    """Chains of pointwise operators."""
+
+    def __init__(self, tensors: SavedTensors) -> None:
+        self.tensors, self.steps = tensors, tensors.steps
+
+    def worth(self) -> frozenset[Node]:
+        depth: dict[int, int] = {}
+        beside: dict[int, list[int]] = {}
+        for i, step in enumerate(self.steps):
+            if not isinstance(step, Compute) or not is_pointwise(step.node):
+                continue
+            if all(slot in self.tensors.roots for slot in step.results):
+                continue
+            before = [made for slot in step.operands if (made := self._made(slot)) in depth]
+            if max((depth[made] for made in before), default=0) < LONGEST:
+                depth[i] = 1 + max((depth[made] for made in before), default=0)
+                beside[i] = before
+                for made in before:
+                    beside[made].append(i)
+        chains = components(list(depth), beside.__getitem__)
+        leader = {i: chain[0] for chain in chains for i in chain}
+        read = {slot for slots in self.tensors.reads for slot in slots}
+        gain: dict[int, int] = dict.fromkeys(leader.values(), 0)
+        wanted = {i for slot in read if (i := self.tensors.maker[slot]) in depth}
+        for i in sorted(depth, reverse=True):
+            if i in wanted:
+                wanted.update(
+                    made for slot in self.steps[i].operands if (made := self._made(slot)) in depth
+                )
+        held: set[Slot] = set()
+        for i in wanted:
+            gain[leader[i]] += sum(self.tensors.size(s) for s in self._results_of(i) if s in read)
+            for slot in map(self.tensors.root, self.steps[i].operands):
+                if self.tensors.maker[slot] not in depth and slot not in read and slot not in held:
+                    held.add(slot)
+                    gain[leader[i]] -= self.tensors.size(slot)
+        return frozenset(self._node(i) for i in wanted if gain[leader[i]] > 0)
+
+    def _made(self, slot: Slot) -> int:
+        return self.tensors.maker[self.tensors.root(slot)]
+
+    def _results_of(self, i: int) -> list[Slot]:
+        step = self.steps[i]
+        return (
+            [self.tensors.root(slot) for slot in step.results] if isinstance(step, Compute) else []
+        )
+
+    def _node(self, i: int) -> Node:
+        step = self.steps[i]
+        assert isinstance(step, Compute)
+        return step.node
