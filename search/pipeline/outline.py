@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from math import inf
+from math import inf, isqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,6 @@ from search.pipeline.clock import (
 )
 from search.pipeline.micro import Chosen, MicroBatches, Vector
 
-MOST_STAGES = 16
-MOST_MICRO_BATCHES = 64
 PRICES = (0.0, 0.5, 4.0, 32.0)
 """Prices of a device's whole memory that are tried until stages fit, as parts of a step's time."""
 
@@ -52,25 +50,31 @@ class Outline:
         return len(self.bounds) - 1
 
 
-def stage_counts(machine: Machine) -> Iterator[tuple[int, int]]:
+def stage_counts(machine: Machine) -> list[tuple[int, int]]:
     """Numbers of stages, and the devices that each has, such that groups of devices in a row do not
-    straddle units of the machine; many small stages first."""
+    straddle units of the machine; ascending."""
     units = [1]
     for level in machine.levels:
         units.append(units[-1] * level.count)
-    for stages in range(min(MOST_STAGES, machine.devices), 0, -1):
-        size, rest = divmod(machine.devices, stages)
+    counts: list[tuple[int, int]] = []
+    for stages in _divisors(machine.devices):
+        size = machine.devices // stages
         nested = all(size % unit == 0 or unit % size == 0 for unit in units)
-        if not rest and (nested or stages == 1):
-            yield stages, size
+        if nested or stages == 1:
+            counts.append((stages, size))
+    return counts
 
 
-def micro_batch_counts(batch: int) -> Iterator[int]:
-    """Powers of two that divide the batch."""
-    count = 2
-    while count <= MOST_MICRO_BATCHES and batch % count == 0:
-        yield count
-        count *= 2
+def micro_batch_counts(batch: int, stages: int = 1) -> list[int]:
+    """Numbers of micro-batches that a batch can be cut into, ascending: the divisors above 1, and
+    no fewer than ``stages``, for else devices would wait half of the time, and 2BW would need more
+    versions."""
+    return [count for count in _divisors(batch) if count > 1 and count >= stages]
+
+
+def _divisors(number: int) -> list[int]:
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return small + [number // d for d in reversed(small) if d * d != number]
 
 
 def outline(
