@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from math import prod
 
 from pcg.errors import InputError
 from pcg.graph.graph import Node, Value
@@ -21,6 +20,7 @@ from pcg.placement.layout import Layout, Piece
 from pcg.placement.region import Region, intersection, within
 from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot, Step
 from pcg.placement.transfer import Transfer, transfer
+from pcg.plan.chunks import is_sliced
 from pcg.types.task import KernelTask
 from pcg.types.tensor import ParallelTensor
 from runtime.program.communication import NOTHING, by_rank
@@ -107,10 +107,6 @@ def roles(schedule: Schedule, where: str) -> Roles:
             parts[2].append(number)
     before, sliced, tail = map(tuple, parts)
     return Roles(before, sliced, tail, frozenset(joined))
-
-
-def is_sliced(slot: Slot) -> bool:
-    return prod(slot.layout.type.degrees.slices) > 1
 
 
 def one_slice(layout: Layout) -> Layout:
