@@ -21,9 +21,7 @@ from search.mesh.space.axes import Strategy
 from search.pipeline.micro import Chosen, MicroBatches
 
 
-def build(
-    batches: MicroBatches, chosen: Chosen, bounds: Sequence[int], interleave: int = 1
-) -> Cut:
+def build(batches: MicroBatches, chosen: Chosen, bounds: Sequence[int], interleave: int = 1) -> Cut:
     """The graph in which the operators between two bounds run as one chunk of a stage, which has a
     group of devices of its own, with the steps that led to it from the model. ``interleave``: how
     many chunks each stage has."""

@@ -165,12 +165,15 @@ class PipelinePlanner:
 
     def _built(self, outline: Outline, cost: CostModel) -> Built:
         batches = outline.batches
-        groups = StageGroups(outline.stages, batches.cost.machine.devices, batches.slices)
-        cut = self._phases.timed("building", lambda: build(batches, outline.chosen, outline.bounds))
+        size, chunks = batches.cost.machine.devices, outline.interleave
+        groups = StageGroups(outline.stages, size, batches.slices, chunks)
+        cut = self._phases.timed(
+            "building", lambda: build(batches, outline.chosen, outline.bounds, chunks)
+        )
         steps = self._phases.timed("scheduling", lambda: schedule(cut.graph, cut.views))
         stages = self._phases.timed("simulating", lambda: stage_seconds(steps, cost, groups))
         memory = max(stage_bytes(steps, cost, groups, self.kind))
-        seconds = step_seconds(stages, batches.slices, self.kind)
+        seconds = step_seconds(stages, batches.slices, self.kind, chunks)
         built = Built(outline, cut, steps, seconds, memory)
         self.teller.priced(seconds if self._fits(built) else inf)
         return built
@@ -183,6 +186,7 @@ class PipelinePlanner:
             stages=best.outline.stages,
             micro_batches=best.outline.batches.slices,
             schedule=self.kind,
+            interleave=best.outline.interleave,
         )
         return finished(
             name,

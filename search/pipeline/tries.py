@@ -26,7 +26,13 @@ from search.mesh.space.allow import Allowed
 from search.mesh.space.axes import Mesh
 from search.pipeline.clock import ScheduleKind
 from search.pipeline.micro import MicroBatches
-from search.pipeline.outline import Outline, micro_batch_counts, outline, stage_counts
+from search.pipeline.outline import (
+    Outline,
+    interleaved,
+    micro_batch_counts,
+    outline,
+    stage_counts,
+)
 from search.pipeline.streams import Streams
 
 USUAL_STAGES = 16
@@ -145,6 +151,8 @@ class Tries:
         if busy / stages >= self._least:
             return None
         made = outline(batches, self.machine, stages, self.kind, chosen)
+        if made is not None and self.kind == "1f1b" and stages > 1:
+            made = interleaved(made, self.machine)
         batches.forget()
         if made is None:
             return inf
