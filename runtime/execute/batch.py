@@ -17,24 +17,24 @@ from runtime.execute.segment import Block
 from runtime.program.program import Pipelined
 
 Values = dict[str, Tensor]
-Done = Callable[[int], None]
+Done = Callable[[int | None], None]
 """Told a number in ``Passes.backward_blocks``: blocks from it on have given the weights all
-gradients."""
+gradients. Told of none: what goes back now completes nothing."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The blocks of a rank's program. ``before``: what is done once, before slices; ``tail``: what
-    joins them."""
+    """The blocks of a rank's program. ``before``: what is done once, before slices; ``slices``: by
+    slice and chunk; ``tail``: what joins them."""
 
     before: Sequence[Block]
-    slices: Sequence[Sequence[Block]]
+    slices: Sequence[Sequence[Sequence[Block]]]
     tail: Sequence[Block]
 
 
 class SlicedBatch:
-    """One batch. Slices go forward in order, and back in order; ``finish`` and ``go_back`` follow
-    after the last one."""
+    """One batch. Slices go through each chunk forward in order, and back in order; ``finish`` and
+    ``go_back`` follow after the last one."""
 
     def __init__(
         self,
@@ -48,42 +48,53 @@ class SlicedBatch:
         """``shared``: with the weights to read. ``inputs``: those that are read as a whole, and
         those of each slice. ``scale``: what gradients are multiplied with."""
         self.number = number
-        self.started = 0
-        """Slices that have gone forward."""
+        self.started = [0] * pipeline.interleave
+        """Slices that have gone forward, by chunk."""
         self.outputs: Mapping[str, Tensor] = {}
         self._shared, self._parts, self._pipeline = shared, parts, pipeline
         self._scale = scale
         self._before = Frame(shared, parts.before)
         self._before.values.update(inputs[0])
         self._inputs = inputs[1]
-        self._frames: dict[int, Frame] = {}
+        self._frames: dict[tuple[int, int], Frame] = {}
+        """By slice and chunk."""
         self._sums: Values = {}
         self._known: Values = {}
 
-    def forward(self) -> None:
-        """Take the next slice forward."""
-        part = self.started
+    def forward(self, chunk: int = 0) -> None:
+        """Take the next slice forward through a chunk."""
+        part = self.started[chunk]
         self._enter(part)
         # Every stage has taken that slice back by now, and so has received all of it.
-        self._shared.world.settle_parts(self._shared.world.part - self._pipeline.stages)
-        if not part:
+        self._shared.world.settle_parts(self._shared.world.part - self._pipeline.lag)
+        if not (part or chunk):
             self._before.forward()
             self._sums, self._known = self._zeros(), self._gradients_of_joined()
-        values, self._inputs[part] = self._inputs[part], {}
-        blocks = self._parts.slices[part]
-        frame = Frame(self._shared, blocks, self._before, self._sums, self._known, values)
-        self._frames[part] = frame
+        values: Values = {}
+        if not chunk:
+            values, self._inputs[part] = self._inputs[part], {}
+        blocks = self._parts.slices[part][chunk]
+        outer = self._frames[part, chunk - 1] if chunk else self._before
+        frame = Frame(self._shared, blocks, outer, self._sums, self._known, values)
+        self._frames[part, chunk] = frame
         frame.forward()
-        self.started += 1
+        self.started[chunk] += 1
 
     def forget(self, part: int) -> None:
         """Drop a slice that will not be taken back."""
-        del self._frames[part]
+        for chunk in range(self._pipeline.interleave):
+            del self._frames[part, chunk]
 
-    def backward(self, part: int, done: Done | None = None) -> None:
-        """Take a slice back; ``done``: of the last one."""
+    def backward(self, part: int, chunk: int, done: Done) -> None:
+        """Take a slice back through a chunk."""
         self._enter(part)
-        self._go_back(self._frames.pop(part), done, len(self._parts.before) + len(self._parts.tail))
+        frame = self._frames.pop((part, chunk))
+        if part < len(self._parts.slices) - 1:
+            done(None)
+            frame.backward()
+            return
+        before = (self._parts.before, self._parts.tail, *self._parts.slices[part][:chunk])
+        self._go_back(frame, done, sum(map(len, before)))
 
     def finish(self, done: Done) -> Tensor | None:
         """Join the slices; this rank's part of the loss."""
@@ -109,11 +120,8 @@ class SlicedBatch:
         self._before.values.clear()
         self._go_back(self._before, done, 0)
 
-    def _go_back(self, frame: Frame, done: Done | None, first: int) -> None:
+    def _go_back(self, frame: Frame, done: Done, first: int) -> None:
         """``first``: the number in ``Passes.backward_blocks`` of the frame's first block."""
-        if done is None:
-            frame.backward()
-            return
         done(first + len(frame.blocks))
         frame.backward(lambda number: done(first + number))
 

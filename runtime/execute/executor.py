@@ -79,7 +79,9 @@ class Executor:
         alike, whose memory is that of their transpose, as torch's linear layers have it."""
         self.program, self._world = program, world
         self._formats = run_formats(precision, world.device)
-        world.prepare(program.groups)
+        pipeline = program.pipeline
+        goes_around = pipeline is not None and pipeline.interleave > 1
+        world.prepare(program.groups, goes_around=goes_around)
         self.running = RunningStatistics(program.running, world, self._formats.wide)
         self._turned = frozenset(w.register for w in program.weights if w.leaf.name in turned)
         self.weights = {w.register: self._initial(w, seed, drawn) for w in program.weights}
@@ -282,10 +284,10 @@ class Executor:
         gradient, leaf.grad = leaf.grad, None
         return torch.zeros_like(leaf) if gradient is None else gradient
 
-    def _done(self, number: int) -> None:
+    def _done(self, number: int | None) -> None:
         """Communication of gradients keeps its place among that of the program: what a later
         step of the schedule completes is sent before an earlier one communicates."""
-        self._block = number
+        self._block = number or 0
         if not (self._updates and number):
             return
         following = self._blocks[number - 1]

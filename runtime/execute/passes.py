@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -56,9 +56,12 @@ class Passes:
         read = {name for instruction in later for name in sources(instruction)}
         self.blocks = blocks_of(program.instructions, frozenset(kept | read))
         joined = frozenset(pipeline.joined)
-        slices = [blocks_of(part, frozenset(), joined) for part in pipeline.slices]
+        slices = [
+            _chunks_of(pipeline.chunks(number), joined) for number in range(len(pipeline.slices))
+        ]
         self._parts = Parts(self.blocks, slices, blocks_of(pipeline.tail, frozenset(kept)))
-        self.backward_blocks = (*self.blocks, *self._parts.tail, *slices[-1])
+        last = (block for chunk in slices[-1] for block in chunk)
+        self.backward_blocks = (*self.blocks, *self._parts.tail, *last)
 
     def run(
         self, number: int, shared: Machinery, told: Told, following: Machinery | None = None
@@ -105,9 +108,11 @@ class Passes:
 
     def _slices_forward(self, number: int, pipeline: Pipelined, shared: Machinery) -> Tensor | None:
         batch = self._batch(number, pipeline, shared)
-        for part in range(len(pipeline.slices)):
-            batch.forward()
-            batch.forget(part)
+        for turn in pipeline.turns:
+            if turn.is_forward:
+                batch.forward(turn.chunk)
+                if turn.chunk == pipeline.interleave - 1:
+                    batch.forget(turn.batch)
         loss = batch.loss()
         self.outputs = dict(batch.outputs)
         return loss
@@ -133,15 +138,14 @@ class Passes:
         if early:
             # At once, so that ranks with the loss need not wait for the backward pass of this one.
             told.loss(None)
-        for is_forward, part in pipeline.turns:
+        for is_forward, part, chunk in pipeline.turns:
             if is_forward:
-                if part >= batch.started:
-                    batch.forward()
+                if part >= batch.started[chunk]:
+                    batch.forward(chunk)
                 continue
             if ahead is not None and part + pipeline.lead >= len(pipeline.slices):
                 ahead.forward()
-            is_last = part == len(pipeline.slices) - 1
-            batch.backward(part, told.done if is_last else None)
+            batch.backward(part, chunk, told.done)
         loss = batch.finish(told.done)
         self.outputs = dict(batch.outputs)
         if not early:
@@ -173,3 +177,15 @@ class Passes:
     def _read(self, shared: Machinery, load: Load, number: int) -> Tensor:
         with shared.world.busy("reading its data"):
             return self.source.piece(load.leaf, load.region, number)
+
+
+def _chunks_of(
+    chunks: Sequence[Sequence[Instruction]], joined: frozenset[str]
+) -> tuple[tuple[Block, ...], ...]:
+    """The blocks of the chunks of a slice. What later ones read is kept."""
+    made: list[tuple[Block, ...]] = []
+    kept: frozenset[str] = frozenset()
+    for chunk in reversed(chunks):
+        made.append(blocks_of(chunk, kept, joined))
+        kept |= {name for instruction in chunk for name in sources(instruction)}
+    return tuple(reversed(made))

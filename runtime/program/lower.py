@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 
+from pcg.errors import InputError
 from pcg.graph.graph import Leaf, Node
 from pcg.placement import schedule as steps
 from pcg.placement.backward import gradients
@@ -21,6 +23,7 @@ from pcg.placement.region import extent, starts_of
 from pcg.placement.saved import saved_tensors
 from pcg.placement.schedule import Schedule, Slot
 from pcg.placement.transfer import transfer
+from pcg.plan.chunks import Chunks, ChunksError, chunks_of, ordered
 from pcg.plan.pipeline import turns
 from pcg.plan.plan import Plan
 from pcg.plan.text import node_names
@@ -182,19 +185,37 @@ class Lowering:
         slices = [self._part(parts.sliced, ranks, part) for part in range(given.micro_batches)]
         tail = self._part(parts.tail, ranks)
         per_stage = self.ranks // given.stages
+        order = given.stages, given.micro_batches, given.interleave
+        ends = self._chunk_ends(ranks)
         return {
             rank: Pipelined(
                 tuple(own[rank] for own in slices),
-                tuple(turns(rank // per_stage, given.stages, given.micro_batches)),
+                tuple(turns(rank // per_stage, *order)),
                 tuple(sorted(self.register(slot) for slot in parts.joined if _holds(slot, rank))),
                 tail[rank],
                 tail_trains(self.schedule, parts, self._active),
                 given.schedule == "2bw",
                 given.stages,
                 given.schedule == "2bw" and self._stages_are_apart,
+                ends[rank],
             )
             for rank in ranks
         }
+
+    def _chunk_ends(self, ranks: Sequence[int]) -> Mapping[int, tuple[int, ...]]:
+        """By rank, how many instructions of a slice come before the end of each chunk but the
+        last."""
+        if (chunks := self._chunks) is None:
+            return dict.fromkeys(ranks, ())
+        assert self.plan.pipeline is not None, "it has chunks"
+        counts = {rank: [0] * self.plan.pipeline.interleave for rank in ranks}
+        for number in self._roles.sliced:
+            step = self.schedule.steps[number]
+            for rank, _ in self._lower(self._places[number], step, ranks, 0):
+                chunk = chunks.chunk(number, rank // chunks.size)
+                assert chunk is not None, "a slice is of a chunk wherever it lies"
+                counts[rank][chunk] += 1
+        return {rank: tuple(accumulate(own[:-1])) for rank, own in counts.items()}
 
     def collect(self, slot: Slot, copy: int, rank: int) -> Exchange:
         """What a rank does to bring a tensor to rank 0, whole, from one copy of each piece."""
@@ -232,7 +253,29 @@ class Lowering:
 
     @cached_property
     def _roles(self) -> Roles:
-        return roles(self.schedule, self.where, self._again.moved)
+        parts = roles(self.schedule, self.where, self._again.moved)
+        if self._chunks is None:
+            return parts
+        return replace(parts, sliced=tuple(ordered(self._chunks, parts.sliced)))
+
+    @cached_property
+    def _chunks(self) -> Chunks | None:
+        """Those of an interleaved pipeline."""
+        given = self.plan.pipeline
+        if given is None or given.interleave == 1:
+            return None
+        size = self.ranks // given.stages
+        try:
+            return chunks_of(self.schedule, given.stages, size, given.interleave)
+        except ChunksError as error:
+            raise InputError(self.where, str(error)) from error
+
+    @cached_property
+    def _around(self) -> frozenset[int]:
+        """The positions of the steps that go to the next chunk of a stage that is no later one."""
+        if (chunks := self._chunks) is None:
+            return frozenset()
+        return frozenset(self._places[n] for n in chunks.steps if chunks.goes_around(n))
 
     @cached_property
     def _stages_are_apart(self) -> bool:
@@ -389,6 +432,7 @@ class Lowering:
                         active=target in self._active,
                         position=number,
                         recomputed=recomputed,
+                        goes_around=number in self._around,
                     ),
                 )
 

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from pcg.graph.graph import Leaf
 from pcg.placement.region import Region, region_text
+from pcg.plan.pipeline import Turn, lag
 from pcg.plan.statistics import RunningFile
 from pcg.types.operator import Call
 from pcg.types.task import KernelTask
@@ -26,6 +28,9 @@ from pcg.types.task import KernelTask
 Group = tuple[int, ...]
 """The ranks that take part in a collective, ascending."""
 PassName = Literal["forward", "backward"]
+ChannelName = Literal["forward", "backward", "forward around", "backward around"]
+"""What messages go by: one way or the other, and apart from these what goes from the last chunk of
+a round of stages to the first one of the next."""
 """Messages between two ranks keep their order within a pass."""
 AGAIN = ", and again in the backward pass"
 
@@ -152,13 +157,23 @@ class Exchange:
     position: int = 0
     recomputed: bool = False
     """Of one that needs no other rank: whether it is done again for the backward pass."""
+    goes_around: bool = False
+    """Whether it goes to the next chunk of a stage that is no later one."""
 
     @property
     def adjoint(self) -> Exchange:
         """The map read backwards: gradients go back the same ways and add up at the source."""
         kept = tuple(LocalCopy(k.target, k.source) for k in self.kept)
         ends = self.target, self.source
-        return Exchange(*ends, self.receives, self.sends, kept, self.active, self.position)
+        return Exchange(
+            *ends,
+            self.receives,
+            self.sends,
+            kept,
+            self.active,
+            self.position,
+            self.goes_around,
+        )
 
     def __str__(self) -> str:
         words = [f"keep {region_text(k.source)} at {region_text(k.target)}" for k in self.kept]
@@ -168,6 +183,12 @@ class Exchange:
         target = f"{self.target} = " if self.target else ""
         note = AGAIN if self.recomputed else ""
         return f"{target}{what}({self.source or ''}): {', '.join(words)}{note}"
+
+    def channel(self, way: PassName) -> ChannelName:
+        """What its messages go by."""
+        if not self.goes_around:
+            return way
+        return "forward around" if way == "forward" else "backward around"
 
 
 Collective = AllReduce | AllGather | ReduceScatter | AllToAll
@@ -291,8 +312,8 @@ class Pipelined:
 
     slices: tuple[tuple[Instruction, ...], ...]
     """For each slice: what is done with it, in registers that are its own."""
-    turns: tuple[tuple[bool, int], ...]
-    """In which order: (whether forward, which slice)."""
+    turns: tuple[Turn, ...]
+    """In which order."""
     joined: tuple[str, ...]
     """Registers that slices add to, for the tail to read."""
     tail: tuple[Instruction, ...]
@@ -302,21 +323,41 @@ class Pipelined:
     is_delayed: bool
     """Whether gradients are of weights one update old (PipeDream-2BW)."""
     stages: int
-    """How many there are: before any of them takes slice j forward, all have taken slice
-    j - ``stages`` back."""
+    """How many there are."""
     runs_on: bool
     """Whether slices of the next batch may begin before all of this one have gone back."""
+    chunk_ends: tuple[int, ...] = ()
+    """Where in what is done with a slice each chunk ends but the last: a slice goes through one
+    after the other, and other slices in between."""
+
+    @property
+    def interleave(self) -> int:
+        """How many chunks there are."""
+        return len(self.chunk_ends) + 1
+
+    @property
+    def lag(self) -> int:
+        """Before any stage takes slice j forward, all have taken slice j - ``lag`` back."""
+        return lag(self.stages, self.interleave)
 
     @property
     def lead(self) -> int:
         """How many slices go forward before the one that goes back first."""
-        return next(i for i, (is_forward, _) in enumerate(self.turns) if not is_forward) - 1
+        return next(i for i, turn in enumerate(self.turns) if not turn.is_forward) - 1
+
+    def chunks(self, number: int) -> tuple[tuple[Instruction, ...], ...]:
+        """What each chunk does with a slice."""
+        own = self.slices[number]
+        bounds = (0, *self.chunk_ends, len(own))
+        return tuple(own[a:b] for a, b in pairwise(bounds))
 
     def lines(self) -> Iterator[str]:
         yield f"  for each of {len(self.slices)} slices, here the first:"
-        yield from (f"    {instruction}" for instruction in self.slices[0])
-        order = " ".join(f"{'F' if forward else 'B'}{batch}" for forward, batch in self.turns)
-        yield f"  in the order {order}"
+        for number, chunk in enumerate(self.chunks(0)):
+            if self.interleave > 1:
+                yield f"    chunk {number}:"
+            yield from (f"    {instruction}" for instruction in chunk)
+        yield f"  in the order {' '.join(map(self._shown, self.turns))}"
         if self.tail:
             yield "  after them, and for the gradients of slices before them, with zeros:"
         yield from (f"    {instruction}" for instruction in self.tail)
@@ -324,6 +365,11 @@ class Pipelined:
             yield "  with the weights of one update before"
         if self.runs_on and self.lead:
             yield f"  the last {self.lead} back among the first {self.lead} of the next batch"
+
+    def _shown(self, turn: Turn) -> str:
+        """Such as ``F3``, or ``B3.1`` where there are several chunks."""
+        chunk = f".{turn.chunk}" if self.interleave > 1 else ""
+        return f"{'F' if turn.is_forward else 'B'}{turn.batch}{chunk}"
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def run_exchange(
     if is_local(exchange):
         return None if shape is None else _local(world, exchange, source, shape, dtype)
     sent, lengths = _packed(exchange.sends, source), _lengths(exchange.receives)
-    received = world.exchange(sent, lengths, dtype, channel)
+    received = world.exchange(sent, lengths, dtype, exchange.channel(channel))
     if shape is None:
         return None
     if len(exchange.receives) == 1 and not exchange.kept:

@@ -1,5 +1,7 @@
 """Stages of a pipeline: operators in a row, cut so that the slowest stage takes least time.
 
+Where stages have several chunks, a row is cut into chunks in the same way.
+
 Problem: cut a row of n operators into stages. What a stage takes is the sum of what its operators
 take, and of what comes in and goes out. The operators keep an order in which data flows forward
 only, so every cut of the row is legal.
@@ -25,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from search.pipeline.clock import in_flight
+from pcg.plan.pipeline import under_way
 
 FEW = 500
 """Of so few operators, all stages are looked at at once."""
@@ -124,16 +126,22 @@ def _legal(starts: Band, ends: Band) -> NDArray[np.bool_]:
 
 
 def held(
-    weights: StageCosts, activations: StageCosts, stages: int, micro_batches: int
+    weights: StageCosts, activations: StageCosts, flights: Sequence[float]
 ) -> Callable[[int, Band, Band], StageTable]:
-    """Bytes that stages hold, as a function of the stage's number: early ones hold more
-    micro-batches. ``weights`` and ``activations`` (of one micro-batch) are bytes."""
+    """Bytes that chunks hold, as a function of the chunk's number. ``weights`` and ``activations``
+    (of one micro-batch) are bytes; ``flights`` as of ``in_flight``."""
 
-    def of(stage: int, starts: Band, ends: Band) -> StageTable:
-        under_way = in_flight(stage, stages, micro_batches)
-        return weights(starts, ends) + under_way * activations(starts, ends)
+    def of(number: int, starts: Band, ends: Band) -> StageTable:
+        return weights(starts, ends) + flights[number] * activations(starts, ends)
 
     return of
+
+
+def in_flight(stages: int, micro_batches: int, interleave: int = 1) -> list[float]:
+    """How many micro-batches each chunk holds, in the order in which data flows, when its stage
+    holds most: early stages hold more. Where a stage has several chunks, it is their mean."""
+    most = [under_way(s, stages, micro_batches, interleave) / interleave for s in range(stages)]
+    return most * interleave
 
 
 def balanced(
@@ -199,14 +207,14 @@ def could_fit(
     weights: NDArray[np.float64],
     activations: NDArray[np.float64],
     limit: float,
-    stages: int,
-    micro_batches: int,
+    flights: Sequence[float],
 ) -> bool:
     """Whether there may be stages that fit the memory of a device: each takes as many operators as
-    fit, and that is all of them. ``weights`` and ``activations``: bytes of each operator."""
+    fit, and that is all of them. ``weights`` and ``activations``: bytes of each operator;
+    ``flights``: how many micro-batches each stage holds."""
     position, count = 0, len(weights)
-    for stage in range(stages):
-        held_bytes = weights + in_flight(stage, stages, micro_batches) * activations
+    for flying in flights:
+        held_bytes = weights + flying * activations
         total = np.concatenate([[0.0], np.cumsum(held_bytes)])
         most = total[position] + limit + ROUNDING * total[-1]
         position = int(np.searchsorted(total, most, side="right")) - 1

@@ -7,6 +7,7 @@ devices as in ``search.mesh``.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -20,10 +21,11 @@ from search.mesh.space.axes import Strategy
 from search.pipeline.micro import Chosen, MicroBatches
 
 
-def build(batches: MicroBatches, chosen: Chosen, bounds: Sequence[int]) -> Cut:
-    """The graph in which the operators between two bounds run as one stage on a group of devices of
-    its own, with the steps that led to it from the model."""
-    return _Builder(batches, chosen, bounds).run()
+def build(batches: MicroBatches, chosen: Chosen, bounds: Sequence[int], interleave: int = 1) -> Cut:
+    """The graph in which the operators between two bounds run as one chunk of a stage, which has a
+    group of devices of its own, with the steps that led to it from the model. ``interleave``: how
+    many chunks each stage has."""
+    return _Builder(batches, chosen, bounds, interleave).run()
 
 
 @dataclass
@@ -31,6 +33,7 @@ class _Builder:
     batches: MicroBatches
     chosen: Chosen
     bounds: Sequence[int]
+    interleave: int
     _scribe: Scribe = field(init=False)
     _new: dict[Value, Value] = field(init=False, default_factory=dict[Value, Value])
     _cutter: Builder = field(init=False)
@@ -43,12 +46,13 @@ class _Builder:
         graph = self.batches.streams.graph
         views: dict[Node, MachineView] = {}
         devices = self.batches.cost.machine.devices
+        stages = (len(self.bounds) - 1) // self.interleave
         number = {node: i for i, node in enumerate(self.batches.nodes)}
         for node in graph.nodes:
             if node.is_leaf:
                 self._new[node.value()] = node.value()
                 continue
-            stage = sum(bound <= number[node] for bound in self.bounds) - 1
+            stage = (bisect_right(self.bounds, number[node]) - 1) % stages
             inner, view = self._operator(node, self.chosen.strategies[number[node]])
             views[inner] = replace(view, start=view.start + stage * devices)
         outputs = tuple(self._new[value] for value in graph.outputs)

@@ -1,11 +1,12 @@
-"""Seconds of a step of a pipeline by its schedule, 1F1B or PipeDream-2BW.
+"""Seconds of a step of a pipeline by its schedule: 1F1B, interleaved or not, or PipeDream-2BW.
 
-1F1B (PipeDream-Flush: Narayanan et al., ICML 2021): stage s of S sends S - s - 1 micro-batches
-forward, then turns between one forward and one backward, and ends with the backward passes that
-are left. All gradients are exchanged and weights updated before the next step begins. PipeDream-2BW
-(the same paper) takes the next step's micro-batches without waiting for that: the forward passes
-under way still use the weights of one update before, so that each stage holds two versions, and a
-step takes as long as its slowest stage works.
+By 1F1B stages take turns as ``pcg.plan.pipeline`` says, each of which waits for the chunk before
+or, on the way back, the one after it. All gradients are exchanged and weights updated before the
+next step begins. Of p equal stages with v chunks each, devices wait for (p - 1) / (v m) of the time
+for which they work on m micro-batches. PipeDream-2BW (Narayanan et al., ICML 2021) takes the next
+step's micro-batches without waiting for updates: the forward passes under way still use the weights
+of one update before, so that each stage holds two versions, and a step takes as long as its slowest
+stage works. Complexity: one look-up for each turn of each stage. Exact.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ from pcg.plan.pipeline import turns
 
 ScheduleKind = Literal["1f1b", "2bw"]
 
+NEVER = -1.0
+"""When what has not been done yet is done."""
 WEIGHT_VERSIONS = {"1f1b": 1, "2bw": 2}
 """How many versions of its weights a stage holds."""
 
 
 @dataclass(frozen=True)
 class StageSeconds:
-    """What a stage does in a step, in seconds; transfers count at both of their ends."""
+    """What a stage does in a step, or one of its chunks, in seconds; transfers count at both of
+    their ends."""
 
     forward: float
     """One micro-batch."""
@@ -40,54 +44,55 @@ class StageSeconds:
         return self.before + micro_batches * (self.forward + self.backward) + self.after
 
 
-def in_flight(stage: int, stages: int, micro_batches: int) -> int:
-    """How many micro-batches a stage (from 0) holds at most: those that it has sent forward and not
-    yet back."""
-    return min(micro_batches, stages - stage)
-
-
 def step_seconds(
-    stages: Sequence[StageSeconds], micro_batches: int, kind: ScheduleKind = "1f1b"
+    chunks: Sequence[StageSeconds],
+    micro_batches: int,
+    kind: ScheduleKind = "1f1b",
+    interleave: int = 1,
 ) -> float:
-    """Seconds of a step: until the last stage has updated its weights, or in 2BW's steady state."""
+    """Seconds of a step: until the last stage has updated its weights, or in 2BW's steady state.
+    ``chunks``: in the order in which data flows, ``interleave`` of each stage; stages where that
+    is 1."""
     if kind == "2bw":
-        return max(stage.busy(micro_batches) for stage in stages)
-    return max(
-        end + s.after for end, s in zip(flush_ends(stages, micro_batches), stages, strict=True)
-    )
+        return max(stage.busy(micro_batches) for stage in chunks)
+    count = len(chunks) // interleave
+    ends = flush_ends(chunks, micro_batches, interleave)
+    return max(end + sum(c.after for c in chunks[s::count]) for s, end in enumerate(ends))
 
 
-def flush_ends(stages: Sequence[StageSeconds], micro_batches: int) -> list[float]:
+def flush_ends(
+    chunks: Sequence[StageSeconds], micro_batches: int, interleave: int = 1
+) -> list[float]:
     """When each stage has done its last backward pass, by 1F1B."""
-    ends = turn_ends(stages, micro_batches)
-    return [ends[s, False, micro_batches - 1] for s in range(len(stages))]
+    ends = turn_ends(chunks, micro_batches, interleave)
+    return [ends[False][number][-1] for number in range(len(chunks) // interleave)]
 
 
 def turn_ends(
-    stages: Sequence[StageSeconds], micro_batches: int
-) -> dict[tuple[int, bool, int], float]:
-    """When each stage has done each of its turns by 1F1B: (stage, whether forward, which
-    micro-batch)."""
-    count = len(stages)
-    order = [list(turns(s, count, micro_batches)) for s in range(count)]
-    done: dict[tuple[int, bool, int], float] = {}
-    clocks = [stage.before for stage in stages]
-    at = [0] * count
-    moved = True
-    while moved:
+    chunks: Sequence[StageSeconds], micro_batches: int, interleave: int = 1
+) -> dict[bool, list[list[float]]]:
+    """When each turn is done by 1F1B: by whether it is forward, number of the chunk, and
+    micro-batch."""
+    count, last = len(chunks) // interleave, len(chunks) - 1
+    done = {way: [[NEVER] * micro_batches for _ in chunks] for way in (True, False)}
+    left = [turns(s, count, micro_batches, interleave) for s in range(count)]
+    following = [next(own, None) for own in left]
+    clocks = [sum(chunk.before for chunk in chunks[s::count]) for s in range(count)]
+    ready = list(range(count))
+    while ready:
+        ready = [s for s in ready if (turn := following[s]) is not None]
         moved = False
-        for s, stage in enumerate(stages):
-            while at[s] < len(order[s]):
-                forward, batch = order[s][at[s]]
-                source = s - 1 if forward else s + 1
-                waits = 0.0
-                if 0 <= source < count:
-                    if (source, forward, batch) not in done:
-                        break
-                    waits = done[source, forward, batch]
-                seconds = stage.forward if forward else stage.backward
-                clocks[s] = done[s, forward, batch] = max(clocks[s], waits) + seconds
-                at[s] += 1
-                moved = True
-    assert all(n == len(own) for n, own in zip(at, order, strict=True)), "1F1B never waits in turn"
+        for s in ready:
+            while (turn := following[s]) is not None:
+                is_forward, batch, chunk = turn
+                number = chunk * count + s
+                source = number - 1 if is_forward else number + 1
+                waits = done[is_forward][source][batch] if 0 <= source <= last else 0.0
+                if waits == NEVER:
+                    break
+                own = chunks[number]
+                clocks[s] = max(clocks[s], waits) + (own.forward if is_forward else own.backward)
+                done[is_forward][number][batch] = clocks[s]
+                following[s], moved = next(left[s], None), True
+        assert moved or not ready, "1F1B never waits in turn"
     return done

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import inf
+from math import inf, isqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from search.pipeline.balance import (
     balanced,
     could_fit,
     held,
+    in_flight,
     sums,
 )
 from search.pipeline.clock import (
@@ -31,46 +32,53 @@ from search.pipeline.clock import (
 )
 from search.pipeline.micro import Chosen, MicroBatches, Vector
 
-MOST_STAGES = 16
-MOST_MICRO_BATCHES = 64
+MOST_ROUNDS = 8
+"""So many times as many micro-batches as stages are followed one by one, for estimates."""
 PRICES = (0.0, 0.5, 4.0, 32.0)
 """Prices of a device's whole memory that are tried until stages fit, as parts of a step's time."""
 
 
 @dataclass(frozen=True)
 class Outline:
-    """A pipeline that has not been built. ``bounds`` are of its stages, in the order of the
-    operators; ``seconds`` of a step, estimated."""
+    """A pipeline that has not been built. ``bounds`` are of its chunks, in the order of the
+    operators, ``interleave`` for each stage; ``seconds`` of a step, estimated."""
 
     batches: MicroBatches
     chosen: Chosen
     bounds: tuple[int, ...]
     seconds: float
+    interleave: int = 1
 
     @property
     def stages(self) -> int:
-        return len(self.bounds) - 1
+        return (len(self.bounds) - 1) // self.interleave
 
 
-def stage_counts(machine: Machine) -> Iterator[tuple[int, int]]:
+def stage_counts(machine: Machine) -> list[tuple[int, int]]:
     """Numbers of stages, and the devices that each has, such that groups of devices in a row do not
-    straddle units of the machine; many small stages first."""
+    straddle units of the machine; ascending."""
     units = [1]
     for level in machine.levels:
         units.append(units[-1] * level.count)
-    for stages in range(min(MOST_STAGES, machine.devices), 0, -1):
-        size, rest = divmod(machine.devices, stages)
+    counts: list[tuple[int, int]] = []
+    for stages in _divisors(machine.devices):
+        size = machine.devices // stages
         nested = all(size % unit == 0 or unit % size == 0 for unit in units)
-        if not rest and (nested or stages == 1):
-            yield stages, size
+        if nested or stages == 1:
+            counts.append((stages, size))
+    return counts
 
 
-def micro_batch_counts(batch: int) -> Iterator[int]:
-    """Powers of two that divide the batch."""
-    count = 2
-    while count <= MOST_MICRO_BATCHES and batch % count == 0:
-        yield count
-        count *= 2
+def micro_batch_counts(batch: int, stages: int = 1) -> list[int]:
+    """Numbers of micro-batches that a batch can be cut into, ascending: the divisors above 1, and
+    no fewer than ``stages``, for else devices would wait half of the time, and 2BW would need more
+    versions."""
+    return [count for count in _divisors(batch) if count > 1 and count >= stages]
+
+
+def _divisors(number: int) -> list[int]:
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return small + [number // d for d in reversed(small) if d * d != number]
 
 
 def outline(
@@ -86,18 +94,33 @@ def outline(
     return None
 
 
+def interleaved(one: Outline, machine: Machine) -> Outline:
+    """A pipeline whose stages have several chunks, as many as pay: with one more than that, its
+    steps would take longer. ``one``: with one chunk each, by 1F1B."""
+    best = one
+    for chunks in range(2, len(one.batches.nodes) // one.stages + 1):
+        made = _balanced(one.batches, one.chosen, machine, one.stages, "1f1b", chunks)
+        if made is None or made.seconds >= best.seconds:
+            break
+        best = made
+    return best
+
+
 def least_memory(batches: MicroBatches, machine: Machine, stages: int, kind: ScheduleKind) -> float:
     """Bytes on the fullest device with the stages that take least memory, estimated."""
     chosen = _sparing(batches, machine, stages, batches.choose(), PRICES[-1])
     weights, activations = _bytes(batches, chosen, kind)
-    holds = held(sums(weights), sums(activations), stages, batches.slices)
+    holds = held(sums(weights), sums(activations), in_flight(stages, batches.slices))
     bounds = balanced(holds, weights + activations, stages)
-    if bounds is None:
-        return inf
-    return max(
-        float(holds(stage, Band(a, a), Band(b, b))[0, 0])
-        for stage, (a, b) in enumerate(pairwise(bounds))
-    )
+    return inf if bounds is None else max(_each(holds, bounds))
+
+
+def _each(holds: Callable[[int, Band, Band], StageTable], bounds: Sequence[int]) -> list[float]:
+    """What each chunk holds."""
+    return [
+        float(holds(number, Band(a, a), Band(b, b))[0, 0])
+        for number, (a, b) in enumerate(pairwise(bounds))
+    ]
 
 
 def _sparing(
@@ -120,46 +143,74 @@ def _bytes(batches: MicroBatches, chosen: Chosen, kind: ScheduleKind) -> tuple[V
 
 
 def _balanced(
-    batches: MicroBatches, chosen: Chosen, machine: Machine, stages: int, kind: ScheduleKind
+    batches: MicroBatches,
+    chosen: Chosen,
+    machine: Machine,
+    stages: int,
+    kind: ScheduleKind,
+    interleave: int = 1,
 ) -> Outline | None:
-    limit = machine.memory_limit()
+    chunks, limit = stages * interleave, machine.memory_limit()
     weights, activations = _bytes(batches, chosen, kind)
-    if not could_fit(weights, activations, limit, stages, batches.slices):
+    flights = in_flight(stages, batches.slices, interleave)
+    if not could_fit(weights, activations, limit, flights):
         return None
-    holds = held(sums(weights), sums(activations), stages, batches.slices)
-    between = _between(batches, chosen, machine, stages)
+    holds = held(sums(weights), sums(activations), flights)
+    between = _between(batches, chosen, machine, stages, interleave)
     each = batches.slices * chosen.costs.micro + chosen.costs.once
     own = sums(each)
 
-    def spent(stage: int, starts: Band, ends: Band) -> StageTable:
-        return own(starts, ends) + between(stage, starts, ends)
+    def spent(number: int, starts: Band, ends: Band) -> StageTable:
+        return own(starts, ends) + between(number, starts, ends)
 
-    def allowed(stage: int, starts: Band, ends: Band) -> NDArray[np.bool_]:
-        return holds(stage, starts, ends) <= limit
+    for share in dict.fromkeys((limit, limit / interleave)):
 
-    bounds = balanced(spent, each, stages, allowed)
-    if bounds is None:
-        return None
-    seconds = step_seconds(_estimated(batches, chosen, between, bounds), batches.slices, kind)
-    return Outline(batches, chosen, bounds, seconds)
+        def allowed(
+            number: int, starts: Band, ends: Band, share: float = share
+        ) -> NDArray[np.bool_]:
+            return holds(number, starts, ends) <= share
+
+        bounds = balanced(spent, each, chunks, allowed)
+        if bounds is None:
+            return None
+        full = _each(holds, bounds)
+        if max(sum(full[s::stages]) for s in range(stages)) <= limit:
+            estimated = _estimated(batches, chosen, between, bounds)
+            seconds = _step_seconds(estimated, batches.slices, kind, interleave)
+            return Outline(batches, chosen, bounds, seconds, interleave)
+    return None
+
+
+def _step_seconds(
+    chunks: Sequence[StageSeconds], micro_batches: int, kind: ScheduleKind, interleave: int
+) -> float:
+    """Seconds of a step; of many micro-batches some are left out, which take as long as the slowest
+    stage works on them."""
+    stages = len(chunks) // interleave
+    fewer = micro_batches - max(micro_batches // stages - MOST_ROUNDS, 0) * stages
+    slowest = max(sum(c.forward + c.backward for c in chunks[s::stages]) for s in range(stages))
+    rest = (micro_batches - fewer) * slowest
+    return step_seconds(chunks, fewer, kind, interleave) + rest
 
 
 def _between(
-    batches: MicroBatches, chosen: Chosen, machine: Machine, stages: int
+    batches: MicroBatches, chosen: Chosen, machine: Machine, stages: int, interleave: int
 ) -> Callable[[int, Band, Band], StageTable]:
-    """What each stage spends in a step on tensors from stages before and to later ones, as if
+    """What each chunk spends in a step on tensors from chunks before and to later ones, as if
     those were its neighbours."""
-    size = batches.cost.machine.devices
-    links = [machine.link(s * size, (s + 1) * size) for s in range(stages - 1)]
+    size, last = batches.cost.machine.devices, stages * interleave - 1
+    links = [
+        machine.link(number % stages * size, (number + 1) % stages * size) for number in range(last)
+    ]
     tables = {
         link: CrossingSeconds(list(_crossings(batches, chosen, link)))
         for link in dict.fromkeys(links)
     }
 
-    def of(stage: int, starts: Band, ends: Band) -> StageTable:
+    def of(number: int, starts: Band, ends: Band) -> StageTable:
         nothing = np.zeros((len(starts.positions), len(ends.positions)))
-        comes = tables[links[stage - 1]].comes(starts, ends) if stage else nothing
-        goes = tables[links[stage]].goes(starts, ends) if stage < stages - 1 else nothing
+        comes = tables[links[number - 1]].comes(starts, ends) if number else nothing
+        goes = tables[links[number]].goes(starts, ends) if number < last else nothing
         return comes + goes
 
     return of

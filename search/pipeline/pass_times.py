@@ -34,6 +34,8 @@ class Pass:
     """Which micro-batch: the first for what comes before all, the last for what comes after."""
     start: float
     seconds: float
+    chunk: int = 0
+    """Which of the stage's chunks."""
 
     @property
     def end(self) -> float:
@@ -41,37 +43,48 @@ class Pass:
 
 
 def passes(
-    stages: Sequence[StageSeconds], micro_batches: int, kind: ScheduleKind
+    chunks: Sequence[StageSeconds], micro_batches: int, kind: ScheduleKind, interleave: int = 1
 ) -> Iterator[Pass]:
-    """All that the stages do in a step."""
-    starts = _flushed(stages, micro_batches) if kind == "1f1b" else _steady(stages, micro_batches)
-    for s, (stage, own) in enumerate(zip(stages, starts, strict=True)):
-        yield Pass("before", s, 0, own.before, stage.before)
+    """All that the stages do in a step; ``chunks`` as of ``step_seconds``."""
+    if kind == "1f1b":
+        starts = _flushed(chunks, micro_batches, interleave)
+    else:
+        starts = _steady(chunks, micro_batches)
+    count = len(chunks) // interleave
+    for number, (own, start) in enumerate(zip(chunks, starts, strict=True)):
+        chunk, s = divmod(number, count)
+        if not chunk:
+            before, after = (sum(t) for t in zip(*map(_once, chunks[s::count]), strict=True))
+            yield Pass("before", s, 0, start.before, before)
+            done = start.backward[-1] + own.backward
+            yield Pass("after", s, micro_batches - 1, done, after)
         for batch in range(micro_batches):
-            yield Pass("forward", s, batch, own.forward[batch], stage.forward)
-            yield Pass("backward", s, batch, own.backward[batch], stage.backward)
-        done = own.backward[-1] + stage.backward
-        yield Pass("after", s, micro_batches - 1, done, stage.after)
+            yield Pass("forward", s, batch, start.forward[batch], own.forward, chunk)
+            yield Pass("backward", s, batch, start.backward[batch], own.backward, chunk)
+
+
+def _once(chunk: StageSeconds) -> tuple[float, float]:
+    return chunk.before, chunk.after
 
 
 @dataclass(frozen=True)
 class _Starts:
-    """When a stage begins what it does in a step; its passes by micro-batch."""
+    """When a chunk begins what it does in a step; its passes by micro-batch."""
 
     before: float
     forward: Sequence[float]
     backward: Sequence[float]
 
 
-def _flushed(stages: Sequence[StageSeconds], micro_batches: int) -> list[_Starts]:
-    ends = turn_ends(stages, micro_batches)
+def _flushed(chunks: Sequence[StageSeconds], micro_batches: int, interleave: int) -> list[_Starts]:
+    ends = turn_ends(chunks, micro_batches, interleave)
     return [
         _Starts(
             0.0,
-            [ends[s, True, batch] - stage.forward for batch in range(micro_batches)],
-            [ends[s, False, batch] - stage.backward for batch in range(micro_batches)],
+            [end - own.forward for end in ends[True][number]],
+            [end - own.backward for end in ends[False][number]],
         )
-        for s, stage in enumerate(stages)
+        for number, own in enumerate(chunks)
     ]
 
 

@@ -20,12 +20,10 @@ from search.cost.cost import SGD, CostModel
 from search.cost.efficiency import Speed
 from search.cost.planned import Planned, Planner, SearchReport, Stop
 from search.cost.progress import Phases, Teller
-from search.mesh.choose.resharding import Transfers
 from search.mesh.plan.building import Cut
 from search.mesh.plan.finish import finished
 from search.mesh.rules.cuts import Cuts
 from search.mesh.space.allow import along, everything
-from search.mesh.space.axes import Mesh
 from search.pipeline.build import build
 from search.pipeline.clock import ScheduleKind, step_seconds
 from search.pipeline.micro import MicroBatches
@@ -33,11 +31,11 @@ from search.pipeline.outline import (
     Outline,
     least_memory,
     micro_batch_counts,
-    outline,
     stage_counts,
 )
 from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
 from search.pipeline.streams import Streams, streams
+from search.pipeline.tries import Tries
 from substitutions.rules.store import Library
 
 T = TypeVar("T")
@@ -111,44 +109,30 @@ class PipelinePlanner:
         return Planned(plan, report, perf_counter() - start)
 
     def _outlines(self, source: Streams, cuts: Cuts) -> Iterator[Outline]:
-        """Numbers of stages and micro-batches with strategies. Those of a number of stages are left
-        out once even without any waiting they would take longer than the best so far: more
-        micro-batches never make work less."""
-        best = self.faster_than
         wanted = self.dimensions
         allowed = everything if wanted is None else along(source.graph, wanted)
-        for stages, size in stage_counts(self.machine):
-            cost = self._cost(self.machine.with_devices(size))
-            transfers = Transfers(Mesh(cost.machine))
-            for count in micro_batch_counts(source.batch):
-                if count < stages:
-                    # Devices would wait half of the time, and 2BW would need more versions.
-                    continue
-                if best < inf and self._phases.is_over:
-                    return
-                noun = "stage" if stages == 1 else "stages"
-                self.teller.works_on(f"{stages} {noun} x {count} micro-batches")
-                batches = MicroBatches(source, cost, cuts, count, allowed, transfers)
-                chosen = self._phases.timed("choosing", batches.choose)
-                if (count * chosen.costs.micro.sum() + chosen.costs.once.sum()) / stages >= best:
-                    break
-                made = outline(batches, self.machine, stages, self.kind, chosen)
-                batches.forget()
-                if made is not None and made.seconds < self.faster_than:
-                    best = min(best, made.seconds)
-                    yield made
+        return iter(
+            Tries(
+                source,
+                cuts,
+                self.machine,
+                self.kind,
+                self._cost,
+                allowed,
+                self.faster_than,
+                self._phases,
+                self.teller,
+            )
+        )
 
     def _why_none(self, name: str, source: Streams, cuts: Cuts) -> str:
         """Why there is no outline."""
-        counts = list(micro_batch_counts(source.batch))
-        if not counts:
-            problem = f"{source.batch} samples cannot be cut into 2, 4, ... micro-batches"
-            return f"{name} has no pipeline: {problem}"
+        counts = micro_batch_counts(source.batch)
         if self.faster_than < inf:
             return f"{name} has no pipeline that takes less than {self.faster_than:.3g} s a step"
-        least = inf
+        least, most = inf, min(counts[-1], len(source.graph.operators))
         for stages, size in stage_counts(self.machine):
-            if stages <= counts[-1]:
+            if stages <= most:
                 cost = self._cost(self.machine.with_devices(size))
                 batches = MicroBatches(source, cost, cuts, counts[-1])
                 least = min(least, least_memory(batches, self.machine, stages, self.kind))
@@ -181,12 +165,15 @@ class PipelinePlanner:
 
     def _built(self, outline: Outline, cost: CostModel) -> Built:
         batches = outline.batches
-        groups = StageGroups(outline.stages, batches.cost.machine.devices, batches.slices)
-        cut = self._phases.timed("building", lambda: build(batches, outline.chosen, outline.bounds))
+        size, chunks = batches.cost.machine.devices, outline.interleave
+        groups = StageGroups(outline.stages, size, batches.slices, chunks)
+        cut = self._phases.timed(
+            "building", lambda: build(batches, outline.chosen, outline.bounds, chunks)
+        )
         steps = self._phases.timed("scheduling", lambda: schedule(cut.graph, cut.views))
         stages = self._phases.timed("simulating", lambda: stage_seconds(steps, cost, groups))
         memory = max(stage_bytes(steps, cost, groups, self.kind))
-        seconds = step_seconds(stages, batches.slices, self.kind)
+        seconds = step_seconds(stages, batches.slices, self.kind, chunks)
         built = Built(outline, cut, steps, seconds, memory)
         self.teller.priced(seconds if self._fits(built) else inf)
         return built
@@ -199,6 +186,7 @@ class PipelinePlanner:
             stages=best.outline.stages,
             micro_batches=best.outline.batches.slices,
             schedule=self.kind,
+            interleave=best.outline.interleave,
         )
         return finished(
             name,

@@ -1,27 +1,30 @@
 """The price of a pipeline that is built: seconds of each stage, and bytes on its devices.
 
 Steps of the schedule that work on slices are priced for one slice, the others once a step. What a
-stage does for one micro-batch is simulated as a program of its own (``search.cost.simulate``), so
-that communication within it overlaps with computation; micro-batches follow one another without
-overlap. A transfer between stages keeps both ends busy, one after the other.
+stage does for one micro-batch, or one of its chunks, is simulated as a program of its own
+(``search.cost.simulate``), so that communication within it overlaps with computation; micro-batches
+follow one another without overlap. A transfer between chunks keeps both ends busy, one after the
+other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
 from pcg.placement.backward import gradients
-from pcg.placement.schedule import Compute, Reshard, Schedule, Slot
+from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot
+from pcg.plan.chunks import Chunks, chunks_of
 from search.cost.cost import CostModel
 from search.cost.liveness import liveness
 from search.cost.memory import Bytes, Memory, itemsizes
 from search.cost.simulate import TimedTasks, run
 from search.cost.tasks import TimedStep, linked, tasks, timed_steps
-from search.pipeline.clock import WEIGHT_VERSIONS, ScheduleKind, StageSeconds, in_flight
+from search.pipeline.clock import WEIGHT_VERSIONS, ScheduleKind, StageSeconds
+from search.pipeline.flights import flights
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class StageGroups:
     stages: int
     size: int
     micro_batches: int
+    interleave: int = 1
+    """Chunks of each stage."""
 
     @property
     def devices(self) -> int:
@@ -48,12 +53,22 @@ class StageGroups:
 
 
 @dataclass(frozen=True)
+class ChunkRun:
+    """What a chunk does with one micro-batch, simulated. ``steps``: those of its tasks, by number
+    in the schedule, where loads do not count."""
+
+    micro: TimedTasks
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class StageRuns:
     """What a stage does, simulated. Tasks are numbered as in the stage; ``repeated``, ``single``
     and ``weights`` have their numbers in the schedule, where loads do not count."""
 
+    chunks: tuple[ChunkRun, ...]
     micro: TimedTasks
-    """One micro-batch."""
+    """One micro-batch, through all chunks."""
     last: TimedTasks
     """The last one, with the exchange and update of weights: a part of it is hidden behind the
     backward pass."""
@@ -70,7 +85,16 @@ class StageRuns:
 
     @property
     def seconds(self) -> StageSeconds:
-        micro, once = self.micro.simulation, self.once.simulation
+        """Of all chunks together."""
+        every = [self.chunk_seconds(number) for number in range(len(self.chunks))]
+        forward, backward = sum(c.forward for c in every), sum(c.backward for c in every)
+        return StageSeconds(forward, backward, every[0].before, every[0].after)
+
+    def chunk_seconds(self, number: int) -> StageSeconds:
+        """Of one chunk; what is done once a step counts to the first."""
+        micro, once = self.chunks[number].micro.simulation, self.once.simulation
+        if number:
+            return StageSeconds(micro.forward, micro.backward)
         after = self.exchanging + once.backward
         return StageSeconds(micro.forward, micro.backward, once.forward, after)
 
@@ -78,8 +102,14 @@ class StageRuns:
 def stage_seconds(
     steps: Schedule, cost: CostModel, groups: StageGroups
 ) -> tuple[StageSeconds, ...]:
-    """What each stage of a schedule does; ``cost`` is of the whole machine."""
-    return tuple(runs.seconds for runs in stage_runs(steps, cost, groups))
+    """What each chunk of a schedule does, in the order in which data flows; ``cost`` is of the
+    whole machine."""
+    return in_order(stage_runs(steps, cost, groups), groups.interleave)
+
+
+def in_order(stages: Sequence[StageRuns], interleave: int) -> tuple[StageSeconds, ...]:
+    """What each chunk of some stages does, in the order in which data flows."""
+    return tuple(stage.chunk_seconds(chunk) for chunk in range(interleave) for stage in stages)
 
 
 def stage_runs(steps: Schedule, cost: CostModel, groups: StageGroups) -> tuple[StageRuns, ...]:
@@ -87,7 +117,22 @@ def stage_runs(steps: Schedule, cost: CostModel, groups: StageGroups) -> tuple[S
     passed = gradients(steps)
     timed = timed_steps(steps, passed, cost, by_slice=True)
     trained = [Slot(node.value(), steps.homes[node]) for node in passed.weights]
-    return tuple(_stage(stage, timed, trained, cost, groups) for stage in range(groups.stages))
+    chunks = _chunks(steps, groups)
+    counted = [n for n, step in enumerate(steps.steps) if not isinstance(step, LeafAtHome)]
+
+    def chunk(i: int, stage: int) -> int:
+        return (chunks.chunk(counted[i], stage) if chunks else 0) or 0
+
+    return tuple(
+        _stage(stage, timed, trained, cost, groups, chunk) for stage in range(groups.stages)
+    )
+
+
+def _chunks(steps: Schedule, groups: StageGroups) -> Chunks | None:
+    """Those of an interleaved pipeline; without, all is of one chunk."""
+    if groups.interleave == 1:
+        return None
+    return chunks_of(steps, groups.stages, groups.size, groups.interleave)
 
 
 def _stage(
@@ -96,7 +141,9 @@ def _stage(
     trained: Sequence[Slot],
     cost: CostModel,
     groups: StageGroups,
+    chunk: Callable[[int, int], int],
 ) -> StageRuns:
+    """``chunk``: in which of its chunks a stage takes part in a step."""
     own = [i for i, part in enumerate(timed) if stage in groups.of(part.step)]
     weights = tuple(i for i, slot in enumerate(trained) if stage in groups.on(slot.layout.devices))
     repeated = tuple(i for i in own if timed[i].repeated)
@@ -106,8 +153,16 @@ def _stage(
         given = linked([timed[i] for i in which], [trained[i] for i in homes], cost)
         return run(tasks(given), groups.devices)
 
+    micro = simulated(repeated, ())
+    chunks = (ChunkRun(micro, repeated),)
+    if groups.interleave > 1:
+        parts = [
+            tuple(i for i in repeated if chunk(i, stage) == c) for c in range(groups.interleave)
+        ]
+        chunks = tuple(ChunkRun(simulated(part, ()), part) for part in parts)
     return StageRuns(
-        simulated(repeated, ()),
+        chunks,
+        micro,
         simulated(repeated, weights),
         simulated(single, ()),
         repeated,
@@ -137,23 +192,40 @@ def held_by_device(
     """Bytes on each device of what ``Memory`` has: versions of its weights, their gradients and the
     optimizer's states; all that one micro-batch has at its fullest time, and of the others under
     way what waits for their backward pass."""
-    living = liveness(steps)
-    turn = living.end // 2
-    itemsize = itemsizes(steps, cost.training)
-    change = np.zeros((living.end + 2, groups.devices), np.int64)
-    waiting = np.zeros(groups.devices, np.int64)
-    for life in living.lifetimes:
-        one = life.layout.one_slice
-        devices = list(life.layout.devices)
-        block = prod((one or life.layout).type.block) * itemsize(life)
-        change[life.first, devices] += block
-        change[life.last + 1, devices] -= block
-        if one is not None and life.first < turn <= life.last:
-            waiting[devices] += block
-    flying = [in_flight(s, groups.stages, groups.micro_batches) for s in range(groups.stages)]
-    activations = change.cumsum(axis=0).max(axis=0)
-    activations += (np.repeat(flying, groups.size) - 1) * waiting
+    peaks, waiting = _micro_batch_bytes(steps, cost, groups)
+    activations = np.zeros(groups.devices, np.int64)
+    for stage in range(groups.stages):
+        own = slice(stage * groups.size, (stage + 1) * groups.size)
+        for flying in flights(stage, groups.stages, groups.micro_batches, groups.interleave):
+            # One of those under way is at work, and the others wait.
+            waits = np.array(flying.waiting) @ waiting[:, own]
+            activations[own] = np.maximum(activations[own], peaks[flying.working, own] + waits)
     return (*_weights(steps, cost, groups, kind), activations)
+
+
+def _micro_batch_bytes(
+    steps: Schedule, cost: CostModel, groups: StageGroups
+) -> tuple[Bytes, Bytes]:
+    """By chunk and device: what one micro-batch at work has at its fullest time, with all that is
+    there besides, and what it leaves behind to wait for its backward pass."""
+    living, chunks = liveness(steps), _chunks(steps, groups)
+    turn, itemsize = living.end // 2, itemsizes(steps, cost.training)
+    peaks, waiting = np.zeros((2, groups.interleave, groups.devices), np.int64)
+    for chunk in range(groups.interleave):
+        change = np.zeros((living.end + 2, groups.devices), np.int64)
+        for life in living.lifetimes:
+            one = life.layout.one_slice
+            number = chunks.slots.get(life.slot, 0) // groups.stages if chunks else 0
+            if one is not None and number != chunk:
+                continue
+            devices = list(life.layout.devices)
+            block = prod((one or life.layout).type.block) * itemsize(life)
+            change[life.first, devices] += block
+            change[life.last + 1, devices] -= block
+            if one is not None and life.first < turn <= life.last:
+                waiting[chunk, devices] += block
+        peaks[chunk] = change.cumsum(axis=0).max(axis=0)
+    return peaks, waiting
 
 
 def _weights(

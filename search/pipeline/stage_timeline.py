@@ -1,9 +1,9 @@
 """The timeline of a pipeline: what each device does when, as the price of a step assumes it.
 
-Within a pass of a micro-batch through a stage, devices do what they did when the stage was
-simulated by itself. A transfer between stages is drawn at both of its ends, for it is priced at
-both, one after the other; the exchange of gradients behind the backward pass of the last
-micro-batch.
+Within a pass of a micro-batch through a stage, or one of its chunks, devices do what they did when
+that was simulated by itself. A transfer between chunks is drawn at both of its ends, for it is
+priced at both, one after the other; the exchange of gradients behind the backward pass of the last
+micro-batch. Where there are several chunks, that begins while earlier ones still go back.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from search.cost.cost import CostModel
 from search.cost.events import Event, Usage, events, usage
 from search.cost.simulate import TimedTasks
 from search.cost.tasks import BACKWARD, FORWARD, SYNC, UPDATE
-from search.pipeline.clock import StageSeconds, step_seconds
+from search.pipeline.clock import ScheduleKind, StageSeconds, step_seconds
 from search.pipeline.pass_times import Pass, passes
-from search.pipeline.price import StageGroups, StageRuns, stage_runs
+from search.pipeline.price import StageGroups, StageRuns, in_order, stage_runs
 
 ROUNDING = 1e-9
 """Of a step; a part of an event that is shorter is left out where the event is cut."""
@@ -37,17 +37,25 @@ class PipelineRun:
 
     @cached_property
     def seconds(self) -> tuple[StageSeconds, ...]:
-        """What each stage does."""
+        """What each stage does, in all of its chunks together."""
         return tuple(stage.seconds for stage in self.stages)
 
     @cached_property
     def passes(self) -> tuple[Pass, ...]:
         """Those of one step, each with its own time."""
-        return tuple(passes(self.seconds, self.groups.micro_batches, self.pipeline.schedule))
+        return tuple(passes(self._chunks, *self._order))
 
     @cached_property
     def step_seconds(self) -> float:
-        return step_seconds(self.seconds, self.groups.micro_batches, self.pipeline.schedule)
+        return step_seconds(self._chunks, *self._order)
+
+    @cached_property
+    def _chunks(self) -> tuple[StageSeconds, ...]:
+        return in_order(self.stages, self.groups.interleave)
+
+    @property
+    def _order(self) -> tuple[int, ScheduleKind, int]:
+        return self.groups.micro_batches, self.pipeline.schedule, self.groups.interleave
 
     def busy(self, stage: int) -> float:
         """Seconds that a stage works in a step."""
@@ -139,7 +147,7 @@ class PipelineRun:
 def pipeline_run(steps: Schedule, cost: CostModel, pipeline: PipelineFile) -> PipelineRun:
     """Simulate a schedule that is a pipeline; ``cost`` is of the whole machine."""
     size = cost.machine.devices // pipeline.stages
-    groups = StageGroups(pipeline.stages, size, pipeline.micro_batches)
+    groups = StageGroups(pipeline.stages, size, pipeline.micro_batches, pipeline.interleave)
     return PipelineRun(groups, pipeline, stage_runs(steps, cost, groups))
 
 
@@ -149,15 +157,18 @@ class _Stage:
     have the numbers of the schedule."""
 
     before: Sequence[Event]
-    forward: Sequence[Event]
-    backward: Sequence[Event]
-    last: Sequence[Event]
-    """The backward pass of the last micro-batch, with what follows."""
+    forward: Sequence[Sequence[Event]]
+    """By chunk."""
+    backward: Sequence[Sequence[Event]]
+    last: Sequence[Sequence[Event]]
+    """The backward passes of the last micro-batch, the one through the first chunk with what
+    follows."""
     after: Sequence[Event]
 
     @classmethod
     def of(cls, stage: StageRuns, device: int) -> _Stage:
-        turn, once = stage.micro.simulation.forward, stage.once.simulation.forward
+        micro, once = stage.micro.simulation, stage.once.simulation.forward
+        turns = [chunk.micro.simulation.forward for chunk in stage.chunks]
 
         def part(
             run: TimedTasks, numbers: Sequence[int], start: float, *phases: int, at: float = 0.0
@@ -173,11 +184,22 @@ class _Stage:
                     part_events.append(Event(numbered, begin - start + at, event.end - begin))
             return part_events
 
+        backward = [
+            part(chunk.micro, chunk.steps, turn, BACKWARD)
+            for chunk, turn in zip(stage.chunks, turns, strict=True)
+        ]
+        if len(turns) == 1:
+            last = part(stage.last, stage.repeated, turns[0], BACKWARD, SYNC, UPDATE)
+        else:
+            # Counted from the end of the backward passes.
+            begin = turns[0] + stage.chunks[0].micro.simulation.backward - micro.step_seconds
+            exchanged = part(stage.last, stage.repeated, 0.0, SYNC, UPDATE, at=begin - turns[0])
+            last = [*backward[0], *exchanged]
         return cls(
             part(stage.once, stage.single, 0.0, FORWARD),
-            part(stage.micro, stage.repeated, 0.0, FORWARD),
-            part(stage.micro, stage.repeated, turn, BACKWARD),
-            part(stage.last, stage.repeated, turn, BACKWARD, SYNC, UPDATE),
+            [part(chunk.micro, chunk.steps, 0.0, FORWARD) for chunk in stage.chunks],
+            backward,
+            [last, *backward[1:]],
             part(stage.once, stage.single, once, BACKWARD, at=stage.exchanging),
         )
 
@@ -187,10 +209,10 @@ class _Stage:
             case "before":
                 yield from self.before
             case "forward":
-                yield from (replace(event, batch=one.batch) for event in self.forward)
+                yield from (replace(event, batch=one.batch) for event in self.forward[one.chunk])
             case "backward":
                 of = self.last if is_last else self.backward
-                for event in of:
+                for event in of[one.chunk]:
                     whole = event.task.phase in (SYNC, UPDATE)
                     yield replace(event, batch=None if whole else one.batch)
             case "after":

@@ -120,6 +120,8 @@ def _batch(graph: Graph) -> int:
     batch = next((shape[0] for shape in shapes if shape), None)
     if batch is None:
         raise NegativeAnswer("pipeline: the model has no input with a dimension of samples")
+    if batch == 1:
+        raise NegativeAnswer("pipeline: one sample cannot be cut into micro-batches")
     return batch
 
 

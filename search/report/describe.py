@@ -123,8 +123,9 @@ def pipeline_text(plan: Plan) -> str | None:
         return None
     counts = ((pipeline.stages, "stage"), (pipeline.micro_batches, "micro-batch"))
     words = (_counted(number, word) for number, word in counts)
+    chunks = "" if pipeline.interleave == 1 else f", {pipeline.interleave} chunks a stage"
     waits = "" if pipeline.schedule == "1f1b" else ", two versions of weights"
-    return f"pipeline {' x '.join(words)}{waits}"
+    return f"pipeline {' x '.join(words)}{chunks}{waits}"
 
 
 def _counted(number: int, word: str) -> str:

@@ -161,6 +161,8 @@ def _stages(simulated: SimulatedPlan, pipeline: PipelineRun) -> Iterator[TraceEv
     for one in pipeline.shown():
         if one.seconds:
             name = f"{one.kind} {one.batch}" if one.kind in ("forward", "backward") else one.kind
+            if pipeline.groups.interleave > 1 and name != one.kind:
+                name += f", chunk {one.chunk}"
             place = first + one.stage, node, COMPUTE
             yield event(name, one.kind, *place, one.start, one.seconds)
 

@@ -104,6 +104,7 @@ def _stages(run: PipelineRun) -> dict[str, object]:
     return {
         "schedule": run.pipeline.schedule,
         "micro_batches": run.pipeline.micro_batches,
+        "interleave": run.pipeline.interleave,
         "stages": [
             {
                 "forward": stage.forward,

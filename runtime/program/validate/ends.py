@@ -229,10 +229,15 @@ def check_alike(plan: Plan, programs: Sequence[Program], where: str) -> None:
             raise ProgramError(where, rank, "slices", "expected as in the plan")
         if own is None or pipeline is None:
             continue
-        decided = (len(own.slices), own.stages, own.is_delayed)
-        wanted = (pipeline.micro_batches, pipeline.stages, pipeline.schedule == "2bw")
+        decided = (len(own.slices), own.stages, own.interleave, own.is_delayed)
+        wanted = (
+            pipeline.micro_batches,
+            pipeline.stages,
+            pipeline.interleave,
+            pipeline.schedule == "2bw",
+        )
         if decided != wanted:
-            problem = f"{decided}, expected {wanted}: slices, stages, whether delayed"
+            problem = f"{decided}, expected {wanted}: slices, stages, chunks, whether delayed"
             raise ProgramError(where, rank, "pipeline", problem)
         first = programs[0].pipeline
         if first is None or (own.tail_trains, own.runs_on) != (first.tail_trains, first.runs_on):

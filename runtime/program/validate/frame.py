@@ -327,7 +327,7 @@ class FrameCheck:
             return {}
         token = (way, again, *self.token, exchange.position)
         made = Posted(me, exchange, token, sends=dict(sends), receives=dict(receives))
-        rank.lanes.post(way, made)
+        rank.lanes.post(exchange.channel(way), made)
         if receives:
             yield made
         else:

@@ -92,40 +92,55 @@ class Batch:
     number: int
     passes: PassesCheck
     pipeline: Pipelined
-    started: int = 0
-    frames: dict[int, FrameCheck] = field(default_factory=dict[int, FrameCheck])
+    started: list[int] = field(init=False)
+    frames: dict[tuple[int, int], FrameCheck] = field(
+        default_factory=dict[tuple[int, int], FrameCheck]
+    )
     sums: dict[str, list[Fragment]] = field(default_factory=dict[str, list[Fragment]])
     known: set[str] = field(default_factory=set[str])
 
     def __post_init__(self) -> None:
         self.before = self.passes.frame(self.number, "before", self.passes.before)
+        self.started = [0] * self.pipeline.interleave
         self.tail: FrameCheck | None = None
 
-    def forward(self) -> Waits:
-        passes, part = self.passes, self.started
+    @property
+    def is_complete(self) -> bool:
+        """Whether all slices have gone forward through all chunks, and back."""
+        return set(self.started) == {len(self.pipeline.slices)} and not self.frames
+
+    def forward(self, part: int, chunk: int) -> Waits:
+        passes = self.passes
         rank, pipeline = passes.rank, self.pipeline
+        if part != self.started[chunk] or (chunk and (part, chunk - 1) not in self.frames):
+            problem = f"slice {part} goes through chunk {chunk}, expected those before it first"
+            raise rank.wrong("order of slices", problem)
         self._enter(part)
-        last = rank.part - pipeline.stages
+        last = rank.part - pipeline.lag
         yield from rank.settle(lambda _, sent: sent <= last)
-        if not part:
+        if not (part or chunk):
             yield from self.before.forward()
             self.sums = {name: [] for name in pipeline.joined}
             yield from self._gradients_of_joined()
-        frame = passes.frame(self.number, "slice", passes.slices[part], part, self.before)
+        outer = self.frames[part, chunk - 1] if chunk else self.before
+        frame = passes.frame(self.number, "slice", passes.slices[part][chunk], part, outer)
         frame.sums, frame.known = self.sums, self.known
-        passes.load(frame, pipeline.slices[part])
-        self.frames[part] = frame
+        passes.load(frame, pipeline.chunks(part)[chunk])
+        self.frames[part, chunk] = frame
         yield from frame.forward()
-        self.started += 1
+        self.started[chunk] += 1
 
-    def backward(self, part: int, done: Done | None) -> Waits:
+    def backward(self, part: int, chunk: int, done: Done) -> Waits:
+        passes = self.passes
         self._enter(part)
-        frame = self.frames.pop(part, None)
-        if frame is None:
+        frame = self.frames.pop((part, chunk), None)
+        if frame is None or (part, chunk + 1) in self.frames:
             problem = f"slice {part} goes back, expected it to have gone forward"
-            raise self.passes.rank.wrong("order of slices", problem)
-        yield from _go_back(frame, done, len(self.passes.before) + len(self.passes.tail))
-        self.passes.lost(frame)
+            raise passes.rank.wrong("order of slices", problem)
+        is_last = part == len(passes.slices) - 1
+        before = (passes.before, passes.tail, *passes.slices[part][:chunk])
+        yield from _go_back(frame, done if is_last else None, sum(map(len, before)))
+        passes.lost(frame)
 
     def finish(self, done: Done) -> Waits:
         passes = self.passes
@@ -197,11 +212,14 @@ class PassesCheck:
         joined = frozenset(self.pipeline.joined if self.pipeline else ())
         forms = rank.device.forms
         self.before = blocks_of(program.instructions, forms=forms)
+        count = len(self.pipeline.slices) if self.pipeline else 0
         self.slices = [
-            blocks_of(p, joined, forms) for p in (self.pipeline.slices if self.pipeline else ())
+            [blocks_of(chunk, joined, forms) for chunk in self.pipeline.chunks(number)]
+            for number in range(count)
+            if self.pipeline is not None
         ]
         self.tail = blocks_of(self.pipeline.tail if self.pipeline else (), forms=forms)
-        last = self.slices[-1] if self.slices else ()
+        last = [block for chunk in self.slices[-1] for block in chunk] if self.slices else ()
         self.backward_blocks: tuple[Block, ...] = (*self.before, *self.tail, *last)
         self._sync = sync
         trained = frozenset(weight.register for weight in program.trained)
@@ -299,16 +317,17 @@ class PassesCheck:
         early = self.program.loss is None
         if early:
             self._tell_loss(number)
-        for is_forward, part in pipeline.turns:
+        for is_forward, part, chunk in pipeline.turns:
+            if not 0 <= chunk < pipeline.interleave:
+                raise self.rank.wrong("order of slices", f"there is no chunk {chunk}")
             if is_forward:
-                if part >= batch.started:
-                    yield from batch.forward()
+                if part >= batch.started[chunk]:
+                    yield from batch.forward(part, chunk)
                 continue
             if ahead is not None and part + pipeline.lead >= len(pipeline.slices):
-                yield from ahead.forward()
-            is_last = part == len(pipeline.slices) - 1
-            yield from batch.backward(part, self._done if is_last else None)
-        if batch.started < len(pipeline.slices) or batch.frames:
+                yield from ahead.forward(ahead.started[0], 0)
+            yield from batch.backward(part, chunk, self._done)
+        if not batch.is_complete:
             raise self.rank.wrong("order of slices", "expected all of them, forward and back")
         yield from batch.finish(self._done)
         if not number and batch.tail is not None:

@@ -17,6 +17,7 @@ from search.pipeline.balance import (
     balanced,
     could_fit,
     held,
+    in_flight,
     sums,
 )
 
@@ -82,7 +83,7 @@ def test_no_partition_is_more_even(few, row, stages, micro_batches, limit):
     seconds, memory, crossings = row
     count = len(seconds)
     own, crossing = sums(seconds), CrossingSeconds(crossings)
-    holds = held(sums(memory), own, stages, micro_batches)
+    holds = held(sums(memory), own, in_flight(stages, micro_batches))
 
     def table(stage: int, starts: Band, ends: Band):
         # Links between stages differ: here, what comes takes longer the later the stage.
@@ -106,7 +107,7 @@ def test_no_partition_is_more_even(few, row, stages, micro_batches, limit):
     if found is None:
         assert best == np.inf
         return
-    assert could_fit(np.array(memory), np.array(seconds), limit, stages, micro_batches)
+    assert could_fit(np.array(memory), np.array(seconds), limit, in_flight(stages, micro_batches))
     assert (found[0], found[-1], len(found)) == (0, count, stages + 1)
     assert all(a < b for a, b in pairwise(found))
     assert slowest(found) == best
@@ -116,9 +117,9 @@ def test_no_partition_is_more_even(few, row, stages, micro_batches, limit):
 @given(rows(), st.integers(1, 4), st.integers(1, 4), limits)
 def test_what_could_not_fit_has_no_stages_that_do(row, stages, micro_batches, limit):
     seconds, memory, _ = row
-    if could_fit(np.array(memory), np.array(seconds), limit, stages, micro_batches):
+    if could_fit(np.array(memory), np.array(seconds), limit, in_flight(stages, micro_batches)):
         return
-    holds = held(sums(memory), sums(seconds), stages, micro_batches)
+    holds = held(sums(memory), sums(seconds), in_flight(stages, micro_batches))
 
     def allowed(stage: int, starts: Band, ends: Band):
         return holds(stage, starts, ends) <= limit

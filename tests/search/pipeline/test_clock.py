@@ -1,4 +1,4 @@
-"""1F1B: what stages do in order, what that takes, and how much they hold meanwhile."""
+"""1F1B: what a step takes, interleaved or not."""
 
 from __future__ import annotations
 
@@ -7,20 +7,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search.pipeline.clock import (
-    WEIGHT_VERSIONS,
-    StageSeconds,
-    flush_ends,
-    in_flight,
-    step_seconds,
-    turns,
-)
+from pcg.plan.pipeline import turns
+from search.pipeline.clock import WEIGHT_VERSIONS, StageSeconds, flush_ends, step_seconds
 
 COUNTS = [(1, 1), (1, 5), (2, 1), (2, 8), (4, 4), (4, 3), (4, 16), (16, 64), (7, 2)]
 seconds = st.floats(0.0, 4.0)
 stages = st.lists(
     st.builds(StageSeconds, seconds, seconds, seconds, seconds), min_size=1, max_size=5
 )
+
+
+@st.composite
+def _chunks(draw: st.DrawFn) -> tuple[list[StageSeconds], int]:
+    """Chunks of some stages, and how many each has."""
+    interleave, count = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    one = st.builds(StageSeconds, seconds, seconds, seconds, seconds)
+    size = interleave * count
+    return draw(st.lists(one, min_size=size, max_size=size)), interleave
+
+
+chunks = _chunks()
 
 
 @pytest.mark.parametrize(("count", "micro_batches"), COUNTS)
@@ -31,55 +37,48 @@ def test_equal_stages_take_the_closed_form(count, micro_batches):
     assert step_seconds(same, micro_batches, "2bw") == pytest.approx(micro_batches * 3.0)
 
 
-@pytest.mark.parametrize(("count", "micro_batches"), COUNTS)
-def test_every_stage_sends_each_micro_batch_forward_and_then_back(count, micro_batches):
-    for stage in range(count):
-        order = list(turns(stage, count, micro_batches))
-        assert sorted(order) == sorted(
-            (forward, batch) for forward in (True, False) for batch in range(micro_batches)
-        )
-        held, most = set[int](), 0
-        for forward, batch in order:
-            if forward:
-                held.add(batch)
-            else:
-                held.remove(batch)  # which it has sent forward before
-            most = max(most, len(held))
-        assert most == in_flight(stage, count, micro_batches)
+@pytest.mark.parametrize("interleave", [1, 2, 3])
+@pytest.mark.parametrize(("count", "rounds"), [(2, 1), (2, 4), (4, 1), (4, 3), (8, 2)])
+def test_interleaved_equal_stages_take_the_closed_form(count, rounds, interleave):
+    """Devices wait for (p - 1) / (v m) of the time that they work (Narayanan et al., SC 2021)."""
+    micro_batches = rounds * count
+    same = [StageSeconds(1.0, 2.0)] * (count * interleave)
+    working = 3.0 * interleave * micro_batches
+    waiting = working * (count - 1) / (interleave * micro_batches)
+    found = step_seconds(same, micro_batches, interleave=interleave)
+    assert found == pytest.approx(working + waiting)
 
 
-def test_later_stages_hold_fewer_micro_batches():
-    assert [in_flight(stage, 4, 8) for stage in range(4)] == [4, 3, 2, 1]
-    assert [in_flight(stage, 4, 2) for stage in range(4)] == [2, 2, 2, 1]
-
-
-def longest_path(own: list[StageSeconds], micro_batches: int) -> float:
+def longest_path(own: list[StageSeconds], micro_batches: int, interleave: int) -> float:
     """The step as the longest path through all that has to wait for something."""
     graph: nx.DiGraph[object] = nx.DiGraph()
-    last = len(own) - 1
+    last, count = len(own) - 1, len(own) // interleave
 
     def after(before: object, then: object, seconds: float) -> None:
         graph.add_edge(before, then, weight=seconds)
 
-    for s, stage in enumerate(own):
+    for s in range(count):
         previous: object = ("before", s)
-        after("start", previous, stage.before)
-        for forward, batch in turns(s, len(own), micro_batches):
-            this = (s, forward, batch)
-            time = stage.forward if forward else stage.backward
+        after("start", previous, sum(chunk.before for chunk in own[s::count]))
+        for forward, batch, chunk in turns(s, count, micro_batches, interleave):
+            number = chunk * count + s
+            this = (number, forward, batch)
+            time = own[number].forward if forward else own[number].backward
             after(previous, this, time)
-            source = s - 1 if forward else s + 1
+            source = number - 1 if forward else number + 1
             if 0 <= source <= last:
                 after((source, forward, batch), this, time)
             previous = this
-        after(previous, "end", stage.after)
+        after(previous, "end", sum(chunk.after for chunk in own[s::count]))
     return nx.dag_longest_path_length(graph)
 
 
-@settings(max_examples=20, deadline=None)
-@given(stages, st.integers(1, 6))
+@settings(max_examples=40, deadline=None)
+@given(chunks, st.integers(1, 6))
 def test_a_step_takes_the_longest_chain_of_waiting(own, micro_batches):
-    assert step_seconds(own, micro_batches) == pytest.approx(longest_path(own, micro_batches))
+    chunks_of_stages, interleave = own
+    found = step_seconds(chunks_of_stages, micro_batches, interleave=interleave)
+    assert found == pytest.approx(longest_path(chunks_of_stages, micro_batches, interleave))
 
 
 @settings(max_examples=20, deadline=None)

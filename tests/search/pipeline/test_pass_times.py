@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.pipeline.clock import StageSeconds, step_seconds, turns
+from pcg.plan.pipeline import Turn, turns
+from search.pipeline.clock import StageSeconds, step_seconds
 from search.pipeline.pass_times import Pass, passes
 
 seconds = st.floats(0.0, 4.0)
@@ -20,31 +21,53 @@ SLACK = 1e-9
 WAYS = ("forward", "backward")
 
 
+@st.composite
+def _chunks(draw: st.DrawFn) -> tuple[list[StageSeconds], int]:
+    """Chunks of some stages, and how many each has."""
+    interleave, count = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    one = st.builds(StageSeconds, seconds, seconds, seconds, seconds)
+    size = interleave * count
+    return draw(st.lists(one, min_size=size, max_size=size)), interleave
+
+
+chunks = _chunks()
+
+
 def by_batch(found: list[Pass], kind: str, stage: int) -> list[Pass]:
     own = [one for one in found if (one.kind, one.stage) == (kind, stage)]
     return sorted(own, key=lambda one: one.batch)
 
 
-@given(stages, st.integers(1, 6))
-def test_a_flushed_step_ends_when_it_is_priced_to(own, micro_batches):
-    found = list(passes(own, micro_batches, "1f1b"))
+@given(chunks, st.integers(1, 6))
+def test_a_flushed_step_ends_when_it_is_priced_to(given_chunks, micro_batches):
+    own, interleave = given_chunks
+    found = list(passes(own, micro_batches, "1f1b", interleave))
     assert min(one.start for one in found) == pytest.approx(0.0, abs=SLACK)
-    assert max(one.end for one in found) == pytest.approx(step_seconds(own, micro_batches))
+    step = step_seconds(own, micro_batches, interleave=interleave)
+    assert max(one.end for one in found) == pytest.approx(step)
 
 
-@given(stages, st.integers(1, 6))
-def test_a_flushed_step_is_in_the_order_of_1f1b(own, micro_batches):
-    found = list(passes(own, micro_batches, "1f1b"))
-    for stage in range(len(own)):
-        both = {
-            (kind == "forward", one.batch): one
-            for kind in WAYS
-            for one in by_batch(found, kind, stage)
-        }
-        order = [both[turn] for turn in turns(stage, len(own), micro_batches)]
+@given(chunks, st.integers(1, 6))
+def test_a_flushed_step_is_in_the_order_of_1f1b(given_chunks, micro_batches):
+    """Each stage does one thing after the other, and each chunk waits for the one before."""
+    own, interleave = given_chunks
+    found = list(passes(own, micro_batches, "1f1b", interleave))
+    count = len(own) // interleave
+    every = {
+        (one.stage, Turn(one.kind == "forward", one.batch, one.chunk)): one
+        for one in found
+        if one.kind in WAYS
+    }
+    for stage in range(count):
+        order = [every[stage, t] for t in turns(stage, count, micro_batches, interleave)]
         (before,), (after,) = (by_batch(found, kind, stage) for kind in ("before", "after"))
         for one, then in pairwise([before, *order, after]):
             assert one.end <= then.start + SLACK
+    for (stage, turn), one in every.items():
+        number = turn.chunk * count + stage + (-1 if turn.is_forward else 1)
+        if 0 <= number < len(own):
+            sent = every[number % count, turn._replace(chunk=number // count)]
+            assert sent.end <= one.start + SLACK
 
 
 @given(stages, st.integers(1, 6), kinds)

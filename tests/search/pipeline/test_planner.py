@@ -23,7 +23,7 @@ from search.mesh.rules.cuts import Cuts
 from search.pipeline.build import build
 from search.pipeline.clock import step_seconds
 from search.pipeline.micro import MicroBatches
-from search.pipeline.outline import micro_batch_counts, outline, stage_counts
+from search.pipeline.outline import outline, stage_counts
 from search.pipeline.planner import PipelinePlanner, WithPipelines
 from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
 from search.pipeline.streams import streams
@@ -118,10 +118,10 @@ def test_early_stages_hold_more_micro_batches(kind, library):
 
 def test_stages_do_not_straddle_units():
     machine = load_machine("summit").with_nodes(2)
-    assert list(stage_counts(machine)) == [(12, 1), (4, 3), (2, 6), (1, 12)]
-    assert list(stage_counts(machine.with_devices(5))) == [(5, 1), (1, 5)]
-    assert list(micro_batch_counts(24)) == [2, 4, 8]
-    assert list(micro_batch_counts(7)) == []
+    assert stage_counts(machine) == [(1, 12), (2, 6), (4, 3), (12, 1)]
+    assert stage_counts(machine.with_devices(5)) == [(1, 5), (5, 1)]
+    deep = stage_counts(load_machine("dgx-a100").with_nodes(128))
+    assert [stages for stages, _ in deep] == [2**n for n in range(11)]
 
 
 @pytest.fixture(scope="module")
@@ -205,12 +205,18 @@ def test_less_memory_gives_a_plan_that_takes_less_or_a_negative_answer(planned, 
         PipelinePlanner(small(machine, 1e6), library).plan("layers", graph)
 
 
-def test_samples_that_make_no_micro_batches_are_said_to(library):
+def test_one_sample_makes_no_micro_batches(library):
     machine = load_machine("summit").with_nodes(1)
     with pytest.raises(NegativeAnswer) as none:
-        PipelinePlanner(machine, library).plan("layers", layers(2, 9, 16))
-    problem = "9 samples cannot be cut into 2, 4, ... micro-batches"
-    assert str(none.value) == f"layers has no pipeline: {problem}"
+        PipelinePlanner(machine, library).plan("layers", layers(2, 1, 16))
+    assert str(none.value) == "pipeline: one sample cannot be cut into micro-batches"
+
+
+def test_any_number_of_samples_makes_micro_batches(library):
+    machine = load_machine("summit").with_nodes(1)
+    found = PipelinePlanner(machine, library).plan("layers", layers(2, 7, 16)).plan.pipeline
+    assert found is not None
+    assert found.micro_batches == 7
 
 
 def test_a_machine_that_is_too_small_is_said_to_lack_so_much(library):

@@ -11,7 +11,7 @@ from support.runs.simulated import on_ranks
 from pcg.graph.graph import Graph
 from pcg.machine import load_machine
 from pcg.models import build_model
-from pcg.plan.pipeline import PipelineFile
+from pcg.plan.pipeline import PipelineFile, misfit
 from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph
 from runtime.job.job import RunReport, TrainingOptions
@@ -39,19 +39,27 @@ def model_graph(name: str) -> Graph:
     return parse_graph(TIED) if name == "tied" else build_model(name, 8, 1)
 
 
-def planned(name: str, library, slices: int, stages: int, kind: Kind) -> Plan:
-    """The search's pipeline with stages of equally many operators, for 4 devices."""
+def planned(
+    name: str, library, slices: int, stages: int, kind: Kind = "1f1b", interleave: int = 1
+) -> Plan:
+    """The search's pipeline with chunks of equally many operators, for 4 devices."""
     graph = model_graph(name)
     cost = CostModel(load_machine("dgx-a100").with_devices(DEVICES // stages))
     source = streams(graph, library)
     batches = MicroBatches(source, cost, Cuts(library.concrete(source.graph)), slices)
-    count = len(batches.nodes)
-    cut = build(batches, batches.choose(), [count * s // stages for s in range(stages + 1)])
-    return plan_of(graph, cut.graph, cut.views, stages, slices, kind)
+    count, chunks = len(batches.nodes), stages * interleave
+    bounds = [count * chunk // chunks for chunk in range(chunks + 1)]
+    cut = build(batches, batches.choose(), bounds, interleave)
+    return plan_of(graph, cut.graph, cut.views, stages, slices, kind, interleave=interleave)
 
 
-def plan_of(model, graph, views, stages, slices, kind: Kind = "1f1b", devices=DEVICES) -> Plan:
-    pipeline = PipelineFile(stages=stages, micro_batches=slices, schedule=kind)
+def plan_of(
+    model, graph, views, stages, slices, kind: Kind = "1f1b", devices=DEVICES, interleave=1
+) -> Plan:
+    pipeline = PipelineFile(
+        stages=stages, micro_batches=slices, schedule=kind, interleave=interleave
+    )
+    assert misfit(pipeline, graph, views, devices) is None
     return replace(plan_with(model, graph, views, devices), pipeline=pipeline)
 
 

@@ -1,0 +1,105 @@
+"""Which chunk of its stage each step of an interleaved pipeline belongs to.
+
+A plan says on which devices an operator runs, and so of which stage it is; of which chunk follows
+from that. Chunk c of stage s is number ``c * stages + s`` in the order in which data flows, and an
+operator belongs to the first chunk of its stage that does not come before what it reads. What is
+sent to a stage is received by the first of its chunks that does not come before the sender. So each
+number sends to itself or later ones, and no further than as many numbers as there are stages.
+Complexity: one pass over the schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
+
+from pcg.placement.schedule import Reshard, Schedule, Slot
+
+
+class Ends(NamedTuple):
+    """The numbers of the chunks that take part in a step: the one that has what it reads, and the
+    one that gets what it makes."""
+
+    source: int
+    target: int
+
+
+class ChunksError(ValueError):
+    """Steps that belong to no chunk; the message says which, and why."""
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """The chunks of a schedule on equal groups of devices. Steps and slots that are not sliced
+    belong to none."""
+
+    stages: int
+    size: int
+    """Devices of a stage."""
+    steps: Mapping[int, Ends]
+    """By the number of the step in the schedule."""
+    slots: Mapping[Slot, int]
+    """In the memory of which chunk a slice lies."""
+
+    def chunk(self, step: int, stage: int) -> int | None:
+        """In which of its chunks a stage takes part in a step, if it does and that is sliced."""
+        ends = self.steps.get(step)
+        if ends is None:
+            return None
+        # Where both ends are of one stage, they are one chunk.
+        for number in ends:
+            if number % self.stages == stage:
+                return number // self.stages
+        return None
+
+    def goes_around(self, step: int) -> bool:
+        """Whether a step goes from a chunk to the next one of an earlier stage, or of the same."""
+        source, target = self.steps[step]
+        return target // self.stages > source // self.stages
+
+
+def chunks_of(schedule: Schedule, stages: int, size: int, interleave: int) -> Chunks:
+    """The chunks of all steps that work on slices. Raises ChunksError where one belongs to none of
+    the ``interleave`` chunks of a stage, or to several stages."""
+    steps: dict[int, Ends] = {}
+    slots: dict[Slot, int] = {}
+
+    def stage_of(slot: Slot) -> int:
+        own = {device // size for device in slot.layout.devices}
+        if len(own) > 1:
+            raise ChunksError(f"{slot.value.node.name} lies on devices of several stages")
+        return own.pop()
+
+    def after(stage: int, least: int, slot: Slot) -> int:
+        number = least + (stage - least) % stages
+        if number >= stages * interleave:
+            name, most = slot.value.node.name, f"expected {interleave} at most"
+            raise ChunksError(f"{name} needs chunk {number // stages + 1} of its stage, {most}")
+        return number
+
+    for at, step in enumerate(schedule.steps):
+        if not any(map(is_sliced, (*step.operands, *step.results))):
+            continue
+        (first, *_), reads = step.results, step.operands
+        target = stage_of(first)
+        if isinstance(step, Reshard):
+            source = slots.get(step.source, stage_of(step.source))
+            steps[at] = Ends(source, after(target, source, step.source))
+        else:
+            least = max((slots.get(slot, 0) for slot in reads), default=0)
+            steps[at] = Ends(*[after(target, least, first)] * 2)
+        slots.update(dict.fromkeys(step.results, steps[at].target))
+    return Chunks(stages, size, steps, slots)
+
+
+def is_sliced(slot: Slot) -> bool:
+    """Whether a slot holds slices of the batch."""
+    return prod(slot.layout.type.degrees.slices) > 1
+
+
+def ordered(chunks: Chunks, numbers: Iterable[int]) -> list[int]:
+    """Steps of the schedule in the order of their chunks, of those that have what they read. That
+    is an order in which none comes before what it reads, as no chunk reads of later ones."""
+    return sorted(numbers, key=lambda at: (chunks.steps[at].source, at))

@@ -1,0 +1,163 @@
+"""Which numbers of stages and micro-batches are tried, and the outlines that they make.
+
+Problem: to choose strategies for a number of stages and one of micro-batches takes a part of a
+second, and there may be hundreds of either. Method: few micro-batches wait for each other and many
+pay for every kernel, so that seconds fall and then rise. Of one number of stages the rungs of a
+ladder are tried, each at least twice the one before, until a step takes longer than with the last
+one; in the end the numbers between the best rung and its neighbours, on each side until they pay no
+more. Numbers of stages are gone through down from ``USUAL_STAGES``, and up from there as long as
+deeper pipelines pay or nothing fits. Exact where seconds fall and then rise in either number;
+strategies that change from one number to the next may make small steps in that. Complexity: the
+product of two logarithms, times the choice of strategies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from pcg.machine import Machine
+from search.cost.cost import CostModel
+from search.cost.progress import Phases, Teller
+from search.mesh.choose.resharding import Transfers
+from search.mesh.rules.cuts import Cuts
+from search.mesh.space.allow import Allowed
+from search.mesh.space.axes import Mesh
+from search.pipeline.clock import ScheduleKind
+from search.pipeline.micro import MicroBatches
+from search.pipeline.outline import (
+    Outline,
+    interleaved,
+    micro_batch_counts,
+    outline,
+    stage_counts,
+)
+from search.pipeline.streams import Streams
+
+USUAL_STAGES = 16
+"""Deeper pipelines are tried where this many stages are better than fewer, or do not fit."""
+GROWTH = 2
+"""By what factor a rung of the ladder is larger than the one before, at least."""
+
+
+def ladder(counts: Sequence[int]) -> list[int]:
+    """Some of ascending counts: the first, and always the next one that is ``GROWTH`` times as
+    large."""
+    rungs: list[int] = []
+    for count in counts:
+        if not rungs or count >= GROWTH * rungs[-1]:
+            rungs.append(count)
+    return rungs
+
+
+def beside(counts: Sequence[int], rung: int) -> tuple[list[int], list[int]]:
+    """The counts between a rung and those next to it: the smaller ones, and the larger ones, each
+    from the rung on."""
+    rungs = ladder(counts)
+    at = rungs.index(rung)
+    first = rungs[at - 1] if at else 0
+    last = rungs[at + 1] if at + 1 < len(rungs) else inf
+    smaller = [count for count in counts if first < count < rung]
+    return smaller[::-1], [count for count in counts if rung < count < last]
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """Stages, the costs on the devices of each, and what numbers of micro-batches share."""
+
+    stages: int
+    size: int
+    cost: CostModel
+    transfers: Transfers
+
+
+@dataclass
+class Tries:
+    """The outlines of pipelines of a model on a machine that are worth building."""
+
+    source: Streams
+    cuts: Cuts
+    machine: Machine
+    kind: ScheduleKind
+    cost_on: Callable[[Machine], CostModel]
+    """Of the devices of a stage."""
+    allowed: Allowed
+    faster_than: float
+    """Seconds of a step; what does not take less is left out."""
+    phases: Phases
+    teller: Teller
+    _least: float = field(init=False)
+    """Seconds of the best outline so far."""
+    _best: tuple[int, int, int] | None = field(init=False, default=None)
+    """Its stages, the devices of each, and its micro-batches."""
+
+    def __iter__(self) -> Iterator[Outline]:
+        self._least = self.faster_than
+        most = len(self.source.graph.operators)
+        counts = [own for own in stage_counts(self.machine) if own[0] <= most]
+        usual = [own for own in counts if own[0] <= USUAL_STAGES]
+        depths: list[float] = []
+        for stages, size in reversed(usual):
+            depths.append((yield from self._climbed(stages, size)))
+        deepest = depths[0]
+        for stages, size in counts[len(usual) :]:
+            if deepest > min(depths):
+                break
+            deepest = yield from self._climbed(stages, size)
+            depths.append(deepest)
+        if self._best is not None:
+            yield from self._refined(*self._best)
+
+    def _climbed(self, stages: int, size: int) -> Generator[Outline, None, float]:
+        """Up the ladder, until more micro-batches pay no more; in the end, the least seconds."""
+        groups, least = self._groups(stages, size), inf
+        for count in ladder(micro_batch_counts(self.source.batch, stages)):
+            seconds = yield from self._tried(groups, count)
+            if seconds is None or seconds > least:
+                break
+            least = seconds
+        return least
+
+    def _refined(self, stages: int, size: int, count: int) -> Iterator[Outline]:
+        """From a rung away to either side, as long as it pays."""
+        groups = self._groups(stages, size)
+        for side in beside(micro_batch_counts(self.source.batch, stages), count):
+            least = self._least
+            for other in side:
+                seconds = yield from self._tried(groups, other)
+                if seconds is None or seconds >= least:
+                    break
+                least = seconds
+
+    def _groups(self, stages: int, size: int) -> _Groups:
+        cost = self.cost_on(self.machine.with_devices(size))
+        return _Groups(stages, size, cost, Transfers(Mesh(cost.machine)))
+
+    def _tried(self, groups: _Groups, count: int) -> Generator[Outline, None, float | None]:
+        """Seconds of the outline, if there is one that fits; None where not even without any
+        waiting a step would take less than the best, for more micro-batches never make work less,
+        and where the time is up."""
+        if self._least < inf and self.phases.is_over:
+            return None
+        stages = groups.stages
+        noun = "stage" if stages == 1 else "stages"
+        self.teller.works_on(f"{stages} {noun} x {count} micro-batches")
+        batches = MicroBatches(
+            self.source, groups.cost, self.cuts, count, self.allowed, groups.transfers
+        )
+        chosen = self.phases.timed("choosing", batches.choose)
+        busy = count * chosen.costs.micro.sum() + chosen.costs.once.sum()
+        if busy / stages >= self._least:
+            return None
+        made = outline(batches, self.machine, stages, self.kind, chosen)
+        if made is not None and self.kind == "1f1b" and stages > 1:
+            made = interleaved(made, self.machine)
+        batches.forget()
+        if made is None:
+            return inf
+        if made.seconds < self._least:
+            self._least, self._best = made.seconds, (stages, groups.size, count)
+        if made.seconds < self.faster_than:
+            yield made
+        return made.seconds

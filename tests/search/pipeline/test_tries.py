@@ -1,0 +1,70 @@
+"""Which numbers of stages and micro-batches are tried."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pcg.machine import load_machine
+from pcg.plan.text import parse_graph
+from search.cost.cost import CostModel
+from search.cost.progress import Phases, Teller
+from search.mesh.rules.cuts import Cuts
+from search.mesh.space.allow import everything
+from search.pipeline.micro import MicroBatches
+from search.pipeline.outline import micro_batch_counts, outline, stage_counts
+from search.pipeline.streams import streams
+from search.pipeline.tries import Tries, beside, ladder
+from substitutions.rules.store import load_library
+
+
+@given(st.integers(1, 5000), st.integers(1, 70))
+def test_counts_are_the_divisors_that_keep_stages_busy(batch, stages):
+    counts = micro_batch_counts(batch, stages)
+    least = max(stages, 2)
+    assert counts == [n for n in range(least, batch + 1) if batch % n == 0]
+
+
+@given(st.integers(1, 50000), st.integers(1, 70))
+def test_every_count_is_a_rung_or_beside_two(batch, stages):
+    counts = micro_batch_counts(batch, stages)
+    rungs = ladder(counts)
+    assert all(b >= 2 * a for a, b in pairwise(rungs))
+    assert len(rungs) <= batch.bit_length()
+    for a, b in pairwise(rungs):
+        assert beside(counts, a)[1] == [n for n in counts if a < n < b]
+        assert beside(counts, b)[0] == [n for n in reversed(counts) if a < n < b]
+    seen = {*rungs, *(n for rung in rungs for side in beside(counts, rung) for n in side)}
+    assert seen == set(counts)
+
+
+def test_counts_of_published_pipelines_are_there():
+    assert 3072 in micro_batch_counts(3072, 64)
+    assert 64 in micro_batch_counts(64, 64)
+
+
+@pytest.mark.parametrize(("layers", "batch"), [(6, 36), (24, 96)])
+def test_the_best_is_as_good_as_the_best_of_all(layers, batch):
+    """By exhaustive search; also of stages, which are deeper than usual on 24 devices."""
+    lines = [f"h0 = input[{batch}, 256]"]
+    for i in range(layers):
+        lines += [f"w{i} = weight[256, 256]", f"h{i + 1} = relu(matmul(h{i}, w{i}))"]
+    graph = parse_graph("\n".join([*lines, f"return mean_loss(h{layers})"]))
+    machine, library = load_machine("summit").with_nodes(layers // 6), load_library()
+    source, cuts = streams(graph, library), Cuts(library.concrete(graph))
+    tries = Tries(source, cuts, machine, "1f1b", CostModel, everything, inf, Phases(), Teller())
+    every: list[float] = []
+    for stages, size in stage_counts(machine):
+        cost = CostModel(machine.with_devices(size))
+        for count in micro_batch_counts(batch, stages):
+            batches = MicroBatches(source, cost, cuts, count)
+            made = outline(batches, machine, stages, "1f1b", batches.choose())
+            if made is not None:
+                every.append(made.seconds)
+    found = list(tries)
+    assert min(o.seconds for o in found) == pytest.approx(min(every))
+    assert len(found) < len(every)
