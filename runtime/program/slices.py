@@ -21,7 +21,6 @@ from pcg.placement.recomputation import is_sliced
 from pcg.placement.region import Region, intersection, within
 from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot, Step
 from pcg.placement.transfer import Transfer, transfer
-from pcg.plan.chunks import is_sliced
 from pcg.types.task import KernelTask
 from pcg.types.tensor import ParallelTensor
 from runtime.program.communication import NOTHING, by_rank
