@@ -4,8 +4,8 @@ A plan says on which devices an operator runs, and so of which stage it is; of w
 from that. Chunk c of stage s is number ``c * stages + s`` in the order in which data flows, and an
 operator belongs to the first chunk of its stage that does not come before what it reads. What is
 sent to a stage is received by the first of its chunks that does not come before the sender. So each
-number sends to itself or later ones, and no further than as many numbers as there are stages.
-Complexity: one pass over the schedule.
+number sends to itself or later ones, and no further than as many numbers as there are stages. What
+joins slices belongs to the chunk that has them. Complexity: one pass over the schedule.
 """
 
 from __future__ import annotations
@@ -82,14 +82,15 @@ def chunks_of(schedule: Schedule, stages: int, size: int, interleave: int) -> Ch
     for at, step in enumerate(schedule.steps):
         if not any(map(is_sliced, (*step.operands, *step.results))):
             continue
-        (first, *_), reads = step.results, step.operands
-        target = stage_of(first)
+        first, *_ = step.results
         if isinstance(step, Reshard):
             source = slots.get(step.source, stage_of(step.source))
-            steps[at] = Ends(source, after(target, source, step.source))
+            joins = not is_sliced(first)
+            target = source if joins else after(stage_of(first), source, step.source)
+            steps[at] = Ends(source, target)
         else:
-            least = max((slots.get(slot, 0) for slot in reads), default=0)
-            steps[at] = Ends(*[after(target, least, first)] * 2)
+            least = max((slots.get(slot, 0) for slot in step.operands), default=0)
+            steps[at] = Ends(*[after(stage_of(first), least, first)] * 2)
         slots.update(dict.fromkeys(step.results, steps[at].target))
     return Chunks(stages, size, steps, slots)
 

@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate
 
-from pcg.errors import InputError
 from pcg.graph.graph import Leaf, Node
 from pcg.placement import schedule as steps
 from pcg.placement.backward import gradients
@@ -23,13 +21,14 @@ from pcg.placement.region import extent, starts_of
 from pcg.placement.saved import saved_tensors
 from pcg.placement.schedule import Schedule, Slot
 from pcg.placement.transfer import transfer
-from pcg.plan.chunks import Chunks, ChunksError, chunks_of, ordered
+from pcg.plan.chunks import Chunks, ordered
 from pcg.plan.pipeline import turns
 from pcg.plan.plan import Plan
 from pcg.plan.text import node_names
 from pcg.readings.formats import wide_values
 from pcg.types.task import KernelTask
 from pcg.types.tensor import ParallelTensor
+from runtime.program.chunked import around, chunk_ends, plan_chunks
 from runtime.program.communication import collective, exchange, pattern
 from runtime.program.executable import check_devices, check_leaves, check_types, concrete
 from runtime.program.program import (
@@ -50,11 +49,13 @@ from runtime.program.slices import (
     Roles,
     explicit,
     global_regions,
+    joined_where_made,
     one_slice,
     regular_transfer,
     roles,
     sliced_exchange,
     sliced_task,
+    stages_are_apart,
     tail_trains,
     with_loss_in_parts,
 )
@@ -85,6 +86,8 @@ class Lowering:
         check_leaves(self.plan, self.where)
         made = steps.schedule(self.plan.graph, self.plan.views)
         made = explicit(made, self.plan.graph.outputs)
+        if self.plan.pipeline is not None and self.plan.pipeline.interleave > 1:
+            made = joined_where_made(made)
         object.__setattr__(self, "schedule", with_loss_in_parts(made))
         check_devices(self._slots, self.ranks, self.where)
 
@@ -186,7 +189,14 @@ class Lowering:
         tail = self._part(parts.tail, ranks)
         per_stage = self.ranks // given.stages
         order = given.stages, given.micro_batches, given.interleave
-        ends = self._chunk_ends(ranks)
+        numbers = {place: number for number, place in self._places.items()}
+
+        def ends(rank: int) -> tuple[int, ...]:
+            if (chunks := self._chunks) is None:
+                return ()
+            own = slices[0][rank]
+            return chunk_ends(chunks, given.interleave, rank // per_stage, numbers, own)
+
         return {
             rank: Pipelined(
                 tuple(own[rank] for own in slices),
@@ -196,26 +206,12 @@ class Lowering:
                 tail_trains(self.schedule, parts, self._active),
                 given.schedule == "2bw",
                 given.stages,
-                given.schedule == "2bw" and self._stages_are_apart,
-                ends[rank],
+                given.schedule == "2bw"
+                and stages_are_apart(self.schedule, parts, self._groups, per_stage),
+                ends(rank),
             )
             for rank in ranks
         }
-
-    def _chunk_ends(self, ranks: Sequence[int]) -> Mapping[int, tuple[int, ...]]:
-        """By rank, how many instructions of a slice come before the end of each chunk but the
-        last."""
-        if (chunks := self._chunks) is None:
-            return dict.fromkeys(ranks, ())
-        assert self.plan.pipeline is not None, "it has chunks"
-        counts = {rank: [0] * self.plan.pipeline.interleave for rank in ranks}
-        for number in self._roles.sliced:
-            step = self.schedule.steps[number]
-            for rank, _ in self._lower(self._places[number], step, ranks, 0):
-                chunk = chunks.chunk(number, rank // chunks.size)
-                assert chunk is not None, "a slice is of a chunk wherever it lies"
-                counts[rank][chunk] += 1
-        return {rank: tuple(accumulate(own[:-1])) for rank, own in counts.items()}
 
     def collect(self, slot: Slot, copy: int, rank: int) -> Exchange:
         """What a rank does to bring a tensor to rank 0, whole, from one copy of each piece."""
@@ -260,45 +256,11 @@ class Lowering:
 
     @cached_property
     def _chunks(self) -> Chunks | None:
-        """Those of an interleaved pipeline."""
-        given = self.plan.pipeline
-        if given is None or given.interleave == 1:
-            return None
-        size = self.ranks // given.stages
-        try:
-            return chunks_of(self.schedule, given.stages, size, given.interleave)
-        except ChunksError as error:
-            raise InputError(self.where, str(error)) from error
+        return plan_chunks(self.plan, self.schedule, self.where)
 
     @cached_property
     def _around(self) -> frozenset[int]:
-        """The positions of the steps that go to the next chunk of a stage that is no later one."""
-        if (chunks := self._chunks) is None:
-            return frozenset()
-        return frozenset(self._places[n] for n in chunks.steps if chunks.goes_around(n))
-
-    @cached_property
-    def _stages_are_apart(self) -> bool:
-        """Whether nothing but slices passes between stages, and that to later ones alone. Stages
-        take what follows the slices of a batch, and what begins the next one, in different orders;
-        and an earlier stage that waited for a later one with slices of the next batch, or with what
-        comes before them, would not take the last gradients of this one from it."""
-        parts = self._roles
-        every = enumerate(self.schedule.steps)
-        reshardings = [(n, s) for n, s in every if isinstance(s, steps.Reshard)]
-        spans = [self._stages(devices) for devices in self._groups]
-        for number, step in reshardings:
-            source, target = (self._stages(s.layout.devices) for s in (step.source, step.target))
-            if number in parts.tail or number in parts.before:
-                spans.append(source | target)
-            elif max(source) > min(target):
-                return False
-        return all(len(span) == 1 for span in spans)
-
-    def _stages(self, devices: Iterable[int]) -> set[int]:
-        assert self.plan.pipeline is not None, "asked of pipelines only"
-        size = self.ranks // self.plan.pipeline.stages
-        return {device // size for device in devices}
+        return around(self._chunks, self._places)
 
     @cached_property
     def _slots(self) -> tuple[Slot, ...]:

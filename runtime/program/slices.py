@@ -24,7 +24,7 @@ from pcg.placement.transfer import Transfer, transfer
 from pcg.types.task import KernelTask
 from pcg.types.tensor import ParallelTensor
 from runtime.program.communication import NOTHING, by_rank
-from runtime.program.program import Exchange
+from runtime.program.program import Exchange, Group
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,26 @@ def explicit(schedule: Schedule, outputs: Iterable[Value]) -> Schedule:
         fetched(slot, value.type) for slot, value in zip(schedule.outputs, outputs, strict=True)
     )
     return replace(schedule, steps=tuple(steps), outputs=shown)
+
+
+def joined_where_made(schedule: Schedule) -> Schedule:
+    """The schedule with slices joined on the devices that have them, and moved from there to others
+    as a whole. A stage that waited for each slice from a later one would be ahead of it no more."""
+    steps: list[Step] = []
+    made: set[Slot] = {slot for step in schedule.steps for slot in step.results}
+    for step in schedule.steps:
+        if isinstance(step, Reshard) and is_sliced(step.source) and not is_sliced(step.target):
+            source, target = step.source.layout, step.target.layout
+            if not set(target.devices) <= set(source.devices):
+                degrees = replace(source.type.degrees, slices=target.type.degrees.slices)
+                joined = Layout(replace(source.type, degrees=degrees), source.pieces)
+                between = Slot(step.source.value, joined)
+                if between not in made:
+                    made.add(between)
+                    steps.append(Reshard(step.source, between))
+                step = Reshard(between, step.target)
+        steps.append(step)
+    return replace(schedule, steps=tuple(steps))
 
 
 def with_loss_in_parts(schedule: Schedule) -> Schedule:
@@ -228,3 +248,25 @@ def regular_transfer(step: Reshard) -> Transfer | None:
     if is_sliced(step.source) != is_sliced(step.target):
         return None
     return transfer(one_slice(step.source.layout), one_slice(step.target.layout))
+
+
+def stages_are_apart(schedule: Schedule, parts: Roles, groups: Iterable[Group], size: int) -> bool:
+    """Whether nothing but slices passes between stages of ``size`` devices, and that to later ones
+    alone. Stages take what follows the slices of a batch, and what begins the next one, in
+    different orders; and an earlier stage that waited for a later one with slices of the next
+    batch, or with what comes before them, would not take the last gradients of this one from it.
+    """
+
+    def stages(devices: Iterable[int]) -> set[int]:
+        return {device // size for device in devices}
+
+    spans = [stages(devices) for devices in groups]
+    for number, step in enumerate(schedule.steps):
+        if not isinstance(step, Reshard):
+            continue
+        source, target = (stages(s.layout.devices) for s in (step.source, step.target))
+        if number in parts.tail or number in parts.before:
+            spans.append(source | target)
+        elif max(source) > min(target):
+            return False
+    return all(len(span) == 1 for span in spans)

@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 from support.graphs.images import ONE_IMAGE, four_devices
 from support.plans.by_hand import make_plan
+from support.plans.pipelines import planned
+from support.plans.small_plans import small_plan
 
 from pcg.machine import load_machine
 from pcg.plan.pipeline import PipelineFile
@@ -215,6 +217,17 @@ def test_a_pipeline_of_one_stage_whose_ranks_meet_in_every_slice(agree):
     plan = replace(plan, pipeline=stages)
     assert tuple(range(4)) in Lowering(plan).program(0).groups
     agree.of(plan)
+
+
+def test_interleaved_stages(agree):
+    """Two stages of two chunks, on two processes each."""
+    agree.of(small_plan("interleaved"))
+
+
+@pytest.mark.soak
+def test_interleaved_stages_of_one_process_each_as_the_search_cuts_them(agree):
+    """The tables of dlrm are looked up in the first chunk, and read by several."""
+    agree.of(planned("xdl-tiny", load_library(), 8, 4, interleave=2))
 
 
 def test_rows_of_an_image_as_the_search_plans_them(agree):

@@ -122,7 +122,39 @@ def two_stages(kind) -> Plan:
     return plan_of(parse_graph(THEIR_MODEL), graph, views, 2, 2, kind)
 
 
-NAMES = (*CUT, "halos", "1f1b", "2bw", "tail")
+IN_CHUNKS = """
+x = input[8, 12]
+w = weight[12, 6]
+v = weight[6, 6]
+u = weight[6, 4]
+p = partition(pipeline(x, dim=0, degree=4), dim=0, degree=2)
+h = relu(matmul(p, replicate(w, degree=2)))
+g = matmul(h, replicate(v, degree=2))
+y = matmul(add(relu(g), h), replicate(u, degree=2))
+loss = sum_loss(combine(batch(multiply(y, y), dim=0, degree=4), dim=0, degree=2))
+return loss, combine(batch(y, dim=0, degree=4), dim=0, degree=2)
+"""
+THEIR_CHUNKS = """
+x = input[8, 12]
+w = weight[12, 6]
+v = weight[6, 6]
+u = weight[6, 4]
+h = relu(matmul(x, w))
+y = matmul(add(relu(matmul(h, v)), h), u)
+return sum_loss(multiply(y, y)), y
+"""
+
+
+def in_chunks() -> Plan:
+    """Two stages of two chunks: h is read in the next chunk and in the one after that."""
+    graph = parse_graph(IN_CHUNKS)
+    nodes = [n for n in graph.nodes if not n.is_leaf and not n.is_parallel]
+    stages = (0, 0, 1, 0, 0, 1, 1, 1)
+    views = {n: MachineView.packed(2 * s, grid(n)) for n, s in zip(nodes, stages, strict=True)}
+    return plan_of(parse_graph(THEIR_CHUNKS), graph, views, 2, 4, interleave=2)
+
+
+NAMES = (*CUT, "halos", "1f1b", "2bw", "tail", "interleaved")
 
 
 @lru_cache
@@ -133,6 +165,8 @@ def small_plan(name: str) -> Plan:
             return rows_of_an_image()
         case "1f1b" | "2bw":
             return two_stages(name)
+        case "interleaved":
+            return in_chunks()
         case "tail":
             return planned("tied", load_library(), 4, 2, "1f1b")
         case _:
