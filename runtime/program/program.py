@@ -172,7 +172,7 @@ class Exchange:
             kept,
             self.active,
             self.position,
-            self.goes_around,
+            goes_around=self.goes_around,
         )
 
     def __str__(self) -> str:

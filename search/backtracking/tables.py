@@ -265,14 +265,14 @@ class Tables:
         for leaf in profile.leaves:
             wanted = self.wanted(kind, leaf.operand, view)
             kept = self.home(leaf.chain, wanted)
-            seconds = self.moved(kept, wanted).longest
+            seconds = self.moved(kept, wanted)[1].longest
             forward += seconds
             backward += seconds if leaf.moves_back else 0.0
             if leaf.trained:
                 backward += sum(phase.longest for phase in self.trained(kept))
         for output in profile.outputs:
             start = self.produced(kind, output.port, view)
-            seconds = self.moved(start, output.layout).longest
+            seconds = self.moved(start, output.layout)[1].longest
             forward += seconds
             backward += seconds if output.moves_back else 0.0
         return forward, backward
@@ -313,7 +313,7 @@ class Tables:
         else:
             start = self.produced(source, link.port, a)
             ends = {self.wanted(target, operand, b) for operand in link.operands}
-        seconds = sum(self.moved(start, end).longest for end in ends)
+        seconds = sum(self.moved(start, end)[1].longest for end in ends)
         return seconds, seconds if link.moves_back else 0.0
 
 

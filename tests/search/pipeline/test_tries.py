@@ -66,5 +66,6 @@ def test_the_best_is_as_good_as_the_best_of_all(layers, batch):
             if made is not None:
                 every.append(made.seconds)
     found = list(tries)
-    assert min(o.seconds for o in found) == pytest.approx(min(every))
+    # Of strategies that cost the same, each chooser takes its own.
+    assert min(o.seconds for o in found) <= min(every) * (1 + 1e-9)
     assert len(found) < len(every)
