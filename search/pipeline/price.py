@@ -3,19 +3,23 @@
 Steps of the schedule that work on slices are priced for one slice, the others once a step. What a
 stage does for one micro-batch is simulated as a program of its own (``search.cost.simulate``), so
 that communication within it overlaps with computation; micro-batches follow one another without
-overlap. A transfer between stages keeps both ends busy, one after the other.
+overlap. A transfer between stages keeps both ends busy, one after the other. What is recomputed is
+so within the backward pass of each micro-batch, and held for the one under way only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
+from pcg.graph.graph import Node
 from pcg.placement.backward import gradients
-from pcg.placement.schedule import Compute, Reshard, Schedule, Slot
+from pcg.placement.recomputation import again
+from pcg.placement.saved import saved_tensors
+from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot
 from search.cost.cost import CostModel
 from search.cost.liveness import liveness
 from search.cost.memory import Bytes, Memory, itemsizes
@@ -76,23 +80,36 @@ class StageRuns:
 
 
 def stage_seconds(
-    steps: Schedule, cost: CostModel, groups: StageGroups
+    steps: Schedule, cost: CostModel, groups: StageGroups, remade: Collection[Node] = ()
 ) -> tuple[StageSeconds, ...]:
-    """What each stage of a schedule does; ``cost`` is of the whole machine."""
-    return tuple(runs.seconds for runs in stage_runs(steps, cost, groups))
+    """What each stage of a schedule does; ``cost`` is of the whole machine. The results of
+    ``remade`` are recomputed."""
+    return tuple(runs.seconds for runs in stage_runs(steps, cost, groups, remade))
 
 
-def stage_runs(steps: Schedule, cost: CostModel, groups: StageGroups) -> tuple[StageRuns, ...]:
-    """What each stage of a schedule does; ``cost`` is of the whole machine."""
+def stage_runs(
+    steps: Schedule, cost: CostModel, groups: StageGroups, remade: Collection[Node] = ()
+) -> tuple[StageRuns, ...]:
+    """What each stage of a schedule does; the arguments are those of ``stage_seconds``."""
     passed = gradients(steps)
+    done = again(saved_tensors(steps), remade, groups.size)
     timed = timed_steps(steps, passed, cost, by_slice=True)
+    numbers = [at for at, step in enumerate(steps.steps) if not isinstance(step, LeafAtHome)]
+    for place, at in enumerate(numbers):
+        if at in done.moved:
+            timed[place] = timed[place]._replace(repeated=True)
+    place = {at: i for i, at in enumerate(numbers)}
+    before = {place[at]: tuple(place[i] for i in own) for at, own in done.before.items()}
     trained = [Slot(node.value(), steps.homes[node]) for node in passed.weights]
-    return tuple(_stage(stage, timed, trained, cost, groups) for stage in range(groups.stages))
+    return tuple(
+        _stage(stage, timed, before, trained, cost, groups) for stage in range(groups.stages)
+    )
 
 
 def _stage(
     stage: int,
     timed: Sequence[TimedStep],
+    before: Mapping[int, tuple[int, ...]],
     trained: Sequence[Slot],
     cost: CostModel,
     groups: StageGroups,
@@ -103,7 +120,13 @@ def _stage(
     single = tuple(i for i in own if not timed[i].repeated)
 
     def simulated(which: Sequence[int], homes: Sequence[int]) -> TimedTasks:
-        given = linked([timed[i] for i in which], [trained[i] for i in homes], cost)
+        at = {number: i for i, number in enumerate(which)}
+        remade = {
+            at[reader]: tuple(at[i] for i in made if i in at)
+            for reader, made in before.items()
+            if reader in at
+        }
+        given = linked([timed[i] for i in which], [trained[i] for i in homes], cost, remade)
         return run(tasks(given), groups.devices)
 
     return StageRuns(
@@ -117,27 +140,41 @@ def _stage(
 
 
 def stage_bytes(
-    steps: Schedule, cost: CostModel, groups: StageGroups, kind: ScheduleKind
+    steps: Schedule,
+    cost: CostModel,
+    groups: StageGroups,
+    kind: ScheduleKind,
+    remade: Collection[Node] = (),
 ) -> tuple[int, ...]:
     """Bytes on the fullest device of each stage, at its fullest time."""
-    held = np.sum(held_by_device(steps, cost, groups, kind), axis=0)
+    held = np.sum(held_by_device(steps, cost, groups, kind, remade), axis=0)
     return tuple(int(n) for n in held.reshape(groups.stages, groups.size).max(axis=1))
 
 
-def fullest(steps: Schedule, cost: CostModel, groups: StageGroups, kind: ScheduleKind) -> Memory:
+def fullest(
+    steps: Schedule,
+    cost: CostModel,
+    groups: StageGroups,
+    kind: ScheduleKind,
+    remade: Collection[Node] = (),
+) -> Memory:
     """What is on the fullest device of all."""
-    kinds = held_by_device(steps, cost, groups, kind)
+    kinds = held_by_device(steps, cost, groups, kind, remade)
     device = int(np.sum(kinds, axis=0).argmax())
     return Memory(device, *(int(held[device]) for held in kinds))
 
 
 def held_by_device(
-    steps: Schedule, cost: CostModel, groups: StageGroups, kind: ScheduleKind
+    steps: Schedule,
+    cost: CostModel,
+    groups: StageGroups,
+    kind: ScheduleKind,
+    remade: Collection[Node] = (),
 ) -> tuple[Bytes, Bytes, Bytes, Bytes]:
     """Bytes on each device of what ``Memory`` has: versions of its weights, their gradients and the
     optimizer's states; all that one micro-batch has at its fullest time, and of the others under
     way what waits for their backward pass."""
-    living = liveness(steps)
+    living = liveness(steps, remade, groups.size)
     turn = living.end // 2
     itemsize = itemsizes(steps, cost.training)
     change = np.zeros((living.end + 2, groups.devices), np.int64)

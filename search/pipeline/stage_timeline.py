@@ -8,16 +8,17 @@ micro-batch.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from pcg.graph.graph import Node
 from pcg.placement.schedule import Schedule
 from pcg.plan.pipeline import PipelineFile
 from search.cost.cost import CostModel
 from search.cost.events import Event, Usage, events, usage
 from search.cost.simulate import TimedTasks
-from search.cost.tasks import BACKWARD, FORWARD, SYNC, UPDATE
+from search.cost.tasks import BACKWARD, FORWARD, RECOMPUTE, SYNC, UPDATE
 from search.pipeline.clock import StageSeconds, step_seconds
 from search.pipeline.pass_times import Pass, passes
 from search.pipeline.price import StageGroups, StageRuns, stage_runs
@@ -136,11 +137,14 @@ class PipelineRun:
             yield 0.0, rest
 
 
-def pipeline_run(steps: Schedule, cost: CostModel, pipeline: PipelineFile) -> PipelineRun:
-    """Simulate a schedule that is a pipeline; ``cost`` is of the whole machine."""
+def pipeline_run(
+    steps: Schedule, cost: CostModel, pipeline: PipelineFile, remade: Collection[Node] = ()
+) -> PipelineRun:
+    """Simulate a schedule that is a pipeline; ``cost`` is of the whole machine. The results of
+    ``remade`` are recomputed."""
     size = cost.machine.devices // pipeline.stages
     groups = StageGroups(pipeline.stages, size, pipeline.micro_batches)
-    return PipelineRun(groups, pipeline, stage_runs(steps, cost, groups))
+    return PipelineRun(groups, pipeline, stage_runs(steps, cost, groups, remade))
 
 
 @dataclass(frozen=True)
@@ -176,9 +180,9 @@ class _Stage:
         return cls(
             part(stage.once, stage.single, 0.0, FORWARD),
             part(stage.micro, stage.repeated, 0.0, FORWARD),
-            part(stage.micro, stage.repeated, turn, BACKWARD),
-            part(stage.last, stage.repeated, turn, BACKWARD, SYNC, UPDATE),
-            part(stage.once, stage.single, once, BACKWARD, at=stage.exchanging),
+            part(stage.micro, stage.repeated, turn, BACKWARD, RECOMPUTE),
+            part(stage.last, stage.repeated, turn, BACKWARD, RECOMPUTE, SYNC, UPDATE),
+            part(stage.once, stage.single, once, BACKWARD, RECOMPUTE, at=stage.exchanging),
         )
 
     def of_pass(self, one: Pass, *, is_last: bool) -> Iterator[Event]:
