@@ -4,18 +4,22 @@ Steps of the schedule that work on slices are priced for one slice, the others o
 stage does for one micro-batch, or one of its chunks, is simulated as a program of its own
 (``search.cost.simulate``), so that communication within it overlaps with computation; micro-batches
 follow one another without overlap. A transfer between chunks keeps both ends busy, one after the
-other.
+other. What is recomputed is so within the backward pass of each micro-batch, and held for the one
+under way only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
+from pcg.graph.graph import Node
 from pcg.placement.backward import gradients
+from pcg.placement.recomputation import again
+from pcg.placement.saved import saved_tensors
 from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot
 from pcg.plan.chunks import Chunks, chunks_of
 from search.cost.cost import CostModel
@@ -100,11 +104,11 @@ class StageRuns:
 
 
 def stage_seconds(
-    steps: Schedule, cost: CostModel, groups: StageGroups
+    steps: Schedule, cost: CostModel, groups: StageGroups, remade: Collection[Node] = ()
 ) -> tuple[StageSeconds, ...]:
     """What each chunk of a schedule does, in the order in which data flows; ``cost`` is of the
-    whole machine."""
-    return in_order(stage_runs(steps, cost, groups), groups.interleave)
+    whole machine. The results of ``remade`` are recomputed."""
+    return in_order(stage_runs(steps, cost, groups, remade), groups.interleave)
 
 
 def in_order(stages: Sequence[StageRuns], interleave: int) -> tuple[StageSeconds, ...]:
@@ -112,10 +116,19 @@ def in_order(stages: Sequence[StageRuns], interleave: int) -> tuple[StageSeconds
     return tuple(stage.chunk_seconds(chunk) for chunk in range(interleave) for stage in stages)
 
 
-def stage_runs(steps: Schedule, cost: CostModel, groups: StageGroups) -> tuple[StageRuns, ...]:
-    """What each stage of a schedule does; ``cost`` is of the whole machine."""
+def stage_runs(
+    steps: Schedule, cost: CostModel, groups: StageGroups, remade: Collection[Node] = ()
+) -> tuple[StageRuns, ...]:
+    """What each stage of a schedule does; the arguments are those of ``stage_seconds``."""
     passed = gradients(steps)
+    done = again(saved_tensors(steps), remade, groups.size)
     timed = timed_steps(steps, passed, cost, by_slice=True)
+    numbers = [at for at, step in enumerate(steps.steps) if not isinstance(step, LeafAtHome)]
+    for place, at in enumerate(numbers):
+        if at in done.moved:
+            timed[place] = timed[place]._replace(repeated=True)
+    place = {at: i for i, at in enumerate(numbers)}
+    before = {place[at]: tuple(place[i] for i in own) for at, own in done.before.items()}
     trained = [Slot(node.value(), steps.homes[node]) for node in passed.weights]
     chunks = _chunks(steps, groups)
     counted = [n for n, step in enumerate(steps.steps) if not isinstance(step, LeafAtHome)]
@@ -124,7 +137,7 @@ def stage_runs(steps: Schedule, cost: CostModel, groups: StageGroups) -> tuple[S
         return (chunks.chunk(counted[i], stage) if chunks else 0) or 0
 
     return tuple(
-        _stage(stage, timed, trained, cost, groups, chunk) for stage in range(groups.stages)
+        _stage(stage, timed, before, trained, cost, groups, chunk) for stage in range(groups.stages)
     )
 
 
@@ -138,6 +151,7 @@ def _chunks(steps: Schedule, groups: StageGroups) -> Chunks | None:
 def _stage(
     stage: int,
     timed: Sequence[TimedStep],
+    before: Mapping[int, tuple[int, ...]],
     trained: Sequence[Slot],
     cost: CostModel,
     groups: StageGroups,
@@ -150,7 +164,13 @@ def _stage(
     single = tuple(i for i in own if not timed[i].repeated)
 
     def simulated(which: Sequence[int], homes: Sequence[int]) -> TimedTasks:
-        given = linked([timed[i] for i in which], [trained[i] for i in homes], cost)
+        at = {number: i for i, number in enumerate(which)}
+        remade = {
+            at[reader]: tuple(at[i] for i in made if i in at)
+            for reader, made in before.items()
+            if reader in at
+        }
+        given = linked([timed[i] for i in which], [trained[i] for i in homes], cost, remade)
         return run(tasks(given), groups.devices)
 
     micro = simulated(repeated, ())
@@ -172,27 +192,41 @@ def _stage(
 
 
 def stage_bytes(
-    steps: Schedule, cost: CostModel, groups: StageGroups, kind: ScheduleKind
+    steps: Schedule,
+    cost: CostModel,
+    groups: StageGroups,
+    kind: ScheduleKind,
+    remade: Collection[Node] = (),
 ) -> tuple[int, ...]:
     """Bytes on the fullest device of each stage, at its fullest time."""
-    held = np.sum(held_by_device(steps, cost, groups, kind), axis=0)
+    held = np.sum(held_by_device(steps, cost, groups, kind, remade), axis=0)
     return tuple(int(n) for n in held.reshape(groups.stages, groups.size).max(axis=1))
 
 
-def fullest(steps: Schedule, cost: CostModel, groups: StageGroups, kind: ScheduleKind) -> Memory:
+def fullest(
+    steps: Schedule,
+    cost: CostModel,
+    groups: StageGroups,
+    kind: ScheduleKind,
+    remade: Collection[Node] = (),
+) -> Memory:
     """What is on the fullest device of all."""
-    kinds = held_by_device(steps, cost, groups, kind)
+    kinds = held_by_device(steps, cost, groups, kind, remade)
     device = int(np.sum(kinds, axis=0).argmax())
     return Memory(device, *(int(held[device]) for held in kinds))
 
 
 def held_by_device(
-    steps: Schedule, cost: CostModel, groups: StageGroups, kind: ScheduleKind
+    steps: Schedule,
+    cost: CostModel,
+    groups: StageGroups,
+    kind: ScheduleKind,
+    remade: Collection[Node] = (),
 ) -> tuple[Bytes, Bytes, Bytes, Bytes]:
     """Bytes on each device of what ``Memory`` has: versions of its weights, their gradients and the
     optimizer's states; all that one micro-batch has at its fullest time, and of the others under
     way what waits for their backward pass."""
-    peaks, waiting = _micro_batch_bytes(steps, cost, groups)
+    peaks, waiting = _micro_batch_bytes(steps, cost, groups, remade)
     activations = np.zeros(groups.devices, np.int64)
     for stage in range(groups.stages):
         own = slice(stage * groups.size, (stage + 1) * groups.size)
@@ -204,11 +238,12 @@ def held_by_device(
 
 
 def _micro_batch_bytes(
-    steps: Schedule, cost: CostModel, groups: StageGroups
+    steps: Schedule, cost: CostModel, groups: StageGroups, remade: Collection[Node]
 ) -> tuple[Bytes, Bytes]:
     """By chunk and device: what one micro-batch at work has at its fullest time, with all that is
     there besides, and what it leaves behind to wait for its backward pass."""
-    living, chunks = liveness(steps), _chunks(steps, groups)
+    living = liveness(steps, remade, groups.size)
+    chunks = _chunks(steps, groups)
     turn, itemsize = living.end // 2, itemsizes(steps, cost.training)
     peaks, waiting = np.zeros((2, groups.interleave, groups.devices), np.int64)
     for chunk in range(groups.interleave):

@@ -8,16 +8,17 @@ micro-batch. Where there are several chunks, that begins while earlier ones stil
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from pcg.graph.graph import Node
 from pcg.placement.schedule import Schedule
 from pcg.plan.pipeline import PipelineFile
 from search.cost.cost import CostModel
 from search.cost.events import Event, Usage, events, usage
 from search.cost.simulate import TimedTasks
-from search.cost.tasks import BACKWARD, FORWARD, SYNC, UPDATE
+from search.cost.tasks import BACKWARD, FORWARD, RECOMPUTE, SYNC, UPDATE
 from search.pipeline.clock import ScheduleKind, StageSeconds, step_seconds
 from search.pipeline.pass_times import Pass, passes
 from search.pipeline.price import StageGroups, StageRuns, in_order, stage_runs
@@ -144,11 +145,14 @@ class PipelineRun:
             yield 0.0, rest
 
 
-def pipeline_run(steps: Schedule, cost: CostModel, pipeline: PipelineFile) -> PipelineRun:
-    """Simulate a schedule that is a pipeline; ``cost`` is of the whole machine."""
+def pipeline_run(
+    steps: Schedule, cost: CostModel, pipeline: PipelineFile, remade: Collection[Node] = ()
+) -> PipelineRun:
+    """Simulate a schedule that is a pipeline; ``cost`` is of the whole machine. The results of
+    ``remade`` are recomputed."""
     size = cost.machine.devices // pipeline.stages
     groups = StageGroups(pipeline.stages, size, pipeline.micro_batches, pipeline.interleave)
-    return PipelineRun(groups, pipeline, stage_runs(steps, cost, groups))
+    return PipelineRun(groups, pipeline, stage_runs(steps, cost, groups, remade))
 
 
 @dataclass(frozen=True)
@@ -185,11 +189,11 @@ class _Stage:
             return part_events
 
         backward = [
-            part(chunk.micro, chunk.steps, turn, BACKWARD)
+            part(chunk.micro, chunk.steps, turn, BACKWARD, RECOMPUTE)
             for chunk, turn in zip(stage.chunks, turns, strict=True)
         ]
         if len(turns) == 1:
-            last = part(stage.last, stage.repeated, turns[0], BACKWARD, SYNC, UPDATE)
+            last = part(stage.last, stage.repeated, turns[0], BACKWARD, RECOMPUTE, SYNC, UPDATE)
         else:
             # Counted from the end of the backward passes.
             begin = turns[0] + stage.chunks[0].micro.simulation.backward - micro.step_seconds
@@ -200,7 +204,7 @@ class _Stage:
             [part(chunk.micro, chunk.steps, 0.0, FORWARD) for chunk in stage.chunks],
             backward,
             [last, *backward[1:]],
-            part(stage.once, stage.single, once, BACKWARD, at=stage.exchanging),
+            part(stage.once, stage.single, once, BACKWARD, RECOMPUTE, at=stage.exchanging),
         )
 
     def of_pass(self, one: Pass, *, is_last: bool) -> Iterator[Event]:

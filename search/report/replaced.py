@@ -64,8 +64,10 @@ class _Rebuilt:
                 self._place(node)
         made = Graph(tuple(self._fed(value, value.type) for value in graph.outputs))
         made.check()
-        again = frozenset(self._image[node] for node in self._plan.recompute)
         kept = set(made.nodes)
+        # What is moved in another way is moved once.
+        images = (self._image.get(node, node) for node in self._plan.recompute)
+        again = kept.intersection(images)
         views = {node: view for node, view in self._views.items() if node in kept}
         return replace(self._plan, graph=made, views=views, recompute=again)
 
@@ -98,18 +100,18 @@ class _Rebuilt:
         if now is source and wanted == value.type:
             return value
         if now.type == source.type and wanted == value.type:
-            return _chained(now, chain)
+            return self._chained(now, chain)
         if source.node.is_leaf:
             stored = next((i for i, node in enumerate(chain) if node.name not in PLACING), None)
             # A leaf that is moved in every step stays stored as it is; another is stored anew.
-            now = source if stored is None else _chained(source, chain[:stored])
+            now = source if stored is None else self._chained(source, chain[:stored])
         return converted(now, wanted)
 
-
-def _chained(value: Value, chain: tuple[Node, ...]) -> Value:
-    for node in chain:
-        value = Node(node.call, (value,)).value()
-    return value
+    def _chained(self, value: Value, chain: tuple[Node, ...]) -> Value:
+        for node in chain:
+            made = self._image[node] = Node(node.call, (value,))
+            value = made.value()
+        return value
 
 
 def without_partials(node: Node, view: MachineView) -> Placed:

@@ -87,8 +87,8 @@ def price_plan(plan: Plan, cost: CostModel) -> StepPrice:
     is of the whole machine, and remembers prices from plan to plan."""
     steps = schedule(plan.graph, plan.views)
     if (pipeline := plan.pipeline) is not None:
-        run = pipeline_run(steps, cost, pipeline)
-        held = fullest(steps, cost, run.groups, pipeline.schedule)
+        run = pipeline_run(steps, cost, pipeline, plan.recompute)
+        held = fullest(steps, cost, run.groups, pipeline.schedule, plan.recompute)
         return StepPrice(run.step_seconds, held.total)
     step = recomputing(steps, cost, plan.recompute).simulation
     held = peak_memory(steps, plan.training, plan.recompute)
@@ -98,14 +98,14 @@ def price_plan(plan: Plan, cost: CostModel) -> StepPrice:
 def _simulated_pipeline(
     plan: Plan, steps: Schedule, cost: CostModel, pipeline: PipelineFile
 ) -> SimulatedPlan:
-    run = pipeline_run(steps, cost, pipeline)
+    run = pipeline_run(steps, cost, pipeline, plan.recompute)
     return SimulatedPlan(
         plan,
         cost.machine,
         steps,
         run.step_seconds,
         run.phases(run.last),
-        fullest(steps, cost, run.groups, pipeline.schedule),
+        fullest(steps, cost, run.groups, pipeline.schedule, plan.recompute),
         run.busiest(),
         run.events,
         run,

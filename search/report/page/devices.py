@@ -94,7 +94,8 @@ def _held(simulated: SimulatedPlan, cost: CostModel) -> np.ndarray:
     """[kinds of memory, devices]: bytes; devices that hold nothing have none."""
     plan, steps, run = simulated.plan, simulated.steps, simulated.pipeline
     if run is not None:
-        kinds = held_by_device(steps, cost, run.groups, run.pipeline.schedule)
+        schedule = run.pipeline.schedule
+        kinds = held_by_device(steps, cost, run.groups, schedule, plan.recompute)
     else:
         kinds = memory_by_device(steps, plan.training, plan.recompute)
     held = np.zeros((len(kinds), simulated.machine.devices), np.int64)
