@@ -36,9 +36,10 @@ class NotAlike(Exception):
 
 
 class Repeated(NamedTuple):
-    """How a schedule goes on: its middle block has so many computations, and ``more`` blocks like
-    it come after it."""
+    """How a schedule goes on: from its computation ``first`` on, a block has so many, and ``more``
+    blocks like it come after it."""
 
+    first: int
     computations: int
     more: int
 
@@ -56,7 +57,7 @@ class Window:
         return self.first + self.length
 
 
-ONCE = Repeated(0, 0)
+ONCE = Repeated(0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,7 @@ def window_of(schedule: Schedule, repeated: Repeated) -> Window | None:
     if not repeated.more:
         return None
     places = [i for i, step in enumerate(schedule.steps) if isinstance(step, Compute)]
-    own = repeated.computations
-    start = len(places) // 2 - own
+    start, own, _ = repeated
     if start < own or start + 2 * own >= len(places):
         raise NotAlike
     first, after, end = (places[start + n * own] for n in range(3))
@@ -109,8 +109,8 @@ def unrolled(
 
 @dataclass(frozen=True)
 class _Unroller:
-    """Numbers of steps and weights, as a block is repeated. ``own``: the weights that only the block
-    adds to."""
+    """Numbers of steps and weights, as a block is repeated. ``own``: the weights that only this
+    block adds to."""
 
     given: Sequence[ProgramStep]
     window: Window

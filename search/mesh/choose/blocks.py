@@ -23,13 +23,14 @@ from functools import lru_cache
 
 from pcg.graph.graph import Graph, Leaf, Node, Value
 from search.cost.unroll import ONCE, Repeated
-from search.mesh.choose.tied import FREE, ROUNDS
+from search.mesh.choose.tied import FREE
 
 LENGTHS = 12
 """So many lengths of a block are tried, those that come up most often."""
-FEWEST = 5
-"""So many blocks are kept: one at each end that looks unlike the others from afar, and between
-them some that are alike from end to end."""
+KEPT = 8
+"""So many blocks are kept: the first and the last, which may be cut otherwise than all others, and
+so many between them that two in the middle have the same neighbours, even where rewrites leave out
+one more at each end."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,18 +51,33 @@ class Blocks:
     @property
     def _middle(self) -> int:
         """The block that may stand for others."""
-        return self.count // 2
+        return (self.count - 1) // 2
+
+    @property
+    def begin(self) -> int:
+        """The first operator of the block that may stand for others."""
+        return self.first + self._middle * self.length
+
+    def looks(self) -> Mapping[Node, int]:
+        """Equal numbers for operators that are to be cut alike: of all blocks but the first and the
+        last."""
+        operators, inner = self.graph.operators, self.first + self.length
+        last = self.first + (self.count - 1) * self.length
+        return {
+            node: inner + (at - inner) % self.length if inner <= at < last else at
+            for at, node in enumerate(operators)
+        }
 
     def times(self, more: int) -> Mapping[Node, int]:
         """How often operators of the middle block count that stands for ``more`` others."""
-        start = self.first + self._middle * self.length
-        return dict.fromkeys(self.graph.operators[start : start + self.length], 1 + more)
+        block = self.graph.operators[self.begin : self.begin + self.length]
+        return dict.fromkeys(block, 1 + more)
 
     def stand_ins(self, whole: Graph, more: int) -> Mapping[Node, Node] | None:
         """The operator that stands for each of a graph with ``more`` blocks; None where that is not
         the same but for these."""
         own, every = self.graph.operators, whole.operators
-        start, left_out = self.first + self._middle * self.length, more * self.length
+        start, left_out = self.begin, more * self.length
         if len(every) != len(own) + left_out:
             return None
         found: dict[Node, Node] = {}
@@ -75,7 +91,7 @@ class Blocks:
     def without(self, fewer: int) -> Graph | None:
         """The graph with so many blocks less; None where what comes after the blocks reads one of
         them."""
-        middle = (self.count - fewer) // 2
+        middle = (self.count - fewer - 1) // 2
         start = self.first + (middle + 1) * self.length
         stop = start + fewer * self.length
         operators = self.graph.operators
@@ -122,11 +138,11 @@ def folded(graph: Graph) -> Folded | None:
     blocks = blocks_of(graph)
     if blocks is None:
         return None
-    kept = FEWEST + 2 * -(-ROUNDS // blocks.length)
-    less = blocks.without(blocks.count - kept) if blocks.count > kept else None
+    fewer = blocks.count - KEPT
+    less = blocks.without(fewer) if fewer > 0 else None
     if less is None:
         return None
-    made, more = Folded(less, blocks.count - kept), blocks_of(less)
+    made, more = Folded(less, fewer), blocks_of(less)
     return made if more is not None and more.stand_ins(graph, made.more) is not None else None
 
 
@@ -134,7 +150,7 @@ def repeated(graph: Graph, more: int) -> Repeated:
     """How often the middle block of a schedule of a graph stands in that of the whole, which has
     so many blocks more."""
     blocks = blocks_of(graph) if more else None
-    return ONCE if blocks is None else Repeated(blocks.length, more)
+    return ONCE if blocks is None else Repeated(blocks.begin, blocks.length, more)
 
 
 @lru_cache(maxsize=64)

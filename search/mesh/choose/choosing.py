@@ -173,11 +173,16 @@ class Chooser:
         if len(nodes) <= FREE and not times:
             seconds, places = least_places(sizes, masks, factors, self.most, allowed_rows)
         else:
-            looks = self.pricing.colours(graph)
+            looks = self._looks(graph) if times else self.pricing.colours(graph)
             own = [looks[node] for node in nodes]
             seconds, places = tied_places(own, sizes, masks, factors, self.most, allowed_rows)
         chosen = zip(nodes, spaces, places, strict=True)
         return Choice(graph, {node: own.strategy(at) for node, own, at in chosen}, seconds)
+
+    def _looks(self, graph: Graph) -> Mapping[Node, int]:
+        blocks = blocks_of(graph)
+        assert blocks is not None, "it stands for others"
+        return blocks.looks()
 
     def prices(self, graph: Graph, exposed: Exposed = ALL) -> Prices:
         """What the strategies of all operators cost, and what moves between them, in seconds."""
