@@ -137,13 +137,14 @@ def liveness(schedule: Schedule, remade: Collection[Node] = ()) -> Liveness:
     return _Reader(_tensors(schedule), frozenset(remade)).run()
 
 
-def worth_recomputing(schedule: Schedule) -> frozenset[Node]:
-    """Pointwise operators whose results take more memory than what they can be made from again.
+def worth_recomputing(schedule: Schedule, held: Collection[Node] = ()) -> frozenset[Node]:
+    """Pointwise operators whose results take more memory than what they can be made from again;
+    none of those that are to be ``held``.
 
     Chains of them, such as the steps of a norm, hang together: each is taken as a whole or not at
     all, and none is longer than ``LONGEST``.
     """
-    return _Reader(_tensors(schedule), frozenset()).worth_recomputing()
+    return _Reader(_tensors(schedule), frozenset()).worth_recomputing(held)
 
 
 @dataclass
@@ -296,11 +297,13 @@ class _Reader:
                 of_weights.append(Life(slot, begin, end))
         return made, of_weights
 
-    def worth_recomputing(self) -> frozenset[Node]:
+    def worth_recomputing(self, kept: Collection[Node]) -> frozenset[Node]:
         depth: dict[int, int] = {}
         beside: dict[int, list[int]] = {}
         for i, step in enumerate(self.steps):
             if not isinstance(step, Compute) or not is_pointwise(step.node):
+                continue
+            if step.node in kept:
                 continue
             if all(slot in self.roots for slot in step.results):
                 continue

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pcg.graph.graph import Graph, Leaf, Node, Value
+from pcg.placement.schedule import Compute, Schedule
 from search.cost.unroll import ONCE, Repeated
 from search.mesh.choose.tied import FREE
 
@@ -57,6 +58,20 @@ class Blocks:
     def begin(self) -> int:
         """The first operator of the block that may stand for others."""
         return self.first + self._middle * self.length
+
+    def crossing(self, steps: Schedule) -> frozenset[Node]:
+        """The operators of a schedule of the graph that another block reads. What is computed again
+        is to be the same in all blocks, and so begins in each anew."""
+        computed = [step.node for step in steps.steps if isinstance(step, Compute)]
+        place = {node: at for at, node in enumerate(self.graph.operators)}
+        last = self.first + self.count * self.length
+        return frozenset(
+            computed[source]
+            for at in range(self.first, last)
+            for value in self.graph.operators[at].inputs
+            if (source := place.get(value.node)) is not None
+            and (source - self.first) // self.length != (at - self.first) // self.length
+        )
 
     def looks(self) -> Mapping[Node, int]:
         """Equal numbers for operators that are to be cut alike: of all blocks but the first and the

@@ -27,6 +27,7 @@ from pcg.plan.plan import Plan
 from pcg.plan.training import Training
 from search.choices import IndexRole, Mode
 from search.cost.cost import SGD, CostModel
+from search.cost.derivation import Derivation
 from search.cost.efficiency import Speed
 from search.cost.liveness import worth_recomputing
 from search.cost.memory import peak_memory
@@ -34,9 +35,8 @@ from search.cost.planned import Planned, SearchReport, Stop
 from search.cost.progress import OutOfTime, Phases, Teller
 from search.cost.simulate import recomputing
 from search.cost.unroll import ONCE, NotAlike, Repeated
-from search.mesh.choose.blocks import Folded, folded, repeated
-from search.mesh.choose.choosing import Chooser
-from search.mesh.plan.building import Cut
+from search.mesh.choose.blocks import Folded, blocks_of, folded, repeated
+from search.mesh.choose.choosing import Choice, Chooser
 from search.mesh.plan.families import PLANNERS, TURNED, Family, Strategies
 from search.mesh.plan.finish import does_not_fit, finished, memory_limit
 from search.mesh.plan.incumbent import PricedPlan, PricedPlans, PricedTrial, SearchState
@@ -147,14 +147,16 @@ class MeshPlanner:
         """The plan of the fastest choice; of the fastest that is the same for the whole graph and
         fits there too, where another was searched."""
         for best in ranked:
-            cut = self._cut(best, trials[best], graph)
-            if cut is None:
+            trial = trials[best]
+            choice, before = self._of_whole(best.choice, trial, graph)
+            if choice is None:
                 continue
+            cut = trial.builder.cut(choice, before)
             cost, recompute = self._cost(self.machine), best.recompute
             steps = schedule(cut.graph, cut.views)
             seconds, memory = best.seconds, best.memory
             if self._short.more:
-                recompute = worth_recomputing(steps) if recompute else recompute
+                recompute = self._recomputed(choice.graph, steps) if recompute else recompute
                 memory = self._memory(steps, cost, recompute, ONCE)
                 seconds = recomputing(steps, cost, recompute).simulation.step_seconds
                 if memory > best.limit:
@@ -173,16 +175,18 @@ class MeshPlanner:
             )
         raise NotAlike
 
-    def _cut(self, best: PricedPlan, trial: PricedTrial, graph: Graph) -> Cut | None:
-        """What a choice makes of a graph; None where it is another than what was searched."""
+    def _of_whole(
+        self, choice: Choice, trial: PricedTrial, graph: Graph
+    ) -> tuple[Choice | None, Derivation]:
+        """A choice for the whole graph, and what leads to that of the choice; None where that is
+        another than what was searched."""
         more = self._short.more
         if not more:
-            return trial.builder.cut(best.choice, trial.before)
+            return choice, trial.before
         variant = of_whole(self._variants_of[trial.graph], graph, more, self.library)
-        choice = None if variant is None else on_whole(best.choice, variant.graph, more)
-        if variant is None or choice is None:
-            return None
-        return trial.builder.cut(choice, variant.derivation)
+        if variant is None:
+            return None, trial.before
+        return on_whole(choice, variant.graph, more), variant.derivation
 
     def _searched(self, graph: Graph, search: SearchState) -> Stop:
         """Look for plans until all is tried or time is up, or somebody interrupts: which it was."""
@@ -395,11 +399,18 @@ class MeshPlanner:
         yield PricedPlan(made.choice, made.seconds, held, limit, strategies, *ends)
         if held <= limit:
             return
-        recomputed = self._phases.timed("memory", lambda: worth_recomputing(steps))
+        recomputed = self._phases.timed(
+            "memory", lambda: self._recomputed(made.choice.graph, steps)
+        )
         if recomputed:
             less = self._memory(steps, cost, recomputed, often)
             seconds = recomputing(steps, cost, recomputed, often).simulation.step_seconds
             yield PricedPlan(made.choice, seconds, less, limit, strategies, *ends, recomputed)
+
+    def _recomputed(self, graph: Graph, steps: Schedule) -> frozenset[Node]:
+        """What is worth to be recomputed in a schedule of a graph."""
+        blocks = blocks_of(graph) if self._short.more else None
+        return worth_recomputing(steps, () if blocks is None else blocks.crossing(steps))
 
     def _memory(
         self, steps: Schedule, cost: CostModel, recomputed: frozenset[Node], often: Repeated
