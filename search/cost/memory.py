@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from pcg.graph.graph import Graph, Node
 from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout
-from pcg.placement.schedule import Schedule
+from pcg.placement.schedule import LeafAtHome, Schedule
 from pcg.plan.training import Training
 from pcg.readings.formats import held_wide
 from search.cost.liveness import Life, is_shared, liveness
+from search.cost.unroll import ONCE, Repeated, Window, unrolled_changes, window_of
 
 Bytes = NDArray[np.int64]
 
@@ -46,16 +47,25 @@ class Memory:
         return self.parameters + self.gradients + self.optimizer + self.activations
 
 
-def peak_memory(schedule: Schedule, training: Training, remade: Collection[Node] = ()) -> Memory:
+def peak_memory(
+    schedule: Schedule,
+    training: Training,
+    remade: Collection[Node] = (),
+    repeated: Repeated = ONCE,
+) -> Memory:
     """What training by a schedule takes, with the results of ``remade`` recomputed in the backward
-    pass."""
-    kinds = memory_by_device(schedule, training, remade)
+    pass. ``repeated``: how often its middle block stands in the whole; raises NotAlike where that
+    is not one of several."""
+    kinds = memory_by_device(schedule, training, remade, repeated)
     device = int(np.stack(kinds).sum(axis=0).argmax())
     return Memory(device, *(int(kind[device]) for kind in kinds))
 
 
 def memory_by_device(
-    schedule: Schedule, training: Training, remade: Collection[Node] = ()
+    schedule: Schedule,
+    training: Training,
+    remade: Collection[Node] = (),
+    repeated: Repeated = ONCE,
 ) -> tuple[Bytes, Bytes, Bytes, Bytes]:
     """Bytes on each device when it holds most: the kinds that ``Memory`` has, in its order. The
     arguments are those of ``peak_memory``."""
@@ -64,16 +74,26 @@ def memory_by_device(
     devices = 1 + max((layout.devices[-1] for layout in layouts), default=0)
     parameters, grads, states = (np.zeros(devices, np.int64) for _ in range(3))
     trained = set(gradients(schedule).weights)
+    window = window_of(schedule, repeated)
+    often = _repeated_weights(schedule, window)
     for node, layout in schedule.homes.items():
-        block = prod(layout.type.held)
+        block = prod(layout.type.held) * often.get(node, 1)
         parameters[_devices(layout)] += block * training.parameter_bytes
         if node in trained:
             grads[_devices(layout)] += block * training.formats.wide * is_shared(layout)
             states[_devices(layout)] += block * training.state_bytes
-    made = _Held.of(living.lifetimes, living.end, itemsizes(schedule, training))
-    grown = _Held.of(living.gradients, living.end, lambda _: training.formats.wide)
+    made = _Held.of(living.lifetimes, living.end, window, itemsizes(schedule, training))
+    grown = _Held.of(living.gradients, living.end, window, lambda _: training.formats.wide)
     activations, growing = _at_fullest(made, grown, devices)
     return parameters, grads + growing, states, activations
+
+
+def _repeated_weights(schedule: Schedule, window: Window | None) -> dict[Node, int]:
+    """How often the weights of the block that repeats stand in the whole."""
+    if window is None:
+        return {}
+    loads = schedule.steps[window.first : window.stop]
+    return {step.slot.value.node: 1 + window.more for step in loads if isinstance(step, LeafAtHome)}
 
 
 def itemsizes(schedule: Schedule, training: Training) -> Callable[[Life], int]:
@@ -104,8 +124,13 @@ class _Held:
     sets: Sequence[tuple[int, ...]]
 
     @staticmethod
-    def of(lifetimes: Iterable[Life], end: int, itemsize: Callable[[Life], int]) -> _Held:
-        """Tensors lie on few different sets of devices."""
+    def of(
+        lifetimes: Iterable[Life],
+        end: int,
+        window: Window | None,
+        itemsize: Callable[[Life], int],
+    ) -> _Held:
+        """Tensors lie on few different sets of devices. ``window``: the block that repeats."""
         changes: dict[tuple[int, ...], Bytes] = {}
         for life in lifetimes:
             block = prod(life.layout.type.held) * itemsize(life)
@@ -115,7 +140,8 @@ class _Held:
             change[life.first] += block
             change[life.last + 1] -= block
         every = [np.zeros(end + 2, np.int64), *changes.values()]
-        return _Held(np.stack(every, axis=1).cumsum(axis=0), [(), *changes])
+        whole = unrolled_changes(np.stack(every, axis=1), window, end)
+        return _Held(whole.cumsum(axis=0), [(), *changes])
 
     def within(self, devices: int) -> NDArray[np.bool_]:
         """[sets, devices]: which devices are in each set."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from pcg.graph.components import components
 from pcg.graph.graph import Node
 from pcg.placement.saved import SavedTensors, saved_tensors
@@ -12,26 +14,29 @@ LONGEST = 8
 """Operators in a row that are recomputed from what is held, at most."""
 
 
-def worth_recomputing(schedule: Schedule) -> frozenset[Node]:
-    """Pointwise operators whose results take more memory than what they can be made from again.
+def worth_recomputing(schedule: Schedule, held: Collection[Node] = ()) -> frozenset[Node]:
+    """Pointwise operators whose results take more memory than what they can be made from again;
+    none of those that are to be ``held``.
 
     Chains of them, such as the steps of a norm, hang together: each is taken as a whole or not at
     all, and none is longer than ``LONGEST``.
     """
-    return _Chains(saved_tensors(schedule)).worth()
+    return _Chains(saved_tensors(schedule), held).worth()
 
 
 class _Chains:
     """Chains of pointwise operators."""
 
-    def __init__(self, tensors: SavedTensors) -> None:
-        self.tensors, self.steps = tensors, tensors.steps
+    def __init__(self, tensors: SavedTensors, kept: Collection[Node]) -> None:
+        self.tensors, self.steps, self.kept = tensors, tensors.steps, kept
 
     def worth(self) -> frozenset[Node]:
         depth: dict[int, int] = {}
         beside: dict[int, list[int]] = {}
         for i, step in enumerate(self.steps):
             if not isinstance(step, Compute) or not is_pointwise(step.node):
+                continue
+            if step.node in self.kept:
                 continue
             if all(slot in self.tensors.roots for slot in step.results):
                 continue

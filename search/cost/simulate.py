@@ -36,6 +36,7 @@ from search.cost.tasks import (
     program,
     tasks,
 )
+from search.cost.unroll import ONCE, Repeated, unrolled
 
 Times = float | NDArray[np.float64]
 """Seconds by device, or one number while they agree for all."""
@@ -93,10 +94,15 @@ def simulate(schedule: Schedule, cost: CostModel, *, overlap: bool = True) -> Si
     return run(issued, cost.machine.devices).simulation
 
 
-def recomputing(schedule: Schedule, cost: CostModel, remade: Collection[Node]) -> TimedTasks:
-    """Run a schedule in which the results of ``remade`` are recomputed in the backward pass."""
+def recomputing(
+    schedule: Schedule, cost: CostModel, remade: Collection[Node], repeated: Repeated = ONCE
+) -> TimedTasks:
+    """Run a schedule in which the results of ``remade`` are recomputed in the backward pass.
+    ``repeated``: how often its middle block stands in the whole; raises NotAlike where that is not
+    one of several."""
     recomputed = liveness(schedule, remade).recomputed
-    return run(tasks(program(schedule, cost, recomputed)), cost.machine.devices)
+    whole = unrolled(schedule, cost, repeated, recomputed).program
+    return run(tasks(whole), cost.machine.devices)
 
 
 def price(given: TaskProgram, devices: int, *, overlap: bool = True) -> Simulation:

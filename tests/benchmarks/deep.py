@@ -1,10 +1,10 @@
 """A program of its own: a deep model is captured on the meta device and planned.
 
-    python deep.py llama|gpt|mixtral LAYERS NODES
+    python deep.py llama|llama-70b|llama-405b|gpt|mixtral LAYERS NODES [PRECISION]
 
-Llama is of the width of Llama 3 8B, GPT of GPT-3 175B, Mixtral of 8x7B, on ``dgx-a100``, a sequence
-of 2,048 for each device, or for each fourth one of more than eight nodes. Prints seconds of a
-processor by what they went into, and the process's peak in GB.
+Llama is of the width of Llama 3 8B unless it is named, GPT of GPT-3 175B, Mixtral of 8x7B, on
+``dgx-a100`` in bf16, a sequence of 2,048 for each device, or for each fourth one of more than eight
+nodes. Prints seconds of a processor by what they went into, and the process's peak in GB.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import torch
 
 from pcg.capture import capture
 from pcg.machine import load_machine
+from pcg.plan.precision import Precision, precision_of
 from pcg.plan.training import Training
 from runtime.module.calls import Face, call_of
 from search.choices import Mode
@@ -32,6 +33,12 @@ SECONDS = 3600.0
 """A search may take so long: none is to end before it has tried all."""
 WIDE = 8
 """Nodes, from which on a sequence is for four devices."""
+LLAMAS = {
+    "llama": (4096, 14336, 32),
+    "llama-70b": (8192, 28672, 64),
+    "llama-405b": (16384, 53248, 128),
+}
+"""Width, that of the layers within, and heads (Llama 3, 2024, table 3)."""
 
 
 def model_of(name: str, layers: int) -> Any:
@@ -43,13 +50,14 @@ def model_of(name: str, layers: int) -> Any:
         return models.GPT2LMHeadModel(models.GPT2Config(n_layer=layers, **sizes, **dropouts))
     if name == "mixtral":
         return models.MixtralForCausalLM(models.MixtralConfig(num_hidden_layers=layers))
-    sizes = {"hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 128256}
-    heads = {"num_attention_heads": 32, "num_key_value_heads": 8}
-    config = models.LlamaConfig(num_hidden_layers=layers, rope_theta=5e5, **sizes, **heads)
+    hidden, inner, heads = LLAMAS[name]
+    sizes = {"hidden_size": hidden, "intermediate_size": inner, "vocab_size": 128256}
+    sizes |= {"num_attention_heads": heads, "num_key_value_heads": 8}
+    config = models.LlamaConfig(num_hidden_layers=layers, rope_theta=5e5, **sizes)
     return models.LlamaForCausalLM(config)
 
 
-def main(name: str, layers: int, nodes: int) -> None:
+def main(name: str, layers: int, nodes: int, precision: Precision = "bf16") -> None:
     machine = load_machine("dgx-a100").with_nodes(nodes)
     batch = machine.devices // (4 if nodes > WIDE else 1)
     with torch.device("meta"):
@@ -61,7 +69,7 @@ def main(name: str, layers: int, nodes: int) -> None:
     graph = capture(seen, tuple(call.tensors.values())).graph
     captured = process_time()
     planner = planner_of(
-        "joint", machine, load_library(), SECONDS, Training("adam"), None, Mode.JOINT
+        "joint", machine, load_library(), SECONDS, Training("adam", precision), None, Mode.JOINT
     )
     found = planner.plan(name, graph)
     report = {
@@ -69,6 +77,7 @@ def main(name: str, layers: int, nodes: int) -> None:
         "capture": captured - begin,
         "plan": process_time() - captured,
         "step_seconds": found.plan.estimates.step_seconds,
+        "phases": {name: round(own, 1) for name, own in found.report.phases.items()},
         "data_parallel_seconds": found.data_parallel_seconds,
         "stop": found.report.stop,
         "simulated": found.report.simulated,
@@ -78,4 +87,5 @@ def main(name: str, layers: int, nodes: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    asked = precision_of(sys.argv[4]) if len(sys.argv) > 4 else "bf16"
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), asked)

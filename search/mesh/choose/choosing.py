@@ -18,6 +18,7 @@ from pcg.graph.graph import Graph, Node, Value
 from pcg.memo import Memo
 from pcg.readings.work import gradient_nodes
 from search.cost.cost import CostModel
+from search.mesh.choose.blocks import blocks_of
 from search.mesh.choose.costs import OwnCosts
 from search.mesh.choose.factors import Factor, Places, least, restricted
 from search.mesh.choose.marginals import MOST, looked_at
@@ -112,12 +113,22 @@ class Chooser:
     pricing: Pricing
     most: int = MOST
     """Strategies of an operator that are looked at where all are too many."""
+    more: int = 0
+    """Blocks for which the middle block of a graph stands, beside itself."""
 
     @staticmethod
-    def on(cost: CostModel, cuts: Cuts, most: int = MOST, *, turned: bool = False) -> Chooser:
+    def on(
+        cost: CostModel, cuts: Cuts, most: int = MOST, *, turned: bool = False, more: int = 0
+    ) -> Chooser:
         """For whole graphs, by the rules of one library. ``turned``: whether devices are numbered
-        by mesh axes that are turned within a node."""
-        return Chooser(Pricing(Spaces(Mesh(cost.machine, turned), cuts), cost), most)
+        by mesh axes that are turned within a node. ``more``: blocks that a graph's middle block
+        stands for."""
+        return Chooser(Pricing(Spaces(Mesh(cost.machine, turned), cuts), cost), most, more)
+
+    def times(self, graph: Graph) -> Mapping[Node, int]:
+        """How often the operators of the block count that stands for others; all others once."""
+        blocks = blocks_of(graph) if self.more else None
+        return {} if blocks is None else blocks.times(self.more)
 
     @property
     def spaces(self) -> Spaces:
@@ -152,25 +163,31 @@ class Chooser:
             _settled(own, fixed.get(node), allowed(node, own))
             for node, own in zip(nodes, spaces, strict=True)
         ]
-        factors = list(self._factors(graph, number, byte_price, exposed))
+        times = self.times(graph) if among is None else {}
+        factors = list(self._factors(graph, number, byte_price, exposed, times))
         factors += self._ends(graph, graph.outputs if ends is None else ends, number, exposed)
         known = [self._rows(nodes, masks, strategies) for strategies in also]
         allowed_rows = [rows for rows in known if rows is not None]
         sizes = [len(own) for own in spaces]
-        if len(nodes) <= FREE:
+        if len(nodes) <= FREE and not times:
             seconds, places = least_places(sizes, masks, factors, self.most, allowed_rows)
         else:
-            looks = self.pricing.colours(graph)
+            looks = self._looks(graph) if times else self.pricing.colours(graph)
             own = [looks[node] for node in nodes]
             seconds, places = tied_places(own, sizes, masks, factors, self.most, allowed_rows)
         chosen = zip(nodes, spaces, places, strict=True)
         return Choice(graph, {node: own.strategy(at) for node, own, at in chosen}, seconds)
 
+    def _looks(self, graph: Graph) -> Mapping[Node, int]:
+        blocks = blocks_of(graph)
+        assert blocks is not None, "it stands for others"
+        return blocks.looks()
+
     def prices(self, graph: Graph, exposed: Exposed = ALL) -> Prices:
         """What the strategies of all operators cost, and what moves between them, in seconds."""
         nodes = graph.operators
         number = {node: i for i, node in enumerate(nodes)}
-        factors = list(self._factors(graph, number, 0.0, exposed))
+        factors = list(self._factors(graph, number, 0.0, exposed, {}))
         alone = {nodes[f.variables[0]]: f.scaled for f in factors if len(f.variables) == 1}
         return Prices(nodes, alone, [f for f in factors if len(f.variables) == 2])
 
@@ -188,29 +205,36 @@ class Chooser:
         return rows
 
     def _factors(
-        self, graph: Graph, number: Mapping[Node, int], byte_price: float, exposed: Exposed
+        self,
+        graph: Graph,
+        number: Mapping[Node, int],
+        byte_price: float,
+        exposed: Exposed,
+        often: Mapping[Node, int],
     ) -> Iterator[Factor]:
-        """The parts of the sum over some operators, by number."""
+        """The parts of the sum over some operators, by number. ``often``: how often some count."""
         duties = self.pricing.duties(graph, number, keeps=bool(byte_price))
         homes = {n.inputs[at].node: (n, at) for n, own in duties.items() for at in own.weights}
         alone = Memo[object, Seconds]()
         for node, own in duties.items():
+            count = often.get(node, 1)
             for position, value in enumerate(node.inputs):
                 home = homes.get(value.node)
                 if home is not None and home[0] is not node:
                     # A weight lives where its first reader wants it.
                     pairs = self.pricing.weight_resharding(value, home, (node, position))
                     ends = number[home[0]], number[node]
-                    yield pairs.factor(*ends, 2.0 * exposed.resharding)
+                    yield pairs.factor(*ends, 2.0 * exposed.resharding * count)
                 elif value.node in number:
                     times = exposed.resharding * (2.0 if position in own.needs else 1.0)
                     pairs = self.pricing.resharding(value, node, position)
-                    yield pairs.factor(number[value.node], number[node], times)
+                    yield pairs.factor(number[value.node], number[node], times * count)
             costs = self.pricing.own(node, own)
             leaves = (node.inputs[position].node for position in own.weights)
             times = tuple(exposed.weights.get(leaf, exposed.exchange) for leaf in leaves)
             key = costs, times
-            yield Factor((number[node],), alone.get(key, partial(_alone, costs, byte_price, times)))
+            table = alone.get(key, partial(_alone, costs, byte_price, times))
+            yield Factor((number[node],), table, count)
 
     def _ends(
         self, graph: Graph, ends: Sequence[Value], number: Mapping[Node, int], exposed: Exposed

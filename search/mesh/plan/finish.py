@@ -14,7 +14,9 @@ from pcg.plan.plan import Plan, machine_record
 from pcg.plan.schema import EstimatesFile
 from search.cost.cost import CostModel, communication_elements
 from search.cost.planned import Stop
-from search.cost.simulate import simulate
+from search.cost.simulate import price
+from search.cost.unroll import unrolled
+from search.mesh.choose.blocks import Folded, repeated
 from search.mesh.choose.choosing import Chooser
 from search.mesh.plan.building import Builder, Cut
 from search.mesh.rules.cuts import Cuts
@@ -32,9 +34,11 @@ def finished(
     memory: int,
     recompute: frozenset[Node] = frozenset(),
     pipeline: PipelineFile | None = None,
+    short: Folded | None = None,
 ) -> Plan:
     """A plan of a model on the machine of a cost model. ``steps``: the schedule of what is cut;
-    ``seconds`` of a step, and ``memory`` bytes on the fullest device, as they were estimated."""
+    ``seconds`` of a step, and ``memory`` bytes on the fullest device, as they were estimated;
+    ``short``: the model with fewer blocks, where that was found."""
     return Plan(
         name,
         model,
@@ -45,7 +49,7 @@ def finished(
         cut.steps,
         EstimatesFile(
             step_seconds=seconds,
-            one_device_seconds=one_device_seconds(model, cost),
+            one_device_seconds=one_device_seconds(short or Folded(model, 0), cost),
             communication_elements=communication_elements(steps),
             peak_memory_bytes=memory,
         ),
@@ -55,13 +59,15 @@ def finished(
     )
 
 
-def one_device_seconds(model: Graph, cost: CostModel) -> float:
-    """Seconds of a step of the model as it is on one device."""
+def one_device_seconds(model: Folded, cost: CostModel) -> float:
+    """Seconds of a step of a model as it is on one device."""
     one = cost.machine.with_devices(1)
     alone = CostModel(one, cost.training, cost.speed)
-    chooser = Chooser.on(alone, Cuts(()))
-    whole = Builder(chooser.spaces).cut(chooser.choose(model))
-    return simulate(schedule(whole.graph, whole.views), alone).step_seconds
+    chooser = Chooser.on(alone, Cuts(()), more=model.more)
+    whole = Builder(chooser.spaces).cut(chooser.choose(model.graph))
+    steps = schedule(whole.graph, whole.views)
+    done = unrolled(steps, alone, repeated(model.graph, model.more)).program
+    return price(done, one.devices).step_seconds
 
 
 def memory_limit(machine: Machine, views: Mapping[Node, MachineView]) -> int:

@@ -16,22 +16,25 @@ only after three changes at once is not found. ``at_best`` is the bound that rul
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from math import prod
 from typing import Generic, TypeVar
 
+import numpy as np
+
 from pcg.graph.graph import Graph, Node
 from pcg.memo import Memo
-from pcg.placement.backward import gradients
 from pcg.placement.schedule import Schedule, schedule
 from search.cost.derivation import Derivation
 from search.cost.events import exposures
 from search.cost.progress import Phases
 from search.cost.simulate import TimedTasks, run
-from search.cost.tasks import SYNC, UPDATE, program, tasks
+from search.cost.tasks import SYNC, UPDATE, tasks
+from search.cost.unroll import NotAlike, Unrolled, unrolled
+from search.mesh.choose.blocks import blocks_of, repeated
 from search.mesh.choose.choosing import ALL, Choice, Chooser, Exposed
 from search.mesh.plan.building import Builder
 from search.mesh.plan.delta import DeltaSimulator
@@ -72,6 +75,8 @@ class Simulated:
     choice: Choice
     cut: PlacedGraph
     steps: Schedule
+    weights: Sequence[Node]
+    """For each weight of the run, the one that stands for it."""
     run: TimedTasks
 
     @property
@@ -118,15 +123,18 @@ class Trial(Generic[Judged]):
     ) -> Iterator[Tried[Judged]]:
         """Plans with restricted strategies, the first with no overlap in mind; different ones
         only. ``brief``: fewer are looked for, as with a price of memory, which is varied instead.
+        Raises NotAlike where blocks that stand for others come out unlike those next to them.
         """
         brief = brief or price > 0
         plans: dict[Tried[Judged], None] = {}
         for exposed in FIRST[:2] if brief else FIRST:
-            plans[self._try(price, allowed, exposed)] = None
+            plans |= self._alike(price, allowed, exposed)
+        if not plans:
+            raise NotAlike
         best = min(plans, key=lambda tried: tried.seconds)
         for resharding in () if brief else AGAIN:
             exposed = Exposed(resharding=resharding, loss=0.0, weights=best.exposed)
-            plans[self._try(price, allowed, exposed)] = None
+            plans |= self._alike(price, allowed, exposed)
         if not brief:
             small = self.is_small
             bases = [min(plans, key=lambda tried: tried.seconds)]
@@ -136,6 +144,14 @@ class Trial(Generic[Judged]):
                 bases.append(self._try(price, allowed, FREE))
             plans |= dict.fromkeys(self._improved(tried, allowed, small=small) for tried in bases)
         yield from plans
+
+    def _alike(self, price: float, allowed: Allowed, exposed: Exposed) -> dict[Tried[Judged], None]:
+        """The plan of a choice; none where a block that stands for others comes out unlike those
+        next to it."""
+        try:
+            return {self._try(price, allowed, exposed): None}
+        except NotAlike:
+            return {}
 
     @cached_property
     def at_best(self) -> float:
@@ -163,14 +179,26 @@ class Trial(Generic[Judged]):
         start, around = Spread(choice, {}), not self.is_small
         for side in sides(self.chooser, start, everything, AT_BEST, around=around):
             branches = frozenset(node for load in side.loads for node in load)
-            saved[branches] = max(side.saved, saved.get(branches, 0.0))
+            often = max(self._times.get(node, 1) for node in branches)
+            saved[branches] = max(often * side.saved, saved.get(branches, 0.0))
         return max(choice.seconds - sum(saved.values()), self._least_path())
 
     def _least_path(self) -> float:
         """Seconds of the operators of a path, each at its fastest: no step is faster."""
         computing = self.chooser.pricing.computing(self.graph)
-        least = [float(computing[node].min()) for node in self.graph.operators]
+        often = self._times
+        least = [float(computing[n].min()) * often.get(n, 1) for n in self.graph.operators]
         return Ways(self.graph).longest(least)
+
+    @cached_property
+    def _times(self) -> Mapping[Node, int]:
+        return self.chooser.times(self.graph)
+
+    @cached_property
+    def _repeating(self) -> frozenset[Node]:
+        """The operators of all blocks, where one of these stands for others."""
+        blocks = blocks_of(self.graph) if self.chooser.more else None
+        return frozenset[Node]() if blocks is None else blocks.operators
 
     def _uncut(self, choice: Choice) -> Choice:
         """Everything on one device."""
@@ -181,6 +209,8 @@ class Trial(Generic[Judged]):
     def is_small(self) -> bool:
         """Whether each strategy of each operator can be simulated."""
         nodes = self.graph.operators
+        if self.chooser.more:
+            return False
         count = 0
         for node in nodes:
             rows = self.chooser.spaces.of(node).strategies.tolist()
@@ -211,7 +241,12 @@ class Trial(Generic[Judged]):
         while last is not best:
             last, exposed = best, Exposed(loss=0.0, weights=best.exposed)
             least = 0.0 if small else LEAST_SAVED * best.seconds
-            promising = sides(self.chooser, spread, allowed, exposed, around=False)
+            # One of many blocks that are alike would be another than those next to it.
+            promising = (
+                side
+                for side in sides(self.chooser, spread, allowed, exposed, around=False)
+                if not any(node in self._repeating for load in side.loads for node in load)
+            )
             ways = [s for s in promising if s.saved > least][: None if small else SIDES]
             for side, fixed in product(ways, (True, False) if small else (True,)):
                 more = put(self.chooser, spread, side, allowed, exposed, fixed=fixed)
@@ -259,13 +294,15 @@ class Trial(Generic[Judged]):
         return Tried(choice, made.seconds, _exposed(made), self.judge(made))
 
     def _made(self, choice: Choice) -> Simulated:
-        cost = self.chooser.pricing.cost
         cut = self.phases.timed("building", lambda: self.builder.placed(choice, self._cut))
         steps = self.phases.timed("scheduling", lambda: schedule(cut.graph, cut.views))
-        done = self.phases.timed(
-            "simulating", lambda: run(tasks(program(steps, cost)), cost.machine.devices)
-        )
-        return Simulated(choice, cut, steps, done)
+        whole, done = self.phases.timed("simulating", lambda: self._run(steps))
+        return Simulated(choice, cut, steps, whole.weights, done)
+
+    def _run(self, steps: Schedule) -> tuple[Unrolled, TimedTasks]:
+        cost = self.chooser.pricing.cost
+        whole = unrolled(steps, cost, repeated(self.graph, self.chooser.more))
+        return whole, run(tasks(whole.program), cost.machine.devices)
 
 
 def _key(choice: Choice) -> object:
@@ -275,25 +312,24 @@ def _key(choice: Choice) -> object:
 
 
 def _exposed(made: Simulated) -> dict[Node, float]:
-    """How much of each weight's exchange is exposed, on the first of its devices."""
-    weights = gradients(made.steps).weights
-    exposed: dict[Node, float] = {}
+    """How much of each weight's exchange is exposed, on the first of its devices: the mean over
+    those that a weight stands for."""
+    exposed: dict[Node, list[float]] = defaultdict(list)
     by_device: dict[int, dict[int, float]] = {}
     for task in made.run.tasks:
         if task.phase == SYNC:
             device = int(task.duration.groups[0, 0])
             if device not in by_device:
                 by_device[device] = exposures(made.run, device, SYNC)
-            exposed[weights[task.what]] = by_device[device].get(task.what, 1.0)
-    return exposed
+            part = by_device[device].get(task.what, 1.0)
+            exposed[made.weights[task.what]].append(part)
+    return {node: sum(parts) / len(parts) for node, parts in exposed.items()}
 
 
 def updates(made: TimedTasks) -> float:
     """Seconds for which a device updates weights at most."""
-    total: dict[int, float] = defaultdict(float)
-    for task in made.tasks:
-        if task.phase == UPDATE:
-            for devices, seconds in zip(task.duration.groups, task.duration.seconds, strict=True):
-                for device in devices.tolist():
-                    total[device] += float(seconds)
-    return max(total.values(), default=0.0)
+    own = [task.duration for task in made.tasks if task.phase == UPDATE]
+    total = np.zeros(1 + max((int(d.groups.max(initial=0)) for d in own), default=0))
+    for duration in own:
+        total[duration.groups] += duration.seconds[:, None]
+    return float(total.max())

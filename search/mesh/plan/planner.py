@@ -23,22 +23,26 @@ from pcg.errors import InputError, one_of
 from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine
 from pcg.placement.schedule import Schedule, schedule
+from pcg.plan.plan import Plan
 from pcg.plan.training import Training
 from search.choices import IndexRole, Mode
 from search.cost.cost import SGD, CostModel
+from search.cost.derivation import Derivation
 from search.cost.efficiency import Speed
 from search.cost.memory import peak_memory
 from search.cost.planned import Planned, SearchReport, Stop
 from search.cost.progress import OutOfTime, Phases, Teller
 from search.cost.recomputation import worth_recomputing
 from search.cost.simulate import recomputing
-from search.mesh.choose.choosing import Chooser
+from search.cost.unroll import ONCE, NotAlike, Repeated
+from search.mesh.choose.blocks import Folded, blocks_of, folded, repeated
+from search.mesh.choose.choosing import Choice, Chooser
 from search.mesh.plan.families import PLANNERS, TURNED, Family, Strategies
 from search.mesh.plan.finish import does_not_fit, finished, memory_limit
 from search.mesh.plan.incumbent import PricedPlan, PricedPlans, PricedTrial, SearchState
 from search.mesh.plan.overlap import LEAST_SAVED, Simulated, Trial, Tried, updates
 from search.mesh.plan.rewrites import Limits
-from search.mesh.plan.variants import Variant, rewritten, variants
+from search.mesh.plan.variants import Variant, of_whole, on_whole, rewritten, variants
 from search.mesh.rules.cuts import Cuts
 from search.mesh.space.allow import Allowed, along, both
 from search.mesh.space.axes import Mesh
@@ -81,6 +85,10 @@ class MeshPlanner:
     teller: Teller = field(default_factory=Teller)
     _phases: Phases = field(init=False, default_factory=Phases)
     _choosers: dict[_Kept, Chooser] = field(init=False, default_factory=dict[_Kept, Chooser])
+    _short: Folded = field(init=False)
+    """What is searched."""
+    _variants_of: dict[Graph, Variant] = field(init=False, default_factory=dict[Graph, Variant])
+    """How each graph that is tried came about."""
 
     def __post_init__(self) -> None:
         one_of("planner", self.family, PLANNERS)
@@ -93,29 +101,31 @@ class MeshPlanner:
         start = perf_counter()
         graph.check()
         self.teller.works_on("rules")
-        self._phases, self._choosers = Phases(start + self.seconds), {}
+        self._phases = Phases(start + self.seconds)
+        short = folded(graph)
+        if short is not None:
+            try:
+                return self._planned(name, graph, short, start)
+            except NotAlike:
+                pass
+        return self._planned(name, graph, Folded(graph, 0), start)
+
+    def _planned(self, name: str, graph: Graph, short: Folded, start: float) -> Planned:
+        """The plan of a graph that another stands for. Raises NotAlike where that turns out to be
+        unlike it."""
+        self._short, self._choosers, self._variants_of = short, {}, {}
         search = SearchState()
-        stop = self._searched(graph, search)
+        stop = self._searched(short.graph, search)
         priced = search.priced
         fitting = [c for c in priced if c.fits]
         if not fitting:
-            over = min(c.memory - c.limit for c in priced)
+            over = min((c.memory - c.limit for c in priced), default=None)
+            if over is None:
+                raise NotAlike
             raise does_not_fit(name, self.machine, over, stop)
-        best = min(fitting, key=lambda c: c.seconds)
-        trial = priced[best]
-        cut = trial.builder.cut(best.choice, trial.before)
+        plan = self._finished(name, graph, sorted(fitting, key=lambda c: c.seconds), priced)
         return Planned(
-            finished(
-                name,
-                graph,
-                cut,
-                schedule(cut.graph, cut.views),
-                self._cost(self.machine),
-                self.library.hash,
-                seconds=best.seconds,
-                memory=best.memory,
-                recompute=best.recompute,
-            ),
+            plan,
             SearchReport(
                 sum(c.strategies for c in priced),
                 len(priced),
@@ -126,6 +136,57 @@ class MeshPlanner:
             perf_counter() - start,
             min((c.seconds for c in search.data_parallel), default=None),
         )
+
+    def _finished(
+        self,
+        name: str,
+        graph: Graph,
+        ranked: Sequence[PricedPlan],
+        trials: Mapping[PricedPlan, PricedTrial],
+    ) -> Plan:
+        """The plan of the fastest choice; of the fastest that is the same for the whole graph and
+        fits there too, where another was searched."""
+        for best in ranked:
+            trial = trials[best]
+            choice, before = self._of_whole(best.choice, trial, graph)
+            if choice is None:
+                continue
+            cut = trial.builder.cut(choice, before)
+            cost, recompute = self._cost(self.machine), best.recompute
+            steps = schedule(cut.graph, cut.views)
+            seconds, memory = best.seconds, best.memory
+            if self._short.more:
+                recompute = self._recomputed(choice.graph, steps) if recompute else recompute
+                memory = self._memory(steps, cost, recompute, ONCE)
+                seconds = recomputing(steps, cost, recompute).simulation.step_seconds
+                if memory > best.limit:
+                    continue
+            return finished(
+                name,
+                graph,
+                cut,
+                steps,
+                cost,
+                self.library.hash,
+                seconds=seconds,
+                memory=memory,
+                recompute=recompute,
+                short=self._short,
+            )
+        raise NotAlike
+
+    def _of_whole(
+        self, choice: Choice, trial: PricedTrial, graph: Graph
+    ) -> tuple[Choice | None, Derivation]:
+        """A choice for the whole graph, and what leads to that of the choice; None where that is
+        another than what was searched."""
+        more = self._short.more
+        if not more:
+            return choice, trial.before
+        variant = of_whole(self._variants_of[trial.graph], graph, more, self.library)
+        if variant is None:
+            return None, trial.before
+        return on_whole(choice, variant.graph, more), variant.derivation
 
     def _searched(self, graph: Graph, search: SearchState) -> Stop:
         """Look for plans until all is tried or time is up, or somebody interrupts: which it was."""
@@ -159,7 +220,7 @@ class MeshPlanner:
         if self.family not in TURNED or self.mode is Mode.ALGEBRA or not is_other:
             return
         for trial in tuple(search.trials):
-            variant = Variant(trial.graph, trial.before)
+            variant = self._variants_of[trial.graph]
             turned = self._trial(variant, trial.chooser.pricing.cost, search, turned=True)
             self._try(turned, search, TURNED)
 
@@ -170,7 +231,7 @@ class MeshPlanner:
         most of that is the latency of kernels, which does not grow. What does not fit all fits
         fewer no better."""
         base, best = search.base, self.machine
-        variants = [Variant(one.graph, one.before) for one in search.trials]
+        variants = [self._variants_of[one.graph] for one in search.trials]
         work = 0.0 if base.is_small else base.work_at_best()
         while search.known < inf:
             whole, known = best, search.known
@@ -203,10 +264,13 @@ class MeshPlanner:
             if allowed.by_hand and trial.promised(allowed.mask) > search.known:
                 continue
             self.teller.works_on(allowed.name)
-            if allowed.data_parallel and not self._cuts_data:
-                search.data_parallel += self._to_compare(trial, allowed)
+            try:
+                if allowed.data_parallel and not self._cuts_data:
+                    search.data_parallel += self._to_compare(trial, allowed)
+                    continue
+                made = list(self._fitting(trial, allowed, search))
+            except NotAlike:
                 continue
-            made = list(self._fitting(trial, allowed, search))
             if allowed.data_parallel and trial.chooser.pricing.cost.machine == self.machine:
                 search.data_parallel += made[:1]
             fastest = min(candidate.seconds for candidate in made)
@@ -236,7 +300,8 @@ class MeshPlanner:
         windows = self._cuts_windows(graph, cost.machine.devices)
         key = cost.machine.devices, windows, turned, self.library.concrete(graph)
         if key not in self._choosers:
-            self._choosers[key] = Chooser.on(cost, Cuts(key[-1], windows=windows), turned=turned)
+            cuts, more = Cuts(key[-1], windows=windows), self._short.more
+            self._choosers[key] = Chooser.on(cost, cuts, turned=turned, more=more)
         return self._choosers[key]
 
     def _cuts_windows(self, graph: Graph, devices: int) -> bool:
@@ -261,19 +326,21 @@ class MeshPlanner:
             self.teller.priced(min((c.seconds for c in plans if c.fits), default=inf))
             return plans
 
+        self._variants_of[variant.graph] = variant
         trial = Trial(chooser, variant.graph, variant.derivation, judge, self._phases)
         return trial
 
     def _variants(self, graph: Graph) -> Sequence[Variant]:
         cost = self._cost(self.machine.with_devices(1))
         mode = self.mode if self.family == "joint" else Mode.PARALLEL
-        graphs = variants(graph, self.library, mode, Chooser.on(cost, Cuts(())), self._limits())
+        alone = Chooser.on(cost, Cuts(()), more=self._short.more)
+        graphs = variants(graph, self.library, mode, alone, self._limits())
         self.teller.works_on("rewriting")
         return self._phases.timed("rewriting", lambda: list(graphs))
 
     def _rewritten(self, base: PricedTrial) -> Variant | None:
         self.teller.works_on("rewriting as it is cut")
-        variant = Variant(base.graph, base.before)
+        variant = self._variants_of[base.graph]
         return rewritten(variant, self.library, base.chooser, self._limits())
 
     def _limits(self) -> Limits:
@@ -325,19 +392,29 @@ class MeshPlanner:
         cost, steps = chooser.pricing.cost, made.steps
         limit = memory_limit(self.machine, made.cut.views)
         strategies = sum(len(chooser.spaces.of(node)) for node in made.choice.strategies)
-        held = self._memory(steps, cost, frozenset())
+        often = repeated(made.choice.graph, self._short.more)
+        held = self._memory(steps, cost, frozenset(), often)
         simulation = made.run.simulation
         ends = updates(made.run), simulation.sync + simulation.update
         yield PricedPlan(made.choice, made.seconds, held, limit, strategies, *ends)
         if held <= limit:
             return
-        recomputed = self._phases.timed("memory", lambda: worth_recomputing(steps))
+        recomputed = self._phases.timed(
+            "memory", lambda: self._recomputed(made.choice.graph, steps)
+        )
         if recomputed:
-            less = self._memory(steps, cost, recomputed)
-            seconds = recomputing(steps, cost, recomputed).simulation.step_seconds
+            less = self._memory(steps, cost, recomputed, often)
+            seconds = recomputing(steps, cost, recomputed, often).simulation.step_seconds
             yield PricedPlan(made.choice, seconds, less, limit, strategies, *ends, recomputed)
 
-    def _memory(self, steps: Schedule, cost: CostModel, recomputed: frozenset[Node]) -> int:
+    def _recomputed(self, graph: Graph, steps: Schedule) -> frozenset[Node]:
+        """What is worth to be recomputed in a schedule of a graph."""
+        blocks = blocks_of(graph) if self._short.more else None
+        return worth_recomputing(steps, () if blocks is None else blocks.crossing(steps))
+
+    def _memory(
+        self, steps: Schedule, cost: CostModel, recomputed: frozenset[Node], often: Repeated
+    ) -> int:
         return self._phases.timed(
-            "memory", lambda: peak_memory(steps, cost.training, recomputed).total
+            "memory", lambda: peak_memory(steps, cost.training, recomputed, often).total
         )

@@ -28,6 +28,7 @@ from pcg.graph.graph import Graph, Node, Value, rebuild, topological
 from pcg.graph.pairs import both
 from pcg.memo import Memo
 from search.cost.derivation import Applied, Derivation, Scribe
+from search.mesh.choose.blocks import blocks_of
 from search.mesh.choose.choosing import Choice, Chooser
 from search.mesh.plan.excerpt import Excerpt
 from search.substitute.applications import is_usable
@@ -141,6 +142,15 @@ class Limits:
     is_over: Callable[[], bool] = lambda: False
 
 
+@dataclass(frozen=True, eq=False)
+class RewrittenGroup:
+    """A rewrite that was made at all places of a group: ``choice`` was how all was cut before, and
+    ``key`` is by which rules it is made, and what its places look like."""
+
+    choice: Choice
+    key: object
+
+
 @dataclass
 class Rewriter:
     """Rewrites graphs for one machine."""
@@ -149,6 +159,8 @@ class Rewriter:
     algebra: Algebra
     limits: Limits = Limits()
     tried: int = field(init=False, default=0)
+    made: list[RewrittenGroup] = field(init=False, default_factory=list[RewrittenGroup])
+    """The rewrites that were kept, one after the other."""
 
     def improved(self, graph: Graph, derivation: Derivation) -> Rewritten | None:
         """The graph with rewrites that make it faster; None if there are none."""
@@ -169,10 +181,11 @@ class Rewriter:
     ) -> tuple[Choice, Derivation] | None:
         """The first group of rewrites, those that promise most first, that the whole gains by."""
         gains: list[tuple[float, int, object, Sequence[Node]]] = []
+        times = self.chooser.times(choice.graph)
         for key, (steps, places) in self._groups(choice).items():
             if key in refused or self._is_over():
                 continue
-            gain = len(places) * self._gain(choice, steps)
+            gain = sum(times.get(node, 1) for node in places) * self._gain(choice, steps)
             if gain > LEAST_GAIN * choice.seconds:
                 gains.append((-gain, len(gains), key, places))
             else:
@@ -181,9 +194,12 @@ class Rewriter:
             if self.limits.is_over():
                 return None
             refused.add(key)
-            graph, after = self._everywhere(choice.graph, derivation, key, places)
+            graph, after = _everywhere(self.algebra, choice.graph, derivation, key, places)
+            if times and blocks_of(graph) is None:
+                continue
             again = self.chooser.choose(graph)
             if again.seconds < (1 - LEAST_GAIN) * choice.seconds:
+                self.made.append(RewrittenGroup(choice, key))
                 return again, after
         return None
 
@@ -198,58 +214,21 @@ class Rewriter:
             alike[looks[node]].append(node)
         groups: dict[object, tuple[Steps, list[Node]]] = {}
         for look, nodes in alike.items():
-            for number, steps in enumerate(self._at(nodes[0], graph)):
+            for number, steps in enumerate(_at(self.algebra, nodes[0], graph)):
                 key = (look, number, tuple(step.rule.name for step in steps))
                 groups[key] = (steps, nodes)
         return groups
 
-    def _at(self, node: Node, graph: Graph) -> Iterator[Steps]:
-        """The rewrites of what an operator computes."""
-        for applied in self.algebra.applications(node, graph):
-            yield (applied,)
-        for opening in self.algebra.opened(node):
-            opened = graph.replace(opening.replaced)
-            (image,) = rebuild((node.value(),), opening.replaced)
-            for applied in self.algebra.applications(image.node, opened):
-                if any(value in opening.made[0].node.inputs for value in _reads(applied)):
-                    yield opening, applied
-
-    def _everywhere(
-        self, graph: Graph, derivation: Derivation, key: object, places: Sequence[Node]
-    ) -> tuple[Graph, Derivation]:
-        """The graph with a rewrite made at all places that still look as they did."""
+    @staticmethod
+    def everywhere(
+        algebra: Algebra, choice: Choice, derivation: Derivation, key: object
+    ) -> Rewritten:
+        """The graph of a choice with a rewrite made at all places of a group. ``key``: the
+        group's."""
         assert isinstance(key, tuple)
-        rules = key[2]
-        scribe = Scribe.after(derivation)
-        if len(rules) == 1:
-            return _at_once(graph, scribe, self._apart(graph, rules[0], places))
-        names = {node: scribe.ids[node.value()] for node in places}
-        for node in places:
-            known = {scribe.ids[n.value()]: n for n in graph.nodes}
-            image = known.get(names[node])
-            if image is None:
-                continue
-            for steps in self._at(image, graph):
-                if tuple(step.rule.name for step in steps) == rules:
-                    for step in steps:
-                        graph = scribe.follow(graph, step)
-                    break
-        return graph, scribe.derivation
-
-    def _apart(self, graph: Graph, rule: str, places: Sequence[Node]) -> list[Applied]:
-        """What a rule makes of places that have no operator in common."""
-        taken: set[Node] = set()
-        apart: list[Applied] = []
-        for node in places:
-            here = self.algebra.applications(node, graph)
-            applied = next((one for one in here if one.rule.name == rule), None)
-            if applied is None:
-                continue
-            inside = _inside(applied)
-            if taken.isdisjoint(inside):
-                taken |= inside
-                apart.append(applied)
-        return apart
+        looks = _looks(choice)
+        places = [node for node in choice.graph.operators if looks[node] == key[0]]
+        return _everywhere(algebra, choice.graph, derivation, key, places)
 
     # -- what a rewrite gains -----------------------------------------------------------------
 
@@ -283,6 +262,61 @@ class Rewriter:
         among = {before[node] for node in near | ring} | fresh
         new = self.chooser.choose(graph, among=among, fixed=fixed, ends=ends)
         return old.seconds - new.seconds
+
+
+def _at(algebra: Algebra, node: Node, graph: Graph) -> Iterator[Steps]:
+    """The rewrites of what an operator computes."""
+    for applied in algebra.applications(node, graph):
+        yield (applied,)
+    for opening in algebra.opened(node):
+        opened = graph.replace(opening.replaced)
+        (image,) = rebuild((node.value(),), opening.replaced)
+        for applied in algebra.applications(image.node, opened):
+            if any(value in opening.made[0].node.inputs for value in _reads(applied)):
+                yield opening, applied
+
+
+def _everywhere(
+    algebra: Algebra,
+    graph: Graph,
+    derivation: Derivation,
+    key: object,
+    places: Sequence[Node],
+) -> tuple[Graph, Derivation]:
+    """The graph with a rewrite made at all places that still look as they did."""
+    assert isinstance(key, tuple)
+    rules = key[2]
+    scribe = Scribe.after(derivation)
+    if len(rules) == 1:
+        return _at_once(graph, scribe, _apart(algebra, graph, rules[0], places))
+    names = {node: scribe.ids[node.value()] for node in places}
+    for node in places:
+        known = {scribe.ids[n.value()]: n for n in graph.nodes}
+        image = known.get(names[node])
+        if image is None:
+            continue
+        for steps in _at(algebra, image, graph):
+            if tuple(step.rule.name for step in steps) == rules:
+                for step in steps:
+                    graph = scribe.follow(graph, step)
+                break
+    return graph, scribe.derivation
+
+
+def _apart(algebra: Algebra, graph: Graph, rule: str, places: Sequence[Node]) -> list[Applied]:
+    """What a rule makes of places that have no operator in common."""
+    taken: set[Node] = set()
+    apart: list[Applied] = []
+    for node in places:
+        here = algebra.applications(node, graph)
+        applied = next((one for one in here if one.rule.name == rule), None)
+        if applied is None:
+            continue
+        inside = _inside(applied)
+        if taken.isdisjoint(inside):
+            taken |= inside
+            apart.append(applied)
+    return apart
 
 
 def _at_once(graph: Graph, scribe: Scribe, places: Sequence[Applied]) -> Rewritten:

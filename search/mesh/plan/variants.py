@@ -9,14 +9,15 @@ cut, and all that the others try.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from pcg.graph.graph import Graph
+from pcg.graph.graph import Graph, Node
 from search.choices import Mode
 from search.cost.derivation import Derivation, Scribe
-from search.mesh.choose.choosing import Chooser
-from search.mesh.plan.rewrites import Algebra, Limits, Rewriter
+from search.mesh.choose.blocks import blocks_of
+from search.mesh.choose.choosing import Choice, Chooser
+from search.mesh.plan.rewrites import Algebra, Limits, Rewriter, RewrittenGroup
 from search.mesh.rules.cuts import opened
 from search.mesh.space.allow import closed
 from substitutions.rules.store import Library
@@ -32,6 +33,44 @@ class Variant:
 
     graph: Graph
     derivation: Derivation
+    made: tuple[RewrittenGroup | None, ...] = ()
+    """The rewrites one after the other; None for operators that were unfolded."""
+
+
+def of_whole(short: Variant, whole: Graph, more: int, library: Library) -> Variant | None:
+    """The variant of a graph with ``more`` blocks than the model that a variant is of, by the same
+    rewrites; None where these come to something else there."""
+    made = Variant(whole, Derivation.start(whole))
+    for group in short.made:
+        if group is None:
+            unfolded = _unfolded(made, library)
+            if unfolded is None:
+                return None
+            made = unfolded
+            continue
+        choice = on_whole(group.choice, made.graph, more)
+        if choice is None:
+            return None
+        algebra = Algebra.of(library.concrete(made.graph))
+        again = Rewriter.everywhere(algebra, choice, made.derivation, group.key)
+        made = Variant(*again, (*made.made, group))
+    return made if _stand_ins(short.graph, made.graph, more) is not None else None
+
+
+def on_whole(choice: Choice, whole: Graph, more: int) -> Choice | None:
+    """A choice for a graph with ``more`` blocks than that of a choice, all of them as the one that
+    stands for them; None where the graph is another."""
+    of = _stand_ins(choice.graph, whole, more)
+    if of is None:
+        return None
+    strategies = {node: choice.strategies[stand_in] for node, stand_in in of.items()}
+    starts = {node: choice.starts[own] for node, own in of.items() if own in choice.starts}
+    return Choice(whole, strategies, choice.seconds, choice.fully_sharded, starts)
+
+
+def _stand_ins(short: Graph, whole: Graph, more: int) -> Mapping[Node, Node] | None:
+    blocks = blocks_of(short)
+    return None if blocks is None else blocks.stand_ins(whole, more)
 
 
 def variants(
@@ -83,15 +122,24 @@ def rewritten(
     algebra = Algebra.of(library.concrete(variant.graph))
     rewriter = Rewriter(chooser, algebra, limits)
     better = rewriter.improved(variant.graph, variant.derivation)
-    return None if better is None else Variant(*better)
+    return None if better is None else Variant(*better, (*variant.made, *rewriter.made))
 
 
 def _cuttable(variant: Variant, library: Library) -> Iterator[Variant]:
     """The variant with the operators unfolded that stand in the way of a cut of the batch since
     they reduce along it, if there are any; and as it is."""
-    if stand := closed(variant.graph):
-        rules = library.concrete(variant.graph)
-        made = Variant(*opened(variant.graph, variant.derivation, frozenset(stand), rules))
-        if len(made.derivation.steps) > len(variant.derivation.steps):
-            yield made
+    unfolded = _unfolded(variant, library)
+    if unfolded is not None:
+        yield unfolded
     yield variant
+
+
+def _unfolded(variant: Variant, library: Library) -> Variant | None:
+    """The variant with these operators unfolded; None where no rule unfolds one."""
+    stand = closed(variant.graph)
+    if not stand:
+        return None
+    rules = library.concrete(variant.graph)
+    graph, after = opened(variant.graph, variant.derivation, frozenset(stand), rules)
+    is_new = len(after.steps) > len(variant.derivation.steps)
+    return Variant(graph, after, (*variant.made, None)) if is_new else None

@@ -1,0 +1,248 @@
+"""A schedule with few blocks as that of a deep model: its tasks and its memory, block by block.
+
+Problem: the steps of a deep model are those of its blocks again and again, and to list them, to
+time them and to find out what is held takes far longer than to simulate them.
+
+Method: two blocks next to each other in the middle of a schedule are compared: what each step
+takes, what it reads of this block and the one before, which weights it adds to, and what comes to
+be held and is let go meanwhile, forward and backward. Where both are the same, so would be any
+number of blocks between them. So the program of the whole has the first of the two as often as
+wanted, and the bytes that come and go repeat as well.
+
+The tasks are those of the whole schedule, in its order and with the same durations, so the seconds
+are the same to the last bit; so are the bytes. One thing is left out: what blocks add to the
+gradient of something that all of them read. Complexity: the steps of the few blocks, and a copy
+each of all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcg.graph.graph import Node
+from pcg.placement.backward import gradients
+from pcg.placement.schedule import Compute, LeafAtHome, Schedule
+from search.cost.cost import CostModel, Duration
+from search.cost.tasks import ProgramStep, TaskProgram, program, trained_weights
+
+
+class NotAlike(Exception):
+    """The blocks in the middle of a schedule are not alike: nothing is known of the whole."""
+
+
+class Repeated(NamedTuple):
+    """How a schedule goes on: from its computation ``first`` on, a block has so many, and ``more``
+    blocks like it come after it."""
+
+    first: int
+    computations: int
+    more: int
+
+
+@dataclass(frozen=True)
+class Window:
+    """A block of a schedule, by the numbers of its steps, after which others like it come."""
+
+    first: int
+    length: int
+    more: int
+
+    @property
+    def stop(self) -> int:
+        return self.first + self.length
+
+
+ONCE = Repeated(0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Unrolled:
+    """The program of a whole schedule, and the weight that stands for each of its weights."""
+
+    program: TaskProgram
+    weights: Sequence[Node]
+
+
+def window_of(schedule: Schedule, repeated: Repeated) -> Window | None:
+    """The middle block of a schedule; None where it is not to be repeated. Raises NotAlike where
+    there are too few computations, or what lies between them is another number of steps."""
+    if not repeated.more:
+        return None
+    places = [i for i, step in enumerate(schedule.steps) if isinstance(step, Compute)]
+    start, own, _ = repeated
+    if start < own or start + 2 * own >= len(places):
+        raise NotAlike
+    first, after, end = (places[start + n * own] for n in range(3))
+    if end - after != after - first:
+        raise NotAlike
+    return Window(first, after - first, repeated.more)
+
+
+def unrolled(
+    schedule: Schedule,
+    cost: CostModel,
+    repeated: Repeated,
+    recomputed: Mapping[int, tuple[int, ...]] | None = None,
+) -> Unrolled:
+    """The program of a schedule with its middle block repeated. ``recomputed``: as ``program`` has
+    it. Raises NotAlike."""
+    given = program(schedule, cost, recomputed)
+    weights = gradients(schedule).weights
+    window = window_of(schedule, repeated)
+    if window is None:
+        return Unrolled(given, weights)
+    loads = np.cumsum([isinstance(step, LeafAtHome) for step in schedule.steps])
+    first = window.first - int(loads[window.first])
+    length = window.stop - int(loads[window.stop]) - first
+    made = _Unroller.of(given.steps, Window(first, length, window.more))
+    steps = made.steps()
+    every = [weights[number] for number in made.weights(len(weights))]
+    order = tuple(dict.fromkeys(number for step in steps for number in step.weights))
+    homes = [schedule.homes[node] for node in every]
+    return Unrolled(TaskProgram(steps, *trained_weights(order, homes, cost)), every)
+
+
+@dataclass(frozen=True)
+class _Unroller:
+    """Numbers of steps and weights, as a block is repeated. ``own``: the weights that only this
+    block adds to."""
+
+    given: Sequence[ProgramStep]
+    window: Window
+    own: range
+
+    @staticmethod
+    def of(given: Sequence[ProgramStep], window: Window) -> _Unroller:
+        """Raises NotAlike where the block and the one after it are not alike."""
+        first, length = window.first, window.length
+        block, after = given[first : window.stop], given[window.stop : window.stop + length]
+        own = _own_weights(block, after)
+        if own is None or len(after) < length:
+            raise NotAlike
+        if not all(_alike(a, b, window, own) for a, b in zip(block, after, strict=True)):
+            raise NotAlike
+        late = given[window.stop + length :]
+        inside = range(first, window.stop)
+        if any(at in inside for step in late for at in (*step.reads, *step.recomputed)):
+            raise NotAlike
+        return _Unroller(given, window, own)
+
+    def steps(self) -> list[ProgramStep]:
+        """The steps of the whole, in the order of forward."""
+        first, length, more = self.window.first, self.window.length, self.window.more
+        stop = self.window.stop
+        block, after = self.given[first:stop], self.given[stop : stop + length]
+        made = list(self.given[:stop])
+        for copy in range(1, more + 1):
+            made += [
+                self._moved(step, after[i], copy * length, copy * len(self.own))
+                for i, step in enumerate(block)
+            ]
+        apart, weights = more * length, more * len(self.own)
+        made += [
+            self._moved(block[i], step, apart + length, weights + len(self.own))
+            for i, step in enumerate(after)
+        ]
+        late = self.given[stop + length :]
+        return made + [self._late(step, apart, weights) for step in late]
+
+    def weights(self, count: int) -> list[int]:
+        """For each weight of the whole, the one that stands for it."""
+        copies = [number for _ in range(self.window.more) for number in self.own]
+        return [*range(self.own.stop), *copies, *range(self.own.stop, count)]
+
+    def _moved(
+        self, step: ProgramStep, next_step: ProgramStep, by: int, weights: int
+    ) -> ProgramStep:
+        """A step of the block, so many steps later. ``next_step``: the same of the block after it,
+        which tells what moves and what all blocks share."""
+
+        def moved(these: Sequence[int], others: Sequence[int], apart: int) -> tuple[int, ...]:
+            pairs = zip(these, others, strict=True)
+            return tuple(a if a == b else a + apart for a, b in pairs)
+
+        return step._replace(
+            reads=moved(step.reads, next_step.reads, by),
+            weights=tuple(sorted(moved(step.weights, next_step.weights, weights))),
+            recomputed=moved(step.recomputed, next_step.recomputed, by),
+        )
+
+    def _late(self, step: ProgramStep, by: int, weights: int) -> ProgramStep:
+        """A step after both blocks."""
+        stop = self.window.stop
+        return step._replace(
+            reads=tuple(at + by if at >= stop else at for at in step.reads),
+            weights=tuple(n + weights if n >= self.own.stop else n for n in step.weights),
+            recomputed=tuple(at + by if at >= stop else at for at in step.recomputed),
+        )
+
+
+def _own_weights(block: Sequence[ProgramStep], after: Sequence[ProgramStep]) -> range | None:
+    """The weights of a block that the one after it has not, if they are numbered in a row and those
+    of the other after them."""
+    mine = {number for step in block for number in step.weights}
+    others = {number for step in after for number in step.weights}
+    own, next_own = sorted(mine - others), sorted(others - mine)
+    if not own:
+        return range(0) if not next_own else None
+    row = range(own[0], own[-1] + 1)
+    follows = next_own == [number + len(row) for number in own]
+    return row if len(row) == len(own) and follows else None
+
+
+def _alike(one: ProgramStep, other: ProgramStep, window: Window, own: range) -> bool:
+    """Whether a step of the block and one of the block after it are the same."""
+    length, first = window.length, window.first
+
+    def same(a: int, b: int) -> bool:
+        if a == b:  # from before all blocks
+            return a < first - length
+        return b == a + length and a >= first - length
+
+    return (
+        _takes_alike(one.forward, other.forward)
+        and _takes_alike(one.backward, other.backward)
+        and one.reshards == other.reshards
+        and len(one.reads) == len(other.reads)
+        and all(map(same, one.reads, other.reads))
+        and len(one.recomputed) == len(other.recomputed)
+        and all(map(same, one.recomputed, other.recomputed))
+        and [n + len(own) if n in own else n for n in one.weights] == list(other.weights)
+    )
+
+
+def _takes_alike(one: Duration, other: Duration) -> bool:
+    if one is other:
+        return True
+    same = np.array_equal(one.seconds, other.seconds)
+    return same and np.array_equal(one.groups, other.groups)
+
+
+Changes = NDArray[np.int64]
+
+
+def unrolled_changes(changes: Changes, window: Window | None, end: int) -> Changes:
+    """What comes and goes [time, ...] in a whole step. ``changes``: with the block once; ``end``:
+    the time of the update. Raises NotAlike."""
+    if window is None:
+        return changes
+    first, stop, length = window.first, window.stop, window.length
+    back = end - stop
+    forward, backward = changes[first:stop], changes[back : back + length]
+    alike = np.array_equal(forward, changes[stop : stop + length])
+    if not alike or not np.array_equal(backward, changes[back - length : back]):
+        raise NotAlike
+    more = (window.more,) + (1,) * (changes.ndim - 1)
+    parts = (
+        changes[:stop],
+        np.tile(forward, more),
+        changes[stop:back],
+        np.tile(backward, more),
+        changes[back:],
+    )
+    return np.concatenate(parts)
