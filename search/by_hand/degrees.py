@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Literal, TypeAlias, get_args
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, ValidationError
 
 from pcg.errors import InputError, one_of
+from pcg.files import FileModel
 
-Recomputed: TypeAlias = Literal["none", "selective", "full"]
+Count = Annotated[int, Field(ge=1, le=1 << 20)]
 
-FLAG = ("sequence", "sharded")
-"""What is said by name alone."""
+WHERE = "--degrees"
 
 
-@dataclass(frozen=True)
-class Degrees:
+def _hyphens(name: str) -> str:
+    return name.replace("_", "-")
+
+
+class Degrees(FileModel):
     """Over how many devices a model goes in each way; what is left of a machine's devices is for
     data parallelism."""
 
-    tensor: int = 1
+    model_config = ConfigDict(strict=False, alias_generator=_hyphens, populate_by_name=True)
+
+    tensor: Count = 1
     """Devices that share each product, within a node as far as it goes: columns of one, rows of the
     next."""
-    pipeline: int = 1
+    pipeline: Count = 1
     """Stages, of as many repeated blocks each."""
-    interleave: int = 1
+    interleave: Count = 1
     """Chunks of the model on each stage."""
-    micro_batches: int = 1
+    micro_batches: Count = 1
     """Slices of the batch, whose gradients add up."""
-    recompute: Recomputed = "none"
+    recompute: Literal["none", "selective", "full"] = "none"
     """*selective*: what is between the products of attention; *full*: all within repeated
     blocks."""
     sequence: bool = False
@@ -43,35 +48,29 @@ class Degrees:
         data, rest = divmod(devices, self.tensor * self.pipeline)
         if rest:
             problem = f"tensor {self.tensor} x pipeline {self.pipeline}"
-            raise InputError("--degrees", f"{problem}, expected a divisor of {devices} devices")
+            raise InputError(WHERE, f"{problem}, expected a divisor of {devices} devices")
         return data
 
 
 def parse_degrees(text: str) -> Degrees:
-    """Degrees of a text such as ``tensor=8,pipeline=4,micro-batches=16,sequence``. Raises
-    InputError."""
-    names = {field.name.replace("_", "-"): field.name for field in fields(Degrees)}
-    given: dict[str, object] = {}
+    """Degrees of a text such as ``tensor=8,pipeline=4,micro-batches=16,sequence``: a word alone
+    means that it is so. Raises InputError."""
+    known = {_hyphens(name): name for name in Degrees.model_fields}
+    given: dict[str, str | bool] = {}
     for part in filter(None, (word.strip() for word in text.split(","))):
-        word, _, value = part.partition("=")
-        name = names[one_of("--degrees", word, names)]
-        if name in given:
-            raise InputError("--degrees", f"{word} twice")
-        given[name] = _value(word, name, value)
-    return Degrees(**_typed(given))
-
-
-def _value(word: str, name: str, value: str) -> object:
-    if name in FLAG:
-        if value:
-            raise InputError("--degrees", f"{word}={value}, expected {word} alone")
-        return True
-    if name == "recompute":
-        return one_of("--degrees: recompute", value, dict.fromkeys(get_args(Recomputed)))
-    if not value.isdecimal() or not 1 <= int(value) <= 1 << 20:
-        raise InputError("--degrees", f"{word}={value}, expected a whole number from 1")
-    return int(value)
-
-
-def _typed(given: Mapping[str, object]) -> Mapping[str, object]:
-    return given
+        word, equals, value = part.partition("=")
+        one_of(WHERE, word, known)
+        if word in given:
+            raise InputError(WHERE, f"{word} is given twice")
+        given[word] = value if equals else True
+    flags = [word for word, value in given.items() if value is True]
+    for word in flags:
+        if Degrees.model_fields[known[word]].annotation is not bool:
+            raise InputError(WHERE, f"{word}, expected {word}=VALUE")
+    try:
+        return Degrees.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        problem = f"{place}={first['input']}: {first['msg'][:1].lower()}{first['msg'][1:]}"
+        raise InputError(WHERE, problem) from None

@@ -17,15 +17,22 @@ from pcg.placement.view import MachineView
 from search.cost.derivation import Scribe
 from search.mesh.plan.building import Builder, Cut
 from search.mesh.rules.cuts import applied
+from search.mesh.rules.fully_sharded import PlacedGraph, fully_sharded
 from search.mesh.space.axes import Strategy
 from search.pipeline.micro import Chosen, MicroBatches
 
 
-def build(batches: MicroBatches, chosen: Chosen, bounds: Sequence[int], interleave: int = 1) -> Cut:
+def build(
+    batches: MicroBatches,
+    chosen: Chosen,
+    bounds: Sequence[int],
+    interleave: int = 1,
+    sharded: int = 1,
+) -> Cut:
     """The graph in which the operators between two bounds run as one chunk of a stage, which has a
     group of devices of its own, with the steps that led to it from the model. ``interleave``: how
-    many chunks each stage has."""
-    return _Builder(batches, chosen, bounds, interleave).run()
+    many chunks each stage has; ``sharded``: into how many parts weights go, at most."""
+    return _Builder(batches, chosen, bounds, interleave, sharded).run()
 
 
 @dataclass
@@ -34,6 +41,7 @@ class _Builder:
     chosen: Chosen
     bounds: Sequence[int]
     interleave: int
+    sharded: int
     _scribe: Scribe = field(init=False)
     _new: dict[Value, Value] = field(init=False, default_factory=dict[Value, Value])
     _cutter: Builder = field(init=False)
@@ -56,7 +64,12 @@ class _Builder:
             inner, view = self._operator(node, self.chosen.strategies[number[node]])
             views[inner] = replace(view, start=view.start + stage * devices)
         outputs = tuple(self._new[value] for value in graph.outputs)
-        return Cut(Graph(outputs), views, tuple(self._scribe.steps))
+        placed = PlacedGraph(Graph(outputs), views)
+        if self.sharded > 1:
+            weights = {leaf.leaf.name for leaf in graph.leaves}
+            parting = self.batches.spaces.cuts.parting
+            placed = fully_sharded(placed, weights, self.sharded, parting, self._scribe)
+        return Cut(placed.graph, placed.views, tuple(self._scribe.steps))
 
     def _operator(self, node: Node, strategy: Strategy) -> tuple[Node, MachineView]:
         made = Node(node.call, tuple(self._new[value] for value in node.inputs))

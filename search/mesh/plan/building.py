@@ -37,6 +37,8 @@ class Builder:
     """Cuts operators by their strategies."""
 
     spaces: Spaces
+    sharded: int = 1
+    """Into how many parts weights go that a choice leaves whole, at most."""
 
     def placed(self, choice: Choice, known: CutTemplates) -> PlacedGraph:
         """A graph that is cut as chosen, without how it came about. ``known``: what was cut before,
@@ -79,10 +81,10 @@ class Builder:
 
     def _sharded(self, placed: PlacedGraph, choice: Choice, scribe: Scribe | None) -> PlacedGraph:
         """What is cut, with weights fully sharded if the choice says so."""
-        if not choice.fully_sharded:
+        devices = self.spaces.mesh.machine.devices if choice.fully_sharded else self.sharded
+        if devices == 1:
             return placed
         weights = {leaf.leaf.name for leaf in choice.graph.leaves}
-        devices = self.spaces.mesh.machine.devices
         return fully_sharded(placed, weights, devices, self.spaces.cuts.parting, scribe)
 
     def _cut_on(self, whole: Node, strategy: Strategy, start: int, node: Node) -> CutNode:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.schedule import trace
+from pcg.plan.naming import DRAWN
 from pcg.types.local import Axis
 from search.choices import IndexRole
 from search.mesh.space.strategies import IDLE, REPLICATE, Space
@@ -78,15 +79,23 @@ def tensor_parallel(graph: Graph, mesh_axes: int, inner: int) -> Allowed:
     return allowed
 
 
+def sampled(graph: Graph) -> list[Value]:
+    """The inputs that have samples: those that are as long along their first dimension as the first
+    of them is. Others are constants, such as a mask."""
+    inputs = [node for node in graph.leaves if node.leaf.kind == "input" and node.leaf.rank]
+    given = (node for node in inputs if not node.leaf.name.startswith(DRAWN))
+    first = next(given, None)
+    length = None if first is None else first.types[0].shape[0]
+    return [n.value() for n in inputs if length is None or n.types[0].shape[0] == length]
+
+
 def batch_axes(graph: Graph) -> Mapping[Node, str]:
-    """The index of each operator that runs over the samples: the first dimension of every input of
-    the model, and what becomes of it. The graph may be cut."""
-    samples: dict[Value, int] = {}
+    """The index of each operator that runs over the samples: the first dimension of the inputs that
+    have some, and what becomes of it. The graph may be cut."""
+    samples: dict[Value, int] = dict.fromkeys(sampled(graph), 0)
     names: dict[Node, str] = {}
     for node in graph.nodes:
         if node.is_leaf:
-            if node.leaf.kind == "input" and node.leaf.rank:
-                samples[node.value()] = 0
             continue
         if node.is_parallel:
             continue
@@ -106,12 +115,10 @@ def batch_axes(graph: Graph) -> Mapping[Node, str]:
 def closed(graph: Graph) -> list[Node]:
     """The operators that read samples along which they can't be cut, such as a batch norm, which
     reduces along the batch and keeps it."""
-    samples: dict[Value, int] = {}
+    samples: dict[Value, int] = dict.fromkeys(sampled(graph), 0)
     closing: list[Node] = []
     for node in graph.nodes:
         if node.is_leaf:
-            if node.leaf.kind == "input" and node.leaf.rank:
-                samples[node.value()] = 0
             continue
         ranks = tuple(value.rank for value in node.inputs)
         equation = node.operator_call.instance(ranks)

@@ -1,0 +1,173 @@
+"""The plan that degrees of parallelism mean, priced like any other.
+
+A graph of repeated blocks is cut as ``search.by_hand.cuts`` says within each group of devices, and
+between groups at blocks, as many for each chunk; operators before the first block go to the first
+chunk, those after the last one to the last. Nothing else is chosen but strategies that the degrees
+leave open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from pcg.errors import NegativeAnswer
+from pcg.graph.graph import Graph, Node
+from pcg.machine import Machine
+from pcg.placement.schedule import Schedule, schedule
+from pcg.plan.pipeline import PipelineFile
+from pcg.plan.training import Training
+from search.by_hand.cuts import by_hand
+from search.by_hand.degrees import Degrees
+from search.by_hand.recomputed import recomputed
+from search.cost.cost import SGD, CostModel
+from search.cost.efficiency import Speed
+from search.cost.memory import peak_memory
+from search.cost.planned import Planned, SearchReport
+from search.cost.progress import Teller
+from search.cost.simulate import recomputing
+from search.mesh.choose.blocks import Blocks, blocks_of
+from search.mesh.choose.choosing import Chooser
+from search.mesh.plan.building import Builder, Cut
+from search.mesh.plan.finish import does_not_fit, finished
+from search.mesh.rules.cuts import Cuts
+from search.mesh.space.axes import Mesh
+from search.pipeline.build import build
+from search.pipeline.clock import step_seconds
+from search.pipeline.micro import MicroBatches
+from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
+from search.pipeline.streams import streams
+from substitutions.rules.store import Library
+
+
+@dataclass(frozen=True)
+class HandPlan:
+    """A plan by hand with its price: ``seconds`` of a step, ``memory`` bytes on the fullest
+    device."""
+
+    cut: Cut
+    steps: Schedule
+    recompute: frozenset[Node]
+    seconds: float
+    memory: int
+    pipeline: PipelineFile | None
+
+
+@dataclass
+class HandPlanner:
+    """Makes the plan that degrees mean on one machine."""
+
+    machine: Machine
+    library: Library
+    degrees: Degrees
+    training: Training = SGD
+    speed: Speed | None = None
+    """How fast devices are; by default as the curves that come with Unity say."""
+    teller: Teller = field(default_factory=Teller)
+
+    def plan(self, name: str, graph: Graph) -> Planned:
+        """The plan. Raises InputError for degrees that a model or machine does not have, and
+        NegativeAnswer where the plan does not fit."""
+        start = perf_counter()
+        made = self.made(graph)
+        over = made.memory - self.machine.memory_limit()
+        if over > 0:
+            raise does_not_fit(name, self.machine, over)
+        self.teller.priced(made.seconds)
+        plan = finished(
+            name,
+            graph,
+            made.cut,
+            made.steps,
+            self._cost(self.machine),
+            self.library.hash,
+            seconds=made.seconds,
+            memory=made.memory,
+            recompute=made.recompute,
+            pipeline=made.pipeline,
+        )
+        return Planned(plan, SearchReport(1, 1, "exhausted", {}), perf_counter() - start)
+
+    def made(self, graph: Graph) -> HandPlan:
+        """The plan with its price, whether or not it fits. Raises InputError for degrees that a
+        model or machine does not have."""
+        graph.check()
+        degrees = self.degrees
+        degrees.data(self.machine.devices)
+        sliced = degrees.pipeline > 1 or degrees.micro_batches > 1
+        return self._in_slices(graph) if sliced else self._at_once(graph)
+
+    def _at_once(self, graph: Graph) -> HandPlan:
+        """The whole batch at once, by all devices."""
+        cost = self._cost(self.machine)
+        chooser = Chooser.on(cost, Cuts(self.library.concrete(graph)))
+        allowed = by_hand(
+            graph,
+            chooser.spaces.of,
+            chooser.mesh,
+            self.degrees.tensor,
+            sequence=self.degrees.sequence,
+        )
+        choice = chooser.choose(graph, allowed=allowed)
+        parts = self.degrees.data(self.machine.devices) if self.degrees.sharded else 1
+        cut = Builder(chooser.spaces, parts).cut(choice)
+        steps = schedule(cut.graph, cut.views)
+        again = self._again(graph, blocks_of(graph), list(cut.views))
+        seconds = recomputing(steps, cost, again).simulation.step_seconds
+        memory = peak_memory(steps, self.training, again).total
+        return HandPlan(cut, steps, again, seconds, memory, None)
+
+    def _in_slices(self, graph: Graph) -> HandPlan:
+        """Micro-batches through stages, or through all devices."""
+        degrees, size = self.degrees, self.machine.devices // self.degrees.pipeline
+        source, cuts = streams(graph, self.library), Cuts(self.library.concrete(graph))
+        cost = self._cost(self.machine.with_devices(size))
+        batches = MicroBatches(source, cost, cuts, degrees.micro_batches)
+        mesh = Mesh(cost.machine)
+        batches.allowed = by_hand(
+            source.graph, batches.spaces.of, mesh, degrees.tensor, sequence=degrees.sequence
+        )
+        blocks = blocks_of(source.graph)
+        bounds = _bounds(source.graph, blocks, degrees.pipeline * degrees.interleave)
+        parts = degrees.data(self.machine.devices) if degrees.sharded else 1
+        cut = build(batches, batches.choose(), bounds, degrees.interleave, parts)
+        steps = schedule(cut.graph, cut.views)
+        again = self._again(source.graph, blocks, list(cut.views))
+        groups = StageGroups(degrees.pipeline, size, degrees.micro_batches, degrees.interleave)
+        whole = self._cost(self.machine)
+        chunks = stage_seconds(steps, whole, groups, again)
+        pipeline = PipelineFile(
+            stages=degrees.pipeline,
+            micro_batches=degrees.micro_batches,
+            schedule="1f1b",
+            interleave=degrees.interleave,
+        )
+        return HandPlan(
+            cut,
+            steps,
+            again,
+            step_seconds(chunks, degrees.micro_batches, "1f1b", degrees.interleave),
+            max(stage_bytes(steps, whole, groups, "1f1b", again)),
+            pipeline,
+        )
+
+    def _again(self, graph: Graph, blocks: Blocks | None, inner: Sequence[Node]) -> frozenset[Node]:
+        kind, sharded = self.degrees.recompute, self.degrees.sharded
+        return recomputed(kind, graph, blocks, inner, sharded=sharded)
+
+    def _cost(self, machine: Machine) -> CostModel:
+        return CostModel(machine, self.training, self.speed)
+
+
+def _bounds(graph: Graph, blocks: Blocks | None, chunks: int) -> tuple[int, ...]:
+    """Where chunks begin and end, in the order of the operators, with as many blocks each. Raises
+    NegativeAnswer where there are no such."""
+    count = 0 if blocks is None else blocks.count
+    if chunks == 1:
+        return 0, len(graph.operators)
+    if blocks is None or count % chunks:
+        problem = f"{chunks} chunks of as many blocks each: the model has {count} blocks"
+        raise NegativeAnswer(f"by hand: {problem}")
+    inner = (blocks.first + i * count // chunks * blocks.length for i in range(1, chunks))
+    return (0, *inner, len(graph.operators))

@@ -1,0 +1,91 @@
+"""What a plan by hand recomputes, in the graph that is cut.
+
+*Full* is activation checkpointing (Chen et al., arXiv:1604.06174): of each repeated block only what
+another one reads is kept. *Selective* (Korthikanti et al., MLSys 2023, section 5) is what lies
+between the products of attention, which takes much memory and little time. Weights that are fully
+sharded are gathered again in any case, as in ZeRO's third stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal
+
+from pcg.graph.graph import Graph, Node, Value
+from pcg.placement.schedule import trace
+from pcg.readings.kind import kind_of
+from search.mesh.choose.blocks import Blocks
+
+
+def recomputed(
+    kind: Literal["none", "selective", "full"],
+    graph: Graph,
+    blocks: Blocks | None,
+    inner: Sequence[Node],
+    *,
+    sharded: bool,
+) -> frozenset[Node]:
+    """The operators that are recomputed. ``graph``: the whole one; ``inner``: its operators as they
+    are cut, in the same order."""
+    cut = dict(zip(graph.operators, inner, strict=True))
+    again = frozenset[Node]()
+    if kind == "selective":
+        again = frozenset(cut[node] for node in between_products(graph))
+    if kind == "full" and blocks is not None:
+        again = frozenset(_within(blocks, cut))
+    return again | frozenset(_gathers(inner)) if sharded else again
+
+
+def _within(blocks: Blocks, cut: Mapping[Node, Node]) -> Iterator[Node]:
+    """All in the blocks, moves among it, but what another block reads."""
+    operators = blocks.graph.operators
+    first, last = blocks.first, blocks.first + blocks.count * blocks.length
+    place = {node: (at - first) // blocks.length for at, node in enumerate(operators)}
+    crossing = {
+        value.node
+        for at in range(first, len(operators))
+        for value in operators[at].inputs
+        if place.get(value.node) not in (None, place[operators[at]])
+    }
+    for node in operators[first:last]:
+        if node not in crossing:
+            yield cut[node]
+        for value in cut[node].inputs:
+            yield from trace(value)[1]
+
+
+def _gathers(inner: Iterable[Node]) -> Iterator[Node]:
+    """What brings weights from where they are kept."""
+    for node in inner:
+        for value in node.inputs:
+            source, chain = trace(value)
+            if source.node.is_weight:
+                yield from chain
+
+
+def between_products(graph: Graph) -> frozenset[Node]:
+    """The operators on the way from one product of tensors that are no weights to another, the
+    first product among them."""
+    trained = {value for node in graph.leaves if node.is_weight for value in node.outputs}
+    products: set[Node] = set()
+    for node in graph.operators:
+        if trained.issuperset(node.inputs):
+            trained.update(node.outputs)
+        elif kind_of(node) == "contraction" and trained.isdisjoint(node.inputs):
+            products.add(node)
+    after: dict[Value, set[Node]] = {}
+    between: set[Node] = set()
+    ways: dict[Value, set[Node]] = {}
+    for node in graph.operators:
+        firsts = set[Node]().union(*(after.get(value, ()) for value in node.inputs))
+        passed = set[Node]().union(*(ways.get(value, ()) for value in node.inputs))
+        if node in products:
+            between |= passed
+            firsts, passed = {node}, {node}
+        elif kind_of(node) == "contraction":
+            firsts, passed = set(), set()
+        elif firsts:
+            passed = passed | {node}
+        for value in node.outputs:
+            after[value], ways[value] = firsts, passed
+    return frozenset(between)
