@@ -64,6 +64,8 @@ class HandPlanner:
     training: Training = SGD
     speed: Speed | None = None
     """How fast devices are; by default as the curves that come with Unity say."""
+    overlaps: bool = True
+    """Whether communication runs beside computation, as it does here; not so in other systems."""
     teller: Teller = field(default_factory=Teller)
 
     def plan(self, name: str, graph: Graph) -> Planned:
@@ -157,7 +159,7 @@ class HandPlanner:
         return recomputed(kind, graph, blocks, inner, sharded=sharded)
 
     def _cost(self, machine: Machine) -> CostModel:
-        return CostModel(machine, self.training, self.speed)
+        return CostModel(machine, self.training, self.speed, overlaps=self.overlaps)
 
 
 def _bounds(graph: Graph, blocks: Blocks | None, chunks: int) -> tuple[int, ...]:

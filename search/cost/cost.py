@@ -94,10 +94,14 @@ class CostModel:
         machine: Machine,
         training: Training = SGD,
         speed: Speed | None = None,
+        *,
+        overlaps: bool = True,
     ) -> None:
-        """``speed``: how fast devices are; by default as the curves that come with Unity say."""
+        """``speed``: how fast devices are; by default as the curves that come with Unity say.
+        ``overlaps``: whether communication runs beside computation."""
         self.machine = machine
         self.training = training
+        self.overlaps = overlaps
         self.itemsize = training.formats.narrow
         """Bytes an element of what operators make and of what is moved."""
         self.itemsizes = training.formats.narrow, training.formats.wide

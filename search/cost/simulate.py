@@ -102,7 +102,7 @@ def recomputing(
     one of several."""
     recomputed = liveness(schedule, remade).recomputed
     whole = unrolled(schedule, cost, repeated, recomputed).program
-    return run(tasks(whole), cost.machine.devices)
+    return run(tasks(whole, overlap=cost.overlaps), cost.machine.devices)
 
 
 def price(given: TaskProgram, devices: int, *, overlap: bool = True) -> Simulation:

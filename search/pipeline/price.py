@@ -171,7 +171,7 @@ def _stage(
             if reader in at
         }
         given = linked([timed[i] for i in which], [trained[i] for i in homes], cost, remade)
-        return run(tasks(given), groups.devices)
+        return run(tasks(given, overlap=cost.overlaps), groups.devices)
 
     micro = simulated(repeated, ())
     chunks = (ChunkRun(micro, repeated),)

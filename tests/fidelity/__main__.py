@@ -1,0 +1,45 @@
+"""Print published steps with their predictions: ``make fidelity``.
+
+    python -m fidelity [NAME ...]
+
+A NAME is a part of a run's or a point's name.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from statistics import fmean
+from time import process_time
+
+from fidelity.data import points
+from fidelity.price import Priced, priced
+
+
+def main(names: Sequence[str]) -> None:
+    """Price the points of some names, or all."""
+    every: list[Priced] = []
+    for point in points():
+        if names and not any(name in f"{point.run} {point.name}" for name in names):
+            continue
+        begin = process_time()
+        every.append(one := priced(point))
+        print(
+            f"{point.run:15} {point.name:9} {point.gpus:5} GPUs"
+            f" {point.seconds:9.3f} s published {one.seconds:9.3f} predicted {one.error:+7.1%}"
+            f" {one.memory / 1e9:7.1f} GB {'calibrates' if point.calibrates else 'held out':10}"
+            f" {process_time() - begin:5.0f} s CPU",
+            flush=True,
+        )
+    for run in dict.fromkeys(one.point.run for one in every):
+        for label, calibrates in (("held out", False), ("calibrating", True)):
+            own = [p for p in every if p.point.run == run and p.point.calibrates == calibrates]
+            if own:
+                mean, signed = fmean(abs(p.error) for p in own), fmean(p.error for p in own)
+                print(
+                    f"{run:15} {label:11} {len(own):3} points {mean:6.1%} mean {signed:+6.1%} bias"
+                )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,110 @@
+"""The published points, read and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from fidelity.models import Gpt
+from pydantic import Field
+
+from pcg.files import FileModel, read_toml
+from search.by_hand.degrees import Degrees, parse_degrees
+
+POINTS = Path(__file__).with_name("points.toml")
+
+Measured = Literal["seconds", "tflops", "tokens"]
+
+
+class RunFile(FileModel):
+    """Points of one source on one machine."""
+
+    name: str
+    source: str
+    machine: str
+    measured: Measured
+    overlaps: bool = True
+    """Whether the system runs communication beside computation."""
+    model: dict[str, int | float | bool]
+    """What all its models have."""
+    columns: tuple[str, ...] = Field(strict=False)
+    calibrates: tuple[str, ...] = Field(strict=False)
+    """Models, with their sequence where one is given."""
+    calibrated_on: int = 1 << 20
+    """On so many GPUs at most."""
+    points: tuple[tuple[str | int | float | bool, ...], ...] = Field(strict=False)
+
+
+class PointsFile(FileModel):
+    runs: tuple[RunFile, ...] = Field(alias="run", strict=False)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A step that somebody measured."""
+
+    run: str
+    name: str
+    machine: str
+    gpus: int
+    model: Gpt
+    batch: int
+    degrees: Degrees
+    seconds: float
+    overlaps: bool
+    calibrates: bool
+
+
+def points() -> list[Point]:
+    """All of them, in the order of the file."""
+    return [point for run in read_toml(POINTS, PointsFile).runs for point in _points(run)]
+
+
+def _points(run: RunFile) -> Iterator[Point]:
+    for values in run.points:
+        row: dict[str, Any] = dict(zip(run.columns, values, strict=True))
+        sizes = {name: row[name] for name in ("layers", "hidden", "heads")}
+        sequence = {"sequence": row["sequence"]} if "sequence" in row else {}
+        model = Gpt(**{**run.model, **sizes, **sequence})
+        name = " ".join(map(str, (row["model"], *sequence.values())))
+        degrees, batch = _plan(row)
+        yield Point(
+            run.name,
+            name,
+            run.machine,
+            row["gpus"],
+            model,
+            batch,
+            degrees,
+            _seconds(run.measured, row["value"], model, batch, row["gpus"]),
+            run.overlaps,
+            name in run.calibrates and row["gpus"] <= run.calibrated_on,
+        )
+
+
+def _plan(row: Mapping[str, Any]) -> tuple[Degrees, int]:
+    """How a point was parallelized, and its global batch."""
+    if "degrees" in row:
+        return parse_degrees(row["degrees"]), row["batch"]
+    batches, recompute = row["micro_batches"], "full" if row["checkpointed"] else "none"
+    degrees = Degrees(micro_batches=batches, sharded=True, recompute=recompute)
+    return degrees, row["gpus"] * row["micro_batch"] * batches
+
+
+def _seconds(measured: Measured, value: float, model: Gpt, batch: int, gpus: int) -> float:
+    """Seconds of a step, from what a source gives."""
+    if measured == "seconds":
+        return value
+    tokens = batch * model.sequence
+    if measured == "tokens":
+        return tokens / (value * gpus)
+    h, s, v, layers = model.hidden, model.sequence, model.vocabulary, model.layers
+    flops = 96 * tokens * layers * h * h * (1 + s / (6 * h) + v / (16 * layers * h))
+    return flops / (value * 1e12 * gpus)
+
+
+def held_out(every: Sequence[Point]) -> list[Point]:
+    """Those that nothing is fitted to."""
+    return [point for point in every if not point.calibrates]

@@ -1,0 +1,60 @@
+"""Price published plans as the planner by hand does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from fidelity.data import Point
+from fidelity.models import Decoder, Gpt
+
+from pcg.capture import capture
+from pcg.graph.graph import Graph
+from pcg.machine import load_machine
+from pcg.plan.training import Training
+from search.by_hand.planner import HandPlanner
+from substitutions.rules.store import load_library
+
+TRAINING = Training("adam", "bf16", compiled=True)
+"""Mixed precision, and fused kernels: of biases, activations, dropout and residual sums in
+Megatron and with torch.compile alike."""
+
+
+@dataclass(frozen=True)
+class Priced:
+    """What a published step is predicted to take."""
+
+    point: Point
+    seconds: float
+    memory: int
+
+    @property
+    def error(self) -> float:
+        """Of the prediction; negative where it is too fast."""
+        return self.seconds / self.point.seconds - 1
+
+
+def priced(point: Point) -> Priced:
+    """The published plan of a point, priced on the preset of its machine."""
+    machine = load_machine(point.machine)
+    machine = machine.with_nodes(-(-point.gpus // machine.devices_per_node))
+    graph = graph_of(point.model, point.batch)
+    planner = HandPlanner(
+        machine.with_devices(point.gpus),
+        load_library(),
+        point.degrees,
+        TRAINING,
+        overlaps=point.overlaps,
+    )
+    made = planner.made(graph)
+    return Priced(point, made.seconds, made.memory)
+
+
+@lru_cache(maxsize=2)
+def graph_of(model: Gpt, batch: int) -> Graph:
+    """A model as it is captured, without weights."""
+    with torch.device("meta"):
+        module = Decoder(model)
+        ids = torch.zeros(batch, model.sequence, dtype=torch.long)
+    return capture(module, (ids, ids)).graph
