@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
+import torch._dynamo  # as the first optimizer of each rank would
 import torch.distributed as dist
 from pydantic import TypeAdapter
 from support.runs.peaks import peak_bytes
