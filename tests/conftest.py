@@ -18,6 +18,8 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 settings.register_profile("unity", max_examples=8, deadline=None)
 settings.register_profile("soak", max_examples=100, deadline=None)
 settings.load_profile("unity")
+# Seldom, also while test files are imported.
+gc.set_threshold(300_000, 20, 50)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -30,7 +32,6 @@ def pytest_collection_finish() -> None:
     """What is imported stays until the end: the collector need not look at it again and again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pcg.capture.apart import returned
 from pcg.capture.aten.call import AtenCall, Unsupported
 from pcg.capture.aten.complexes import ENTRIES as COMPLEX
 from pcg.capture.aten.parts import Complex
 from pcg.capture.aten.random import Drawing, normal_input, read_by
 from pcg.capture.aten.table import DRAWING, KEPT, entry_of
 from pcg.capture.constants import constants
-from pcg.capture.export import examples, export, returned
+from pcg.capture.export import examples, export
 from pcg.capture.fallback import by_its_function, draws
 from pcg.capture.frozen import check_changed, frozen_parameters
 from pcg.capture.groups import check_samples, in_groups

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import operator
 import traceback
 import warnings
 from collections.abc import Collection, Generator
@@ -12,19 +11,19 @@ from importlib import import_module
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
-from pcg.capture import compiling, functions, known, watch
+from pcg.capture import apart, compiling, functions, known, watch
+from pcg.capture.apart import taken_apart
 from pcg.capture.compiling import questions
 from pcg.capture.empty import leave_out_empty
 from pcg.capture.functions import check_use
 from pcg.capture.known import known_constants
-from pcg.capture.recurrent import layers_apart
-from pcg.capture.regions import STOPS, ancestors, changed_by, open_regions
+from pcg.capture.regions import open_regions
 from pcg.capture.watch import refuse_hooks, watched
 from pcg.errors import InputError, UnityError
 from pcg.lazy import torch
 
 if TYPE_CHECKING:
-    from torch import Tensor, fx
+    from torch import Tensor
     from torch.export import ExportedProgram
     from torch.nn import Module
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 CHOOSES = ("GuardOnDataDependentSymNode", "DataDependentOutputException")
 """What torch raises where a program would depend on the values of a tensor."""
 HINT = "; for a mixture of experts there is unity.nn"
-_OWN = frozenset({__file__, watch.__file__, functions.__file__, compiling.__file__, known.__file__})
+_OWN = frozenset({__file__, *(m.__file__ for m in (apart, compiling, functions, known, watch))})
 
 
 def export(
@@ -40,9 +39,8 @@ def export(
 ) -> ExportedProgram:
     """The module's program for these inputs; operators in ``kept`` are not taken apart.
 
-    Where all that its outputs depend on is kept, the program is torch's first one, in which what
-    they do not depend on, such as the statistics that a batch norm keeps for later, may be changed
-    in place: taking the rest apart means that torch traces the whole program once more.
+    Where nothing that its outputs depend on has to be taken apart, the program is torch's first
+    one, in which what they do not depend on may be changed in place (``pcg.capture.apart``).
 
     Where gradients are off, values are detached. Raises InputError with torch's first line where it
     cannot export the module, and for what changes gradients in a way that no program tells: hooks,
@@ -68,14 +66,7 @@ def _exported(
         try:
             program = _first_program(module, inputs)
             open_regions(program, where)
-            if _needs_nothing(program, kept):
-                return program
-            apart = {
-                operator: function
-                for operator, function in torch.export.default_decompositions().items()
-                if str(operator) not in kept and str(operator) != STOPS
-            }
-            return program.run_decompositions({**apart, **layers_apart()})
+            return taken_apart(program, kept)
         except UnityError:
             raise
         except Exception as error:
@@ -137,24 +128,6 @@ def _apart(value: Any, seen: set[int]) -> Any:
         return value.detach().clone()
     seen.add(id(value))
     return value
-
-
-def _needs_nothing(program: ExportedProgram, kept: Collection[str]) -> bool:
-    """Whether the outputs depend on kept operators alone, and on nothing changed in place."""
-    calls = [node for node in program.graph.nodes if node.op == "call_function"]
-    live = ancestors(returned(program))
-    changed = {read for node in calls if changed_by(node) for read in node.all_input_nodes}
-    return live.isdisjoint(ancestors(changed)) and all(
-        str(node.target) in kept or node.target is operator.getitem
-        for node in calls
-        if node in live
-    )
-
-
-def returned(program: ExportedProgram) -> list[fx.Node]:
-    """What a program returns, and the buffers that it changes."""
-    (last,) = (node for node in program.graph.nodes if node.op == "output")
-    return [node for node in last.args[0] if isinstance(node, torch.fx.Node)]
 
 
 def examples(program: ExportedProgram) -> dict[str, Tensor]:

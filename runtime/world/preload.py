@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from importlib import import_module
 
-# The second one autograd would import in every worker's first step, for half a second.
-for name in ("torch.distributed", "torch.fx.experimental.symbolic_shapes", "runtime.train.worker"):
-    import_module(name)
+from pcg.collection import uncollected
+
+# The second one torch would import in every worker when its optimizer is made, for 0.7 s each.
+with uncollected():
+    for name in ("torch.distributed", "torch._dynamo", "runtime.train.worker"):
+        import_module(name)
+gc.freeze()  # all of it stays; workers that do not look at it share its memory
 
 # The server was started with Ctrl-C ignored and ignores it anyway; its workers should end by it
 # at once, and not when Python's handler gets its turn after a communication.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
+from pcg.collection import uncollected
 from pcg.graph.graph import Graph
 from pcg.graph.pairs import both, side
 from pcg.memo import Answers
@@ -50,6 +51,7 @@ class Expander:
         calls = (node.operator_call for node in graph.nodes if not node.is_leaf)
         return self._concrete[most, frozenset(call.operator for call in calls), usable]
 
+    @uncollected()  # rules stay, so searches for garbage among them find none
     def _all_concrete(self, asked: tuple[int, frozenset[Operator], Usable]) -> tuple[Rule, ...]:
         """The rules for tensors of at most so many axes and these operators."""
         most, operators, usable = asked

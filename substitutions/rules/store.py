@@ -24,6 +24,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from pcg.collection import uncollected
 from pcg.errors import InputError, OperatorError
 from pcg.files import FileModel, parse_json, read_text, write_text_atomic
 from pcg.graph.graph import Graph
@@ -177,6 +178,7 @@ def rule_files(names: Collection[str], path: str | Path | None = None) -> dict[s
 
 
 @lru_cache(maxsize=2)
+@uncollected()  # rules stay, so searches for garbage among them find none
 def _library(where: Path, text: str, operators: str) -> Library:
     """The library in a file with that text. What its rules come to for the graphs of a process is
     worked out once, which takes longer than to read it."""

@@ -16,6 +16,7 @@ import sys
 import traceback
 from dataclasses import asdict
 from datetime import timedelta
+from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -86,6 +87,7 @@ def together(replies: list[dict]) -> dict:
 
 def main() -> None:
     ranks, folder = int(sys.argv[1]), sys.argv[2]
+    import_module("torch._dynamo")  # else the first optimizer of each rank imports it
     # Forked, so that torch is imported once; nothing has started a thread yet.
     context = get_context("fork")
     connections: list[Connection] = []

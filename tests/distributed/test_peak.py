@@ -85,8 +85,8 @@ def test_peaks_of_ranks_are_those_of_the_count(name, planner, optimizer, ranks):
     ("name", "optimizer", "precision"),
     [
         ("activations", "sgd", "fp32"),
-        ("activations", "adam", "fp32"),
-        ("activations", "adam", "bf16"),
+        pytest.param("activations", "adam", "fp32", marks=pytest.mark.soak),
+        pytest.param("activations", "adam", "bf16", marks=pytest.mark.soak),
         ("weights", "adam", "bf16"),
     ],
 )

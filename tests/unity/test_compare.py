@@ -71,6 +71,13 @@ def test_the_table_has_a_row_for_each(done: tuple[Result, Path]):
     assert max(len(line) for line in lines if "data-parallel" in line) <= 80
 
 
+@pytest.fixture
+def _undrawn(monkeypatch: pytest.MonkeyPatch):
+    """Plots take longer than small plans."""
+    monkeypatch.setattr("unity.commands.compare.plot", lambda *given: ("x.svg", "x.png"))
+
+
+@pytest.mark.usefixtures("_undrawn")
 def test_pipelines_can_be_compared(tmp_path: Path):
     few = ("--machine", "local", "--gpus", "2", "--planners", "zero,pipeline")
     result = compare("xdl-tiny", *few, "-o", str(tmp_path))
@@ -116,6 +123,7 @@ def test_ratios():
     assert over_others(found[0], found[:1]) is None
 
 
+@pytest.mark.usefixtures("_undrawn")
 def test_a_plan_that_does_not_fit_is_an_entry(tmp_path: Path):
     preset = (Path(machine.__file__).parent / "machines" / "local.toml").read_text()
     (tmp_path / "small.toml").write_text(preset.replace("4_000_000_000", "1_000_000"))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from pcg.collection import seldom_collected
 from pcg.files import make_folder
 from pcg.machine import load_machine
 from substitutions.rules.store import load_library
@@ -25,6 +26,7 @@ GROUPED = (
 )
 
 
+@seldom_collected()
 def run(options: Options) -> None:
     """Compare, and write what is done as soon as it is. Raises InputError."""
     load_user_operators(options.operators)

@@ -14,6 +14,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 
 from pcg.capture import Captured
+from pcg.collection import seldom_collected
 from pcg.errors import InputError
 from pcg.files import check_writable, write_text_atomic
 from pcg.graph.graph import Graph
@@ -131,6 +132,7 @@ def write_page(answer: Answer, path: Path, rules: Path | None) -> None:
     write_text_atomic(path, text)
 
 
+@seldom_collected()
 def answered(options: Options, subject: Subject) -> Answer:
     """Capture, compare and plan. The options have been checked. Raises InputError and
     NegativeAnswer."""

@@ -80,6 +80,10 @@ def _power(call: AtenCall) -> Value:
     return apply(elementwise.power(exponent=exponent), x)
 
 
+def _square(call: AtenCall) -> Value:
+    return apply(algebra.multiply(), call.value("self"), call.value("self"))
+
+
 def _clamp(call: AtenCall) -> Value:
     """With a bound that nothing reaches it is torch's function of single elements."""
     x, low, high = call.value("self"), call.arguments["min"], call.arguments["max"]
@@ -144,6 +148,7 @@ ENTRIES: Mapping[str, Entry] = {
     "aten.maximum.default": _binary(elementwise.maximum),
     "aten.minimum.default": _binary(elementwise.minimum),
     "aten.pow.Tensor_Scalar": _power,
+    "aten.square.default": _square,
     "aten.clamp.default": _clamp,
     "aten.clone.default": _same,
     "aten.alias.default": _same,

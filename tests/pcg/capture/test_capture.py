@@ -8,9 +8,9 @@ import pytest
 import torch
 from support.graphs.capturing import assert_agrees
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
-from pcg.capture import CapturedWeight, capture
-from pcg.capture import export as capture_export
+from pcg.capture import CapturedWeight, apart, capture
 from pcg.errors import InputError
 from pcg.models import capture_model
 from pcg.plan.text import print_graph
@@ -107,12 +107,31 @@ def test_what_is_changed_in_place_is_read_changed() -> None:
     assert "scale(" in print_graph(captured.graph)
 
 
+def left_whole(x: Tensor, w: Tensor) -> Tensor:
+    """Functions with and without an equation, constants, and a gradient that stops."""
+    places = torch.arange(4).unsqueeze(1) * torch.ones(4, 6) + torch.arange(2, 8)
+    best = (w * x).topk(3, 1).values.sum() + w.argmax(1).sin().sum()
+    chosen = torch.where(x > 0, w.square(), torch.full((4, 6), 2.0)).abs().detach()
+    return best + (chosen * w.round() * places.cos()).square().mean() + torch.zeros(()) * w.sum()
+
+
+def test_what_torch_would_leave_as_it_is_needs_no_second_trace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = Given(left_whole), (torch.randn(4, 6),)
+    with monkeypatch.context() as patch:
+        patch.setattr(ExportedProgram, "run_decompositions", None)
+        as_it_is = capture(*given)
+    monkeypatch.setattr(apart, "needs_nothing", lambda program, stays: False)
+    assert capture(*given) == as_it_is
+
+
 @pytest.mark.parametrize("name", ["resnext50-tiny", "bert-large-tiny"])
 def test_what_need_not_be_taken_apart_is_the_same_graph(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     as_it_is = capture_model(name, None, 2)
-    monkeypatch.setattr(capture_export, "_needs_nothing", lambda program, kept: False)
+    monkeypatch.setattr(apart, "needs_nothing", lambda program, stays: False)
     assert capture_model(name, None, 2) == as_it_is
 
 

@@ -19,8 +19,10 @@ from torch.export import ExportedProgram
 from torch.nn import functional as f
 
 from pcg.capture import capture
+from pcg.capture.apart import returned
 from pcg.capture.aten.table import TABLE
-from pcg.capture.export import ancestors, export, returned
+from pcg.capture.export import export
+from pcg.capture.regions import ancestors
 from runtime.train.check import evaluate
 
 BUFFERS = {
@@ -80,6 +82,7 @@ CASES = {
     "maximum": case(torch.maximum, X, X),
     "minimum": case(torch.minimum, X, (6,)),
     "square": case(lambda x: x**2, X),
+    "square by its name": case(torch.square, X),
     "power": case(lambda x: x**2.5, X, positive=True),
     "clamp": case(lambda x: x.clamp(-0.5, 0.7), X),
     "clamp from below": case(lambda x: x.clamp(-0.5, float("inf")), X),

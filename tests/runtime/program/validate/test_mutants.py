@@ -7,6 +7,7 @@ from collections import Counter
 from itertools import islice
 
 import pytest
+from support.cases import a_third
 from support.plans.program_mutants import Mutant, mutants
 from support.plans.small_plans import NAMES, small_plan
 
@@ -31,7 +32,7 @@ def all_mutants(name: str) -> list[Mutant]:
     return list(mutants(tuple(lowering.program(rank) for rank in range(lowering.ranks))))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", a_third(NAMES))
 def test_mutants_are_caught(name):
     found = all_mutants(name)
     some = list(islice(found, 0, None, max(1, len(found) // EACH)))

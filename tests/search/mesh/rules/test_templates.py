@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from support.cases import a_third
 
 from pcg.graph.graph import Graph
 from pcg.machine import load_machine
@@ -39,7 +40,7 @@ def graph_of(name: str) -> Graph:
     return blocks(4) if name == "blocks" else build_model(f"{name}-tiny", 24, 6)
 
 
-@pytest.mark.parametrize("name", ["blocks", "bert-large", "dlrm", "resnext50"])
+@pytest.mark.parametrize("name", a_third(["blocks", "bert-large", "dlrm", "resnext50"]))
 @pytest.mark.parametrize("windows", [False, True])
 def test_a_graph_is_cut_as_operator_by_operator(name: str, windows: bool):
     graph = graph_of(name)

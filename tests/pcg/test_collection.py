@@ -1,0 +1,47 @@
+"""How often garbage is searched for, during a piece of work and after it."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from pcg.collection import SELDOM, seldom_collected, uncollected
+
+
+@pytest.fixture
+def _restored():
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+    gc.enable()
+
+
+@pytest.mark.usefixtures("_restored")
+@pytest.mark.parametrize(("given", "during"), [(700, SELDOM), (SELDOM + 1, SELDOM + 1), (0, 0)])
+def test_it_is_seldom_during_the_work_and_as_it_was_after(given: int, during: int):
+    gc.set_threshold(given, 7, 9)
+
+    @seldom_collected()
+    def work():
+        assert gc.get_threshold() == (during, 7, 9)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    assert gc.get_threshold() == (given, 7, 9)
+
+
+@pytest.mark.usefixtures("_restored")
+@pytest.mark.parametrize("is_on", [True, False])
+def test_it_is_off_during_the_work_and_as_it_was_after(is_on: bool):
+    (gc.enable if is_on else gc.disable)()
+
+    @uncollected()
+    def work():
+        assert not gc.isenabled()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    assert gc.isenabled() == is_on
