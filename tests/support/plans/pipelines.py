@@ -39,6 +39,14 @@ def model_graph(name: str) -> Graph:
     return parse_graph(TIED) if name == "tied" else build_model(name, 8, 1)
 
 
+def layers(count: int, batch: int, width: int) -> Graph:
+    """Equal layers, so that stages can be even."""
+    lines = [f"h0 = input[{batch}, {width}]"]
+    for i in range(count):
+        lines += [f"w{i} = weight[{width}, {width}]", f"h{i + 1} = relu(matmul(h{i}, w{i}))"]
+    return parse_graph("\n".join([*lines, f"return mean_loss(h{count})"]))
+
+
 def planned(
     name: str, library, slices: int, stages: int, kind: Kind = "1f1b", interleave: int = 1
 ) -> Plan:
