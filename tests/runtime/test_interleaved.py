@@ -8,11 +8,14 @@ from dataclasses import replace
 import pytest
 from support.cases import a_third
 from support.plans.pipelines import DEVICES, planned, trained
+from support.plans.small_plans import small_plan
+from support.runs.simulated import on_ranks
 
 from pcg.errors import InputError
 from pcg.plan.chunks import ChunksError, chunks_of, ordered
 from pcg.plan.pipeline import PipelineFile, misfit
 from pcg.plan.plan import load_plan, save_plan
+from runtime.execute.executor import Executor
 from runtime.program import buckets
 from runtime.program.lower import Lowering
 from runtime.program.validate import ProgramError, validate, validate_lowered
@@ -100,6 +103,21 @@ def _straight(slices):
         tuple(replace(i, goes_around=False) if hasattr(i, "goes_around") else i for i in own)
         for own in slices
     )
+
+
+def test_what_goes_forward_alone_has_the_same_loss():
+    """Slices of which none goes back."""
+    lowering = Lowering(small_plan("interleaved"))
+
+    def work(world):
+        executor = Executor(lowering.program(world.rank), world, "fp64")
+        forward = executor.forward(0, executor.form, trains=False).loss
+        alone = world.total(0.0 if forward is None else float(forward))
+        return alone, executor.step(0, None).loss
+
+    for alone, stepped in on_ranks(DEVICES, work):
+        assert alone == pytest.approx(stepped, rel=1e-12)
+        assert alone > 0
 
 
 def test_steps_belong_to_the_first_chunk_that_has_what_they_read(library):

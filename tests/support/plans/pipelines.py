@@ -51,14 +51,26 @@ def planned(
     name: str, library, slices: int, stages: int, kind: Kind = "1f1b", interleave: int = 1
 ) -> Plan:
     """The search's pipeline with chunks of equally many operators, for 4 devices."""
-    graph = model_graph(name)
-    cost = CostModel(load_machine("dgx-a100").with_devices(DEVICES // stages))
+    return in_stages(model_graph(name), library, slices, stages, kind, interleave)
+
+
+def in_stages(
+    graph: Graph,
+    library,
+    slices: int,
+    stages: int,
+    kind: Kind = "1f1b",
+    interleave: int = 1,
+    devices: int = DEVICES,
+) -> Plan:
+    """The same of a graph."""
+    cost = CostModel(load_machine("dgx-a100").with_devices(devices // stages))
     source = streams(graph, library)
     batches = MicroBatches(source, cost, Cuts(library.concrete(source.graph)), slices)
     count, chunks = len(batches.nodes), stages * interleave
     bounds = [count * chunk // chunks for chunk in range(chunks + 1)]
     cut = build(batches, batches.choose(), bounds, interleave)
-    return plan_of(graph, cut.graph, cut.views, stages, slices, kind, interleave=interleave)
+    return plan_of(graph, cut.graph, cut.views, stages, slices, kind, devices, interleave)
 
 
 def plan_of(
