@@ -26,16 +26,16 @@ from pcg.plan.text import node_names
 from pcg.readings.formats import wide_values
 from pcg.types.task import KernelTask
 from pcg.types.tensor import ParallelTensor
-from runtime.program.chunked import around, chunk_ends, plan_chunks
+from runtime.program.chunked import channels_of, chunk_ends, ends_of, plan_chunks
 from runtime.program.communication import collective, exchange, pattern
 from runtime.program.executable import check_devices, check_leaves, check_types, concrete
+from runtime.program.pipelined import Pipelined
 from runtime.program.program import (
     Alias,
     Exchange,
     Group,
     Instruction,
     Load,
-    Pipelined,
     Program,
     Run,
     Weight,
@@ -178,6 +178,7 @@ class Lowering:
                 given.schedule == "2bw"
                 and stages_are_apart(self.schedule, parts, self._groups, per_stage),
                 ends(rank),
+                channels_of(self._chunks, self.schedule),
             )
             for rank in ranks
         }
@@ -217,8 +218,8 @@ class Lowering:
         return plan_chunks(self.plan, self.schedule, self.where)
 
     @cached_property
-    def _around(self) -> frozenset[int]:
-        return around(self._chunks, self._places)
+    def _ends(self) -> Mapping[int, tuple[int, int]]:
+        return ends_of(self._chunks, self._places)
 
     @cached_property
     def _slots(self) -> tuple[Slot, ...]:
@@ -350,7 +351,7 @@ class Lowering:
                         target=names[1] if held[1] else None,
                         active=target in self._active,
                         position=number,
-                        goes_around=number in self._around,
+                        stages=self._ends.get(number),
                     ),
                 )
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from pcg.placement.region import Region, elements
 from runtime.program.buckets import Bucket, buckets
-from runtime.program.program import Instruction, Load, Pipelined, Program
+from runtime.program.pipelined import Pipelined
+from runtime.program.program import Instruction, Load, Program
 from runtime.program.validate.blocks import Block, MeetingBlock, blocks_of, first_readers
 from runtime.program.validate.content import Content, Fragment
 from runtime.program.validate.errors import Unsound
