@@ -28,7 +28,7 @@ def plan_chunks(plan: Plan, schedule: Schedule, where: str) -> Chunks | None:
 
 
 def chunk_ends(
-    chunks: Chunks,
+    chunks: Chunks | None,
     interleave: int,
     stage: int,
     steps: Mapping[int, int],
@@ -36,6 +36,8 @@ def chunk_ends(
 ) -> tuple[int, ...]:
     """Where the chunks of a stage end but the last, in what a rank of it does with a slice.
     ``steps``: the number of the step of the schedule at each position."""
+    if chunks is None:
+        return ()
     counts = [0] * interleave
     for instruction in instructions:
         # What is read of the data is there from the beginning.

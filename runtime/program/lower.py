@@ -158,14 +158,10 @@ class Lowering:
         tail = self._part(parts.tail, ranks)
         per_stage = self.ranks // given.stages
         order = given.stages, given.micro_batches, given.interleave
-        numbers = {place: number for number, place in self._places.items()}
-
-        def ends(rank: int) -> tuple[int, ...]:
-            if (chunks := self._chunks) is None:
-                return ()
-            own = slices[0][rank]
-            return chunk_ends(chunks, given.interleave, rank // per_stage, numbers, own)
-
+        at = {place: number for number, place in self._places.items()}
+        channels = channels_of(self._chunks, self.schedule)
+        is_delayed = given.schedule == "2bw"
+        runs_on = is_delayed and stages_are_apart(self.schedule, parts, self._groups, per_stage)
         return {
             rank: Pipelined(
                 tuple(own[rank] for own in slices),
@@ -173,12 +169,11 @@ class Lowering:
                 tuple(sorted(self.register(slot) for slot in parts.joined if _holds(slot, rank))),
                 tail[rank],
                 tail_trains(self.schedule, parts, self._active),
-                given.schedule == "2bw",
+                is_delayed,
                 given.stages,
-                given.schedule == "2bw"
-                and stages_are_apart(self.schedule, parts, self._groups, per_stage),
-                ends(rank),
-                channels_of(self._chunks, self.schedule),
+                runs_on,
+                chunk_ends(self._chunks, given.interleave, rank // per_stage, at, slices[0][rank]),
+                channels,
             )
             for rank in ranks
         }

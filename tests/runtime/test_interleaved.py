@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from random import Random
 
 import pytest
 from support.cases import a_third
-from support.plans.pipelines import DEVICES, planned, trained
+from support.plans.pipelines import DEVICES, in_stages, planned, skipping, trained
 from support.plans.small_plans import small_plan
 from support.runs.simulated import on_ranks
 
@@ -67,6 +68,20 @@ def test_no_group_has_to_do_two_things_at_once(
 @pytest.mark.parametrize(("name", "slices", "stages", "interleave"), CASES)
 def test_programs_of_all_ranks_are_shown_to_be_the_plan(name, slices, stages, interleave, library):
     validate_lowered(Lowering(planned(name, library, slices, stages, interleave=interleave)))
+
+
+@pytest.mark.parametrize("seed", [0, 3, 16])
+def test_layers_may_send_to_any_later_chunk(seed, library):
+    """Over all stages and more than once around, cut anywhere: also where a group does one thing
+    after the other, nobody waits for ever."""
+    drawn = Random(seed)
+    graph = skipping(drawn, drawn.randint(4, 7))
+    stages, interleave = drawn.choice([(2, 2), (2, 3), (4, 2), (4, 3)])
+    slices = drawn.choice([2, 4, 8])
+    plan = in_stages(graph, library, slices, stages, interleave=interleave, drawn=drawn)
+    validate_lowered(Lowering(plan))
+    report = trained(plan, steps=2, ordered=True)
+    assert not [c for c in report.comparisons if not c.passes]
 
 
 def test_what_is_not_the_plan_is_found(library):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 from typing import Literal
 
 from support.plans.by_hand import plan_with
@@ -47,6 +48,16 @@ def layers(count: int, batch: int, width: int) -> Graph:
     return parse_graph("\n".join([*lines, f"return mean_loss(h{count})"]))
 
 
+def skipping(drawn: Random, count: int) -> Graph:
+    """Layers of which each reads a late one and any one before it."""
+    lines = ["h0 = input[8, 6]"]
+    for i in range(count):
+        late, early = drawn.randrange(max(i - 1, 0), i + 1), drawn.randrange(i + 1)
+        lines.append(f"w{i} = weight[6, 6]")
+        lines.append(f"h{i + 1} = add(tanh(matmul(h{late}, w{i})), h{early})")
+    return parse_graph("\n".join([*lines, f"return mean_loss(h{count})"]))
+
+
 def planned(
     name: str, library, slices: int, stages: int, kind: Kind = "1f1b", interleave: int = 1
 ) -> Plan:
@@ -62,13 +73,16 @@ def in_stages(
     kind: Kind = "1f1b",
     interleave: int = 1,
     devices: int = DEVICES,
+    drawn: Random | None = None,
 ) -> Plan:
-    """The same of a graph."""
+    """The same of a graph; ``drawn``: cut anywhere."""
     cost = CostModel(load_machine("dgx-a100").with_devices(devices // stages))
     source = streams(graph, library)
     batches = MicroBatches(source, cost, Cuts(library.concrete(source.graph)), slices)
     count, chunks = len(batches.nodes), stages * interleave
     bounds = [count * chunk // chunks for chunk in range(chunks + 1)]
+    if drawn is not None:
+        bounds = [0, *sorted(drawn.sample(range(1, count), chunks - 1)), count]
     cut = build(batches, batches.choose(), bounds, interleave)
     return plan_of(graph, cut.graph, cut.views, stages, slices, kind, devices, interleave)
 
