@@ -128,3 +128,27 @@ def test_a_timeline_shows_every_chunk_within_the_step():
             assert event.start + event.seconds <= simulated.step_seconds * (1 + 1e-9)
         phases = run.phases(stage)
         assert sum(phases.values()) == pytest.approx(simulated.step_seconds)
+
+
+@pytest.mark.parametrize(
+    ("interleave", "samples"),
+    [pytest.param(2, 64), pytest.param(3, 3072, marks=pytest.mark.soak)],
+)
+def test_pipelines_of_64_stages_with_one_sample_a_micro_batch(interleave, samples, library):
+    """As the largest ones of Megatron-LM: no count is too large, and equal layers wait about as the
+    closed form says."""
+    machine = load_machine("dgx-a100").with_nodes(8)
+    graph = layers(64 * interleave, samples, 64)
+    batches = batches_of(graph, library, machine.with_devices(1), samples)
+    first = [i for i, node in enumerate(batches.nodes) if node.name == "matmul"]
+    bounds = (0, *first[1:], len(batches.nodes))
+    cut = build(batches, batches.choose(), bounds, interleave)
+    steps, groups = schedule(cut.graph, cut.views), StageGroups(64, 1, samples, interleave)
+    cost = CostModel(machine)
+    chunks = stage_seconds(steps, cost, groups)
+    step = step_seconds(chunks, samples, interleave=interleave)
+    slowest = max(stage.busy(samples) for stage in chunks) * interleave
+    bubble = 63 / (interleave * samples)
+    assert slowest < step < 1.1 * slowest * (1 + bubble)
+    held = stage_bytes(steps, cost, groups, "1f1b")
+    assert held[0] > held[-2]
