@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import torch
 from support.cases import a_third
-from support.plans.pipelines import in_stages
 from support.runs.own_loop import (
     BATCH,
     MODULES,
@@ -31,8 +30,6 @@ from runtime.module.module import ParallelModule
 from runtime.module.twin import twin, without_elements
 from runtime.program.lower import Lowering
 from runtime.world.collectives import World
-from substitutions.audit.locate import of_module
-from substitutions.rules.store import load_library
 
 
 class Dense(nn.Module):
@@ -81,15 +78,6 @@ def test_a_pipeline():
     module = dense(nn.ReLU())
     plan = planned(captured(module, numbers_of(0)), "pipeline")
     assert plan.pipeline is not None
-    found, expected = both(module, plan, numbers_of, parts=2)
-    for own in found:
-        assert_same(own, expected)
-
-
-def test_an_interleaved_pipeline():
-    module = dense(nn.ReLU())
-    made = captured(module, numbers_of(0))
-    plan = of_module(in_stages(made.graph, load_library(), 2, 2, interleave=2, devices=2), made, ())
     found, expected = both(module, plan, numbers_of, parts=2)
     for own in found:
         assert_same(own, expected)
