@@ -54,10 +54,10 @@ class Chunks:
                 return number // self.stages
         return None
 
-    def goes_around(self, step: int) -> bool:
-        """Whether a step goes from a chunk to the next one of an earlier stage, or of the same."""
+    def stages_of(self, step: int) -> tuple[int, int]:
+        """The stage that has what a step reads, and the one that gets what it makes."""
         source, target = self.steps[step]
-        return target // self.stages > source // self.stages
+        return source % self.stages, target % self.stages
 
 
 def chunks_of(schedule: Schedule, stages: int, size: int, interleave: int) -> Chunks:

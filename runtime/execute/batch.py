@@ -14,7 +14,7 @@ from torch import Tensor
 
 from runtime.execute.frame import Frame, Machinery
 from runtime.execute.segment import Block
-from runtime.program.program import Pipelined
+from runtime.program.pipelined import Pipelined
 
 Values = dict[str, Tensor]
 Done = Callable[[int | None], None]

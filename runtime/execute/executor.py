@@ -79,9 +79,7 @@ class Executor:
         alike, whose memory is that of their transpose, as torch's linear layers have it."""
         self.program, self._world = program, world
         self._formats = run_formats(precision, world.device)
-        pipeline = program.pipeline
-        goes_around = pipeline is not None and pipeline.interleave > 1
-        world.prepare(program.groups, goes_around=goes_around)
+        world.prepare(program.groups, program.channels)
         self.running = RunningStatistics(program.running, world, self._formats.wide)
         self._turned = frozenset(w.register for w in program.weights if w.leaf.name in turned)
         self.weights = {w.register: self._initial(w, seed, drawn) for w in program.weights}

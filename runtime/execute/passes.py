@@ -11,7 +11,8 @@ from runtime.execute.batch import Done, Parts, SlicedBatch, begin_back, results
 from runtime.execute.frame import Frame, Machinery
 from runtime.execute.segment import Block, blocks_of
 from runtime.inputs.seeded import InputSource
-from runtime.program.program import Instruction, Load, Pipelined, Program, sources
+from runtime.program.pipelined import Pipelined
+from runtime.program.program import Instruction, Load, Program, sources
 
 Known = Callable[[Tensor | None], None]
 """Told this rank's part of the loss, if it has one, as soon as that is known."""

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping
 from itertools import accumulate
 
 from pcg.errors import InputError
-from pcg.placement.schedule import Schedule
+from pcg.placement.schedule import Reshard, Schedule
 from pcg.plan.chunks import Chunks, ChunksError, chunks_of
 from pcg.plan.plan import Plan
+from runtime.program.communication import pattern
 from runtime.program.program import Instruction, Load
+from runtime.program.slices import regular_transfer
 
 
 def plan_chunks(plan: Plan, schedule: Schedule, where: str) -> Chunks | None:
@@ -26,7 +28,7 @@ def plan_chunks(plan: Plan, schedule: Schedule, where: str) -> Chunks | None:
 
 
 def chunk_ends(
-    chunks: Chunks,
+    chunks: Chunks | None,
     interleave: int,
     stage: int,
     steps: Mapping[int, int],
@@ -34,6 +36,8 @@ def chunk_ends(
 ) -> tuple[int, ...]:
     """Where the chunks of a stage end but the last, in what a rank of it does with a slice.
     ``steps``: the number of the step of the schedule at each position."""
+    if chunks is None:
+        return ()
     counts = [0] * interleave
     for instruction in instructions:
         # What is read of the data is there from the beginning.
@@ -46,9 +50,25 @@ def chunk_ends(
     return tuple(accumulate(counts[:-1]))
 
 
-def around(chunks: Chunks | None, places: Mapping[int, int]) -> frozenset[int]:
-    """The positions of the steps that go to the next chunk of a stage that is no later one.
-    ``places``: the position of each step."""
+def ends_of(chunks: Chunks | None, places: Mapping[int, int]) -> Mapping[int, tuple[int, int]]:
+    """The stages between which each step of slices goes, by its position. ``places``: the position
+    of each step."""
     if chunks is None:
-        return frozenset()
-    return frozenset(places[number] for number in chunks.steps if chunks.goes_around(number))
+        return {}
+    return {places[number]: chunks.stages_of(number) for number in chunks.steps}
+
+
+def channels_of(chunks: Chunks | None, schedule: Schedule) -> tuple[tuple[int, int], ...]:
+    """The stages between which slices pass by messages, in order."""
+    if chunks is None:
+        return ()
+    found: set[tuple[int, int]] = set()
+    for number in chunks.steps:
+        step = schedule.steps[number]
+        stages = chunks.stages_of(number)
+        if not isinstance(step, Reshard) or (chunks.size == 1 and len(set(stages)) == 1):
+            continue
+        regular = regular_transfer(step)
+        if regular is None or pattern(regular) is None:
+            found.add(stages)
+    return tuple(sorted(found))

@@ -28,9 +28,10 @@ from pcg.plan.text import node_names
 from pcg.readings.formats import wide_values
 from pcg.types.task import KernelTask
 from pcg.types.tensor import ParallelTensor
-from runtime.program.chunked import around, chunk_ends, plan_chunks
+from runtime.program.chunked import channels_of, chunk_ends, ends_of, plan_chunks
 from runtime.program.communication import collective, exchange, pattern
 from runtime.program.executable import check_devices, check_leaves, check_types, concrete
+from runtime.program.pipelined import Pipelined
 from runtime.program.program import (
     Alias,
     Communication,
@@ -38,7 +39,6 @@ from runtime.program.program import (
     Group,
     Instruction,
     Load,
-    Pipelined,
     Program,
     Repeat,
     Run,
@@ -189,14 +189,10 @@ class Lowering:
         tail = self._part(parts.tail, ranks)
         per_stage = self.ranks // given.stages
         order = given.stages, given.micro_batches, given.interleave
-        numbers = {place: number for number, place in self._places.items()}
-
-        def ends(rank: int) -> tuple[int, ...]:
-            if (chunks := self._chunks) is None:
-                return ()
-            own = slices[0][rank]
-            return chunk_ends(chunks, given.interleave, rank // per_stage, numbers, own)
-
+        at = {place: number for number, place in self._places.items()}
+        channels = channels_of(self._chunks, self.schedule)
+        is_delayed = given.schedule == "2bw"
+        runs_on = is_delayed and stages_are_apart(self.schedule, parts, self._groups, per_stage)
         return {
             rank: Pipelined(
                 tuple(own[rank] for own in slices),
@@ -204,11 +200,11 @@ class Lowering:
                 tuple(sorted(self.register(slot) for slot in parts.joined if _holds(slot, rank))),
                 tail[rank],
                 tail_trains(self.schedule, parts, self._active),
-                given.schedule == "2bw",
+                is_delayed,
                 given.stages,
-                given.schedule == "2bw"
-                and stages_are_apart(self.schedule, parts, self._groups, per_stage),
-                ends(rank),
+                runs_on,
+                chunk_ends(self._chunks, given.interleave, rank // per_stage, at, slices[0][rank]),
+                channels,
             )
             for rank in ranks
         }
@@ -259,8 +255,8 @@ class Lowering:
         return plan_chunks(self.plan, self.schedule, self.where)
 
     @cached_property
-    def _around(self) -> frozenset[int]:
-        return around(self._chunks, self._places)
+    def _ends(self) -> Mapping[int, tuple[int, int]]:
+        return ends_of(self._chunks, self._places)
 
     @cached_property
     def _slots(self) -> tuple[Slot, ...]:
@@ -394,7 +390,7 @@ class Lowering:
                         active=target in self._active,
                         position=number,
                         recomputed=recomputed,
-                        goes_around=number in self._around,
+                        stages=self._ends.get(number),
                     ),
                 )
 

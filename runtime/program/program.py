@@ -15,22 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
 from typing import Literal
 
 from pcg.graph.graph import Leaf
 from pcg.placement.region import Region, region_text
-from pcg.plan.pipeline import Turn, lag
 from pcg.plan.statistics import RunningFile
 from pcg.types.operator import Call
 from pcg.types.task import KernelTask
+from runtime.program.pipelined import Pipelined
 
 Group = tuple[int, ...]
 """The ranks that take part in a collective, ascending."""
 PassName = Literal["forward", "backward"]
-ChannelName = Literal["forward", "backward", "forward around", "backward around"]
-"""What messages go by: one way or the other, and apart from these what goes from the last chunk of
-a round of stages to the first one of the next."""
 """Messages between two ranks keep their order within a pass."""
 AGAIN = ", and again in the backward pass"
 
@@ -157,8 +154,9 @@ class Exchange:
     position: int = 0
     recomputed: bool = False
     """Of one that needs no other rank: whether it is done again for the backward pass."""
-    goes_around: bool = False
-    """Whether it goes to the next chunk of a stage that is no later one."""
+    stages: tuple[int, int] | None = None
+    """Of slices in an interleaved pipeline, the stage that has the source, and the one that gets
+    the target."""
 
     @property
     def adjoint(self) -> Exchange:
@@ -172,7 +170,7 @@ class Exchange:
             kept,
             self.active,
             self.position,
-            goes_around=self.goes_around,
+            stages=self.stages,
         )
 
     def __str__(self) -> str:
@@ -184,11 +182,14 @@ class Exchange:
         note = AGAIN if self.recomputed else ""
         return f"{target}{what}({self.source or ''}): {', '.join(words)}{note}"
 
-    def channel(self, way: PassName) -> ChannelName:
-        """What its messages go by."""
-        if not self.goes_around:
-            return way
-        return "forward around" if way == "forward" else "backward around"
+    def channel(self, way: PassName) -> str:
+        """The name of what its messages go by."""
+        return way if self.stages is None else _channel(way, self.stages)
+
+
+def _channel(way: PassName, stages: tuple[int, int]) -> str:
+    source, target = stages
+    return f"{way} {source}>{target}"
 
 
 Collective = AllReduce | AllGather | ReduceScatter | AllToAll
@@ -307,72 +308,6 @@ class Running:
 
 
 @dataclass(frozen=True)
-class Pipelined:
-    """What a rank does with slices of the batch, one after the other."""
-
-    slices: tuple[tuple[Instruction, ...], ...]
-    """For each slice: what is done with it, in registers that are its own."""
-    turns: tuple[Turn, ...]
-    """In which order."""
-    joined: tuple[str, ...]
-    """Registers that slices add to, for the tail to read."""
-    tail: tuple[Instruction, ...]
-    """What joins the slices. It is linear in them."""
-    tail_trains: bool
-    """Whether anything but the slices has gradients of the tail, on any rank."""
-    is_delayed: bool
-    """Whether gradients are of weights one update old (PipeDream-2BW)."""
-    stages: int
-    """How many there are."""
-    runs_on: bool
-    """Whether slices of the next batch may begin before all of this one have gone back."""
-    chunk_ends: tuple[int, ...] = ()
-    """Where in what is done with a slice each chunk ends but the last: a slice goes through one
-    after the other, and other slices in between."""
-
-    @property
-    def interleave(self) -> int:
-        """How many chunks there are."""
-        return len(self.chunk_ends) + 1
-
-    @property
-    def lag(self) -> int:
-        """Before any stage takes slice j forward, all have taken slice j - ``lag`` back."""
-        return lag(self.stages, self.interleave)
-
-    @property
-    def lead(self) -> int:
-        """How many slices go forward before the one that goes back first."""
-        return next(i for i, turn in enumerate(self.turns) if not turn.is_forward) - 1
-
-    def chunks(self, number: int) -> tuple[tuple[Instruction, ...], ...]:
-        """What each chunk does with a slice."""
-        own = self.slices[number]
-        bounds = (0, *self.chunk_ends, len(own))
-        return tuple(own[a:b] for a, b in pairwise(bounds))
-
-    def lines(self) -> Iterator[str]:
-        yield f"  for each of {len(self.slices)} slices, here the first:"
-        for number, chunk in enumerate(self.chunks(0)):
-            if self.interleave > 1:
-                yield f"    chunk {number}:"
-            yield from (f"    {instruction}" for instruction in chunk)
-        yield f"  in the order {' '.join(map(self._shown, self.turns))}"
-        if self.tail:
-            yield "  after them, and for the gradients of slices before them, with zeros:"
-        yield from (f"    {instruction}" for instruction in self.tail)
-        if self.is_delayed:
-            yield "  with the weights of one update before"
-        if self.runs_on and self.lead:
-            yield f"  the last {self.lead} back among the first {self.lead} of the next batch"
-
-    def _shown(self, turn: Turn) -> str:
-        """Such as ``F3``, or ``B3.1`` where there are several chunks."""
-        chunk = f".{turn.chunk}" if self.interleave > 1 else ""
-        return f"{'F' if turn.is_forward else 'B'}{turn.batch}{chunk}"
-
-
-@dataclass(frozen=True)
 class Program:
     """A rank's share of a training step."""
 
@@ -405,6 +340,22 @@ class Program:
         later = () if self.pipeline is None else (*self.pipeline.slices, self.pipeline.tail)
         every = (i for part in (self.instructions, *later) for i in part)
         return tuple(i for i in every if isinstance(i, Load) and i.leaf.kind != "weight")
+
+    @cached_property
+    def channels(self) -> Mapping[str, Group]:
+        """What messages go by besides the channels that all ranks have, in one order on all, with
+        the ranks of each."""
+        if self.pipeline is None:
+            return {}
+        size = self.ranks // self.pipeline.stages
+        ways: tuple[PassName, ...] = ("forward", "backward")
+        return {
+            _channel(way, stages): tuple(
+                stage * size + rank for stage in sorted(set(stages)) for rank in range(size)
+            )
+            for stages in self.pipeline.channels
+            for way in ways
+        }
 
     @property
     def trained(self) -> tuple[Weight, ...]:

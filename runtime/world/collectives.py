@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pcg.device import DeviceKind
 from pcg.errors import InputError, UnityError
-from runtime.program.program import ChannelName, Group, PassName
+from runtime.program.program import Group, PassName
 from runtime.world.blame import Pulse
 from runtime.world.error_names import words
 from runtime.world.loopback import stay_on_this_computer
@@ -35,8 +35,6 @@ PHASE = "unity phase: "
 CHANNELS = ("forward", "backward", "total")
 """What has a group of all ranks to itself, so that none of it waits for another: messages one way
 and the other, and numbers that are added up, which some ranks ask for long before others."""
-AROUND: tuple[ChannelName, ...] = ("forward around", "backward around")
-"""What interleaved pipelines have besides."""
 
 
 class CommunicationError(UnityError):
@@ -96,9 +94,9 @@ class World:
     """Whether any rank has, as all of them know since the last ``total``; for who acts on it to
     take back."""
 
-    def prepare(self, groups: Iterable[Group], *, goes_around: bool = False) -> None:
-        """Create the process groups that do not exist yet. ``goes_around``: whether messages may
-        go by ``AROUND``.
+    def prepare(self, groups: Iterable[Group], channels: Mapping[str, Group] | None = None) -> None:
+        """Create the process groups that do not exist yet. ``channels``: further ones for messages
+        alone, by name.
 
         All ranks have to call this with the same groups in the same order: creating a group is
         itself a collective of all of them.
@@ -110,11 +108,11 @@ class World:
                     whole = group == everyone
                     made = self.network.everyone if whole else self.network.group(group)
                     self._groups[group] = made
-        channels = (*CHANNELS, *AROUND) if goes_around else CHANNELS
-        for channel in channels if self.size > 1 else ():
+        every = {**dict.fromkeys(CHANNELS, everyone), **(channels or {})}
+        for channel, ranks in every.items() if self.size > 1 else ():
             if channel not in self._channels:
                 with self.reporting(f"creating the group of {channel}"):
-                    self._channels[channel] = self.network.group(everyone)
+                    self._channels[channel] = self.network.group(ranks)
 
     def apart(self) -> World:
         """A world of the same ranks for a second thread of each. All have to call together."""
@@ -160,7 +158,7 @@ class World:
         outgoing: Mapping[int, Tensor],
         incoming: Mapping[int, int],
         dtype: torch.dtype,
-        channel: ChannelName = "forward",
+        channel: str = "forward",
     ) -> dict[int, Tensor]:
         """Send a flat tensor to some ranks and receive flat tensors of given lengths from some.
 

@@ -26,7 +26,7 @@ class Flight(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def flights(stage: int, stages: int, micro_batches: int, interleave: int = 1) -> tuple[Flight, ...]:
-    """Those of a stage (from 0) that are not less than another in all respects."""
+    """All of a stage (from 0); of one chunk, the turn when most wait."""
     if interleave == 1:
         return (Flight(0, (under_way(stage, stages, micro_batches) - 1,)),)
     longer = micro_batches % stages
@@ -39,12 +39,4 @@ def flights(stage: int, stages: int, micro_batches: int, interleave: int = 1) ->
         found[Flight(chunk, tuple(held))] = None
         if is_forward:
             held[chunk] += 1
-    return tuple(one for one in found if not any(_is_less(one, other) for other in found))
-
-
-def _is_less(one: Flight, other: Flight) -> bool:
-    return (
-        one.working == other.working
-        and one.waiting != other.waiting
-        and all(a <= b for a, b in zip(one.waiting, other.waiting, strict=True))
-    )
+    return tuple(found)

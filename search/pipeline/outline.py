@@ -32,8 +32,6 @@ from search.pipeline.clock import (
 )
 from search.pipeline.micro import Chosen, MicroBatches, Vector
 
-MOST_ROUNDS = 8
-"""So many times as many micro-batches as stages are followed one by one, for estimates."""
 PRICES = (0.0, 0.5, 4.0, 32.0)
 """Prices of a device's whole memory that are tried until stages fit, as parts of a step's time."""
 
@@ -176,21 +174,9 @@ def _balanced(
         full = _each(holds, bounds)
         if max(sum(full[s::stages]) for s in range(stages)) <= limit:
             estimated = _estimated(batches, chosen, between, bounds)
-            seconds = _step_seconds(estimated, batches.slices, kind, interleave)
+            seconds = step_seconds(estimated, batches.slices, kind, interleave)
             return Outline(batches, chosen, bounds, seconds, interleave)
     return None
-
-
-def _step_seconds(
-    chunks: Sequence[StageSeconds], micro_batches: int, kind: ScheduleKind, interleave: int
-) -> float:
-    """Seconds of a step; of many micro-batches some are left out, which take as long as the slowest
-    stage works on them."""
-    stages = len(chunks) // interleave
-    fewer = micro_batches - max(micro_batches // stages - MOST_ROUNDS, 0) * stages
-    slowest = max(sum(c.forward + c.backward for c in chunks[s::stages]) for s in range(stages))
-    rest = (micro_batches - fewer) * slowest
-    return step_seconds(chunks, fewer, kind, interleave) + rest
 
 
 def _between(

@@ -230,10 +230,10 @@ def held_by_device(
     activations = np.zeros(groups.devices, np.int64)
     for stage in range(groups.stages):
         own = slice(stage * groups.size, (stage + 1) * groups.size)
-        for flying in flights(stage, groups.stages, groups.micro_batches, groups.interleave):
-            # One of those under way is at work, and the others wait.
-            waits = np.array(flying.waiting) @ waiting[:, own]
-            activations[own] = np.maximum(activations[own], peaks[flying.working, own] + waits)
+        found = flights(stage, groups.stages, groups.micro_batches, groups.interleave)
+        waits = np.array([flight.waiting for flight in found]) @ waiting[:, own]
+        works = peaks[[flight.working for flight in found], own]
+        activations[own] = (works + waits).max(axis=0)
     return (*_weights(steps, cost, groups, kind), activations)
 
 

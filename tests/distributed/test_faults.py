@@ -34,8 +34,8 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 def write(tmp_path, plan_of):
     def written(kind: str, ranks: int) -> Path:
         path = tmp_path / f"{kind}-{ranks}.json"
-        if kind == "slices":
-            save_plan(sliced(plan_of), path)
+        if kind in ("slices", "chunks"):
+            save_plan(sliced(plan_of, kind), path)
             return path
         text = PLANS[kind].format(n=ranks) if ranks > 1 else MODEL
         graph = parse_graph(text)
@@ -45,13 +45,18 @@ def write(tmp_path, plan_of):
     return written
 
 
-def sliced(plan_of):
+def sliced(plan_of, kind):
+    """Two stages: with the weights of one update before, or of two chunks each."""
     graph = parse_graph(BY_SLICES)
-    second = ("matmul", "multiply", "mean_loss")
+    if kind == "slices":
+        second = ("matmul", "multiply", "mean_loss")
+        later = [node for node in graph.nodes if node.name in second][1:]
+        pipeline = PipelineFile(stages=2, micro_batches=4, schedule="2bw")
+    else:
+        later = [node for node in graph.nodes if node.name in ("relu", "multiply", "mean_loss")]
+        pipeline = PipelineFile(stages=2, micro_batches=4, schedule="1f1b", interleave=2)
     names = node_names(graph)
-    later = [node for node in graph.nodes if node.name in second][1:]
     stages = {names[node][0]: 1 for node in later}
-    pipeline = PipelineFile(stages=2, micro_batches=4, schedule="2bw")
     return replace(plan_of(parse_graph(MODEL), graph, 2, stages), pipeline=pipeline)
 
 
@@ -60,12 +65,16 @@ def options(steps, every, *more):
 
 
 @pytest.mark.parametrize(
-    "launcher",
-    [(), pytest.param((*TORCHRUN, "2", "--max-restarts", "1"), marks=pytest.mark.soak)],
-    ids=["own", "torchrun"],
+    ("kind", "launcher"),
+    [
+        ("columns", ()),
+        pytest.param("columns", (*TORCHRUN, "2", "--max-restarts", "1"), marks=pytest.mark.soak),
+        pytest.param("chunks", (), marks=pytest.mark.soak),
+    ],
+    ids=["own", "torchrun", "interleaved"],
 )
-def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(write, tmp_path, launcher):
-    plan = write("columns", 2)
+def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(write, tmp_path, kind, launcher):
+    plan = write(kind, 2)
     every = 8
     given = options(40, every, *RECIPES["adam"])
     own = given if launcher else (*given, "--max-restarts", "1")
@@ -97,7 +106,14 @@ def test_a_restart_is_no_consent_to_go_on_with_another_run(write, tmp_path):
     assert [number for number, _ in again.steps()] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("kind", [pytest.param("rows", marks=pytest.mark.soak), "slices"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("rows", marks=pytest.mark.soak),
+        "slices",
+        pytest.param("chunks", marks=pytest.mark.soak),
+    ],
+)
 def test_told_to_stop_a_run_leaves_a_checkpoint_and_another_plan_goes_on(kind, write, tmp_path):
     """Also where slices of the next batch are under way."""
     run = Disturbed(write(kind, 2), tmp_path / "run", options(100_000, 100_000))
@@ -197,7 +213,7 @@ def test_thirty_kills_at_random_moments(write, tmp_path):
     drawn = random.Random(6)
     kills = runs = 0
     while kills < 30:
-        kind, ranks = drawn.choice([*product(PLANS, [1, 2, 3]), ("slices", 2)])
+        kind, ranks = drawn.choice([*product(PLANS, [1, 2, 3]), ("slices", 2), ("chunks", 2)])
         recipe = drawn.choice(list(RECIPES))
         plan, number = write(kind, ranks), drawn.randint(1, 4)
         launcher = drawn.choice([(), (*TORCHRUN, str(ranks), "--max-restarts", str(number))])

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from random import Random
 
 import pytest
 from support.cases import a_third
-from support.plans.pipelines import DEVICES, planned, trained
+from support.plans.pipelines import DEVICES, in_stages, planned, skipping, trained
+from support.plans.small_plans import small_plan
+from support.runs.simulated import on_ranks
 
 from pcg.errors import InputError
 from pcg.plan.chunks import ChunksError, chunks_of, ordered
 from pcg.plan.pipeline import PipelineFile, misfit
 from pcg.plan.plan import load_plan, save_plan
+from runtime.execute.executor import Executor
 from runtime.program import buckets
 from runtime.program.lower import Lowering
+from runtime.program.program import Exchange
 from runtime.program.validate import ProgramError, validate, validate_lowered
 from substitutions.rules.store import load_library
 
@@ -65,8 +70,22 @@ def test_programs_of_all_ranks_are_shown_to_be_the_plan(name, slices, stages, in
     validate_lowered(Lowering(planned(name, library, slices, stages, interleave=interleave)))
 
 
+@pytest.mark.parametrize("seed", [0, 3, 16])
+def test_layers_may_send_to_any_later_chunk(seed, library):
+    """Over all stages and more than once around, cut anywhere: also where a group does one thing
+    after the other, nobody waits for ever."""
+    drawn = Random(seed)
+    graph = skipping(drawn, drawn.randint(4, 7))
+    stages, interleave = drawn.choice([(2, 2), (2, 3), (4, 2), (4, 3)])
+    slices = drawn.choice([2, 4, 8])
+    plan = in_stages(graph, library, slices, stages, interleave=interleave, drawn=drawn)
+    validate_lowered(Lowering(plan))
+    report = trained(plan, steps=2, ordered=True)
+    assert not [c for c in report.comparisons if not c.passes]
+
+
 def test_what_is_not_the_plan_is_found(library):
-    """Messages around the stages that go by the channel of the others wait for ever."""
+    """By one channel, messages to an earlier stage and those to a later one wait for ever."""
     lowering = Lowering(planned("mlp-mnist", library, 4, 4, interleave=2))
     programs = lowering.programs()
 
@@ -83,6 +102,7 @@ def test_what_is_not_the_plan_is_found(library):
         {"turns": tuple(t._replace(chunk=0) for t in pipeline.turns)},
         {"turns": tuple(t._replace(chunk=t.chunk + 1) for t in pipeline.turns)},
         {"chunk_ends": ()},
+        {"channels": ()},
     ):
         with pytest.raises(ProgramError):
             validate(lowering.plan, changed(1, **fields))
@@ -97,9 +117,24 @@ def test_what_is_not_the_plan_is_found(library):
 
 def _straight(slices):
     return tuple(
-        tuple(replace(i, goes_around=False) if hasattr(i, "goes_around") else i for i in own)
+        tuple(replace(i, stages=None) if isinstance(i, Exchange) else i for i in own)
         for own in slices
     )
+
+
+def test_what_goes_forward_alone_has_the_same_loss():
+    """Slices of which none goes back."""
+    lowering = Lowering(small_plan("interleaved"))
+
+    def work(world):
+        executor = Executor(lowering.program(world.rank), world, "fp64")
+        forward = executor.forward(0, executor.form, trains=False).loss
+        alone = world.total(0.0 if forward is None else float(forward))
+        return alone, executor.step(0, None).loss
+
+    for alone, stepped in on_ranks(DEVICES, work):
+        assert alone == pytest.approx(stepped, rel=1e-12)
+        assert alone > 0
 
 
 def test_steps_belong_to_the_first_chunk_that_has_what_they_read(library):

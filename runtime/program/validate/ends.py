@@ -15,6 +15,7 @@ from pcg.placement.region import region_text, whole_region
 from pcg.plan.plan import Plan
 from pcg.plan.statistics import RunningFile, named_values
 from pcg.types.tensor import ParallelTensor
+from runtime.program.pipelined import Pipelined
 from runtime.program.program import Group, Program, Running, Weight
 from runtime.program.validate.content import Box, Content, Place, PlanTensor, covers
 from runtime.program.validate.errors import ProgramError
@@ -240,10 +241,15 @@ def check_alike(plan: Plan, programs: Sequence[Program], where: str) -> None:
             problem = f"{decided}, expected {wanted}: slices, stages, chunks, whether delayed"
             raise ProgramError(where, rank, "pipeline", problem)
         first = programs[0].pipeline
-        if first is None or (own.tail_trains, own.runs_on) != (first.tail_trains, first.runs_on):
+        if first is None or _shared(own) != _shared(first):
             raise ProgramError(where, rank, "pipeline", "expected what rank 0 has of it")
         if own.runs_on and not own.is_delayed:
             raise ProgramError(where, rank, "pipeline", "runs on, with weights that are not there")
+
+
+def _shared(own: Pipelined) -> tuple[object, ...]:
+    """What all ranks have of a pipeline."""
+    return own.tail_trains, own.runs_on, own.channels
 
 
 def _box(place: Place) -> Box:

@@ -325,9 +325,14 @@ class FrameCheck:
                 raise Unsound(f"has messages with rank {peer}, expected another rank")
         if not sends and not receives:
             return {}
+        channel = exchange.channel(way)
+        if exchange.stages is not None:
+            members = rank.device.program.channels.get(channel, ())
+            if not {me, *sends, *receives} <= {*members}:
+                raise Unsound(f"goes by {channel}, expected a channel of all who take part")
         token = (way, again, *self.token, exchange.position)
         made = Posted(me, exchange, token, sends=dict(sends), receives=dict(receives))
-        rank.lanes.post(exchange.channel(way), made)
+        rank.lanes.post(channel, made)
         if receives:
             yield made
         else:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from pcg.placement.region import Region, elements
 from runtime.program.buckets import Bucket, buckets
-from runtime.program.program import Instruction, Load, Pipelined, Program
+from runtime.program.pipelined import Pipelined
+from runtime.program.program import Instruction, Load, Program
 from runtime.program.validate.blocks import (
     Block,
     MeetingBlock,

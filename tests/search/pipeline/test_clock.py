@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcg.plan.pipeline import turns
+from search.pipeline import clock
 from search.pipeline.clock import WEIGHT_VERSIONS, StageSeconds, flush_ends, step_seconds
 
 COUNTS = [(1, 1), (1, 5), (2, 1), (2, 8), (4, 4), (4, 3), (4, 16), (16, 64), (7, 2)]
@@ -79,6 +80,34 @@ def test_a_step_takes_the_longest_chain_of_waiting(own, micro_batches):
     chunks_of_stages, interleave = own
     found = step_seconds(chunks_of_stages, micro_batches, interleave=interleave)
     assert found == pytest.approx(longest_path(chunks_of_stages, micro_batches, interleave))
+
+
+@settings(max_examples=40, deadline=None)
+@given(chunks, st.integers(10, 70))
+def test_many_micro_batches_take_what_all_turns_take(own, micro_batches):
+    """Of which only some are followed."""
+    every, interleave = own
+    count = len(every) // interleave
+    ends = flush_ends(every, micro_batches, interleave)
+    last = [ends[s] + sum(chunk.after for chunk in every[s::count]) for s in range(count)]
+    found = step_seconds(every, micro_batches, interleave=interleave)
+    assert found == pytest.approx(max(last), rel=1e-9)
+
+
+def test_few_of_many_micro_batches_are_followed(monkeypatch):
+    """Where one stage is slower than the others, which soon wait for it in each round."""
+    followed: list[int] = []
+    every = clock.turn_ends
+
+    def counted(chunks, micro_batches, interleave):
+        followed.append(micro_batches)
+        return every(chunks, micro_batches, interleave)
+
+    uneven = [StageSeconds(1.0 + (s % 8 == 3) / 4, 2.0) for s in range(16)]
+    whole = max(flush_ends(uneven, 2048, 2))
+    monkeypatch.setattr(clock, "turn_ends", counted)
+    assert step_seconds(uneven, 2048, interleave=2) == pytest.approx(whole, rel=1e-9)
+    assert max(followed) < 512
 
 
 @settings(max_examples=20, deadline=None)

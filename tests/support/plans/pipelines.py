@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 from typing import Literal
 
 from support.plans.by_hand import plan_with
@@ -39,18 +40,51 @@ def model_graph(name: str) -> Graph:
     return parse_graph(TIED) if name == "tied" else build_model(name, 8, 1)
 
 
+def layers(count: int, batch: int, width: int) -> Graph:
+    """Equal layers, so that stages can be even."""
+    lines = [f"h0 = input[{batch}, {width}]"]
+    for i in range(count):
+        lines += [f"w{i} = weight[{width}, {width}]", f"h{i + 1} = relu(matmul(h{i}, w{i}))"]
+    return parse_graph("\n".join([*lines, f"return mean_loss(h{count})"]))
+
+
+def skipping(drawn: Random, count: int) -> Graph:
+    """Layers of which each reads a late one and any one before it."""
+    lines = ["h0 = input[8, 6]"]
+    for i in range(count):
+        late, early = drawn.randrange(max(i - 1, 0), i + 1), drawn.randrange(i + 1)
+        lines.append(f"w{i} = weight[6, 6]")
+        lines.append(f"h{i + 1} = add(tanh(matmul(h{late}, w{i})), h{early})")
+    return parse_graph("\n".join([*lines, f"return mean_loss(h{count})"]))
+
+
 def planned(
     name: str, library, slices: int, stages: int, kind: Kind = "1f1b", interleave: int = 1
 ) -> Plan:
     """The search's pipeline with chunks of equally many operators, for 4 devices."""
-    graph = model_graph(name)
-    cost = CostModel(load_machine("dgx-a100").with_devices(DEVICES // stages))
+    return in_stages(model_graph(name), library, slices, stages, kind, interleave)
+
+
+def in_stages(
+    graph: Graph,
+    library,
+    slices: int,
+    stages: int,
+    kind: Kind = "1f1b",
+    interleave: int = 1,
+    devices: int = DEVICES,
+    drawn: Random | None = None,
+) -> Plan:
+    """The same of a graph; ``drawn``: cut anywhere."""
+    cost = CostModel(load_machine("dgx-a100").with_devices(devices // stages))
     source = streams(graph, library)
     batches = MicroBatches(source, cost, Cuts(library.concrete(source.graph)), slices)
     count, chunks = len(batches.nodes), stages * interleave
     bounds = [count * chunk // chunks for chunk in range(chunks + 1)]
+    if drawn is not None:
+        bounds = [0, *sorted(drawn.sample(range(1, count), chunks - 1)), count]
     cut = build(batches, batches.choose(), bounds, interleave)
-    return plan_of(graph, cut.graph, cut.views, stages, slices, kind, interleave=interleave)
+    return plan_of(graph, cut.graph, cut.views, stages, slices, kind, devices, interleave)
 
 
 def plan_of(

@@ -55,7 +55,7 @@ def test_algebra_is_for_data_parallelism_alone(library: Library):
 
 def test_micro_batches_are_cut_along_what_is_allowed_alone(library: Library):
     """Where there are few samples and large weights, products are cut in columns and in rows."""
-    machine, graph = load_machine("summit").with_nodes(1), layers(6, 96, 4096)
+    machine, graph = load_machine("summit").with_nodes(1), layers(3, 96, 4096)
     columns = frozenset({IndexRole.MODEL, IndexRole.PIPELINE})
     cut: dict[frozenset[IndexRole] | None, set[str]] = {}
     for dimensions in (None, columns, DATA):
