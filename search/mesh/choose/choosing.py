@@ -11,17 +11,18 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
 from pcg.graph.graph import Graph, Node, Value
-from pcg.memo import Memo
+from pcg.memo import Memo, remembered
 from pcg.readings.work import gradient_nodes
 from search.cost.cost import CostModel
 from search.mesh.choose.blocks import blocks_of
 from search.mesh.choose.costs import OwnCosts
 from search.mesh.choose.duties import duties_in
-from search.mesh.choose.factors import Factor, Places, least, restricted
+from search.mesh.choose.factors import Factor, PairTable, Places, least, restricted
 from search.mesh.choose.marginals import MOST, looked_at
 from search.mesh.choose.pricing import Pricing
 from search.mesh.choose.spaces import Spaces
@@ -70,6 +71,21 @@ class Prices:
     resharding: Sequence[Factor]
     """What is moved between two operators, by the strategies of both; variables are places in
     ``nodes``."""
+
+
+class _Moved(NamedTuple):
+    """A tensor's way between two operators, by number. ``times``: 2 where its gradient comes
+    back."""
+
+    ends: tuple[int, int]
+    table: PairTable
+    times: float
+
+
+_Own = tuple[OwnCosts, tuple[Node, ...]]
+"""What an operator costs by itself, and the weights that it exchanges."""
+_Parts = Sequence[tuple[Node, _Moved | _Own]]
+"""By operator, in order."""
 
 
 def least_places(
@@ -214,28 +230,45 @@ class Chooser:
         often: Mapping[Node, int],
     ) -> Iterator[Factor]:
         """The parts of the sum over some operators, by number. ``often``: how often some count."""
-        duties = duties_in(graph, number, self.pricing.saved(graph) if byte_price else {})
-        homes = {n.inputs[at].node: (n, at) for n, own in duties.items() for at in own.weights}
+        whole, saved = len(number) == len(graph.operators), bool(byte_price)
+        parts = self._parts(graph, saved) if whole else self._parts_of(graph, number, saved)
         alone = Memo[object, Seconds]()
-        for node, own in duties.items():
+        for node, part in parts:
             count = often.get(node, 1)
+            if isinstance(part, _Moved):
+                yield part.table.factor(*part.ends, exposed.resharding * part.times * count)
+                continue
+            costs, leaves = part
+            times = tuple(exposed.weights.get(leaf, exposed.exchange) for leaf in leaves)
+            key = costs, times
+            table = alone.get(key, partial(_alone, costs, byte_price, times))
+            yield Factor((number[node],), table, count)
+
+    @remembered
+    def _parts(self, graph: Graph, saved: bool) -> _Parts:
+        """Those of a whole graph, of which a search asks again and again."""
+        return self._parts_of(graph, {node: i for i, node in enumerate(graph.operators)}, saved)
+
+    def _parts_of(self, graph: Graph, number: Mapping[Node, int], saved: bool) -> _Parts:
+        """What every operator costs by itself and, before it, what is moved to it. ``saved``:
+        whether it counts what is kept for back-propagation."""
+        duties = duties_in(graph, number, self.pricing.saved(graph) if saved else {})
+        homes = {n.inputs[at].node: (n, at) for n, own in duties.items() for at in own.weights}
+        parts: list[tuple[Node, _Moved | _Own]] = []
+        for node, own in duties.items():
             for position, value in enumerate(node.inputs):
                 home = homes.get(value.node)
                 if home is not None and home[0] is not node:
                     # A weight lives where its first reader wants it.
                     pairs = self.pricing.weight_resharding(value, home, (node, position))
-                    ends = number[home[0]], number[node]
-                    yield pairs.factor(*ends, 2.0 * exposed.resharding * count)
+                    parts.append((node, _Moved((number[home[0]], number[node]), pairs, 2.0)))
                 elif value.node in number:
-                    times = exposed.resharding * (2.0 if position in own.needs else 1.0)
                     pairs = self.pricing.resharding(value, node, position)
-                    yield pairs.factor(number[value.node], number[node], times * count)
-            costs = self.pricing.own(node, own)
-            leaves = (node.inputs[position].node for position in own.weights)
-            times = tuple(exposed.weights.get(leaf, exposed.exchange) for leaf in leaves)
-            key = costs, times
-            table = alone.get(key, partial(_alone, costs, byte_price, times))
-            yield Factor((number[node],), table, count)
+                    ends = number[value.node], number[node]
+                    parts.append((node, _Moved(ends, pairs, 2.0 if position in own.needs else 1.0)))
+            leaves = tuple(node.inputs[position].node for position in own.weights)
+            parts.append((node, (self.pricing.own(node, own), leaves)))
+        return parts
 
     def _ends(
         self, graph: Graph, ends: Sequence[Value], number: Mapping[Node, int], exposed: Exposed

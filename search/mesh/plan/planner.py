@@ -44,6 +44,7 @@ from search.mesh.plan.overlap import LEAST_SAVED, Simulated, Trial, Tried, updat
 from search.mesh.plan.rewrites import Limits
 from search.mesh.plan.variants import Variant, of_whole, on_whole, rewritten, variants
 from search.mesh.rules.cuts import Cuts
+from search.mesh.rules.fully_sharded import PlacedGraph
 from search.mesh.space.allow import Allowed, along, both
 from search.mesh.space.axes import Mesh
 from substitutions.rules.rule import Rule
@@ -327,7 +328,14 @@ class MeshPlanner:
             return plans
 
         self._variants_of[variant.graph] = variant
-        trial = Trial(chooser, variant.graph, variant.derivation, judge, self._phases)
+
+        def unfit(choice: Choice, cut: PlacedGraph, steps: Schedule) -> PricedPlans | None:
+            plans = self._unfit(chooser, choice, cut, steps)
+            search.priced |= dict.fromkeys(plans or (), trial)
+            return plans
+
+        early = unfit if self._short.more else None
+        trial = Trial(chooser, variant.graph, variant.derivation, judge, self._phases, early)
         return trial
 
     def _variants(self, graph: Graph) -> Sequence[Variant]:
@@ -406,6 +414,21 @@ class MeshPlanner:
             less = self._memory(steps, cost, recomputed, often)
             seconds = recomputing(steps, cost, recomputed, often).simulation.step_seconds
             yield PricedPlan(made.choice, seconds, less, limit, strategies, *ends, recomputed)
+
+    def _unfit(
+        self, chooser: Chooser, choice: Choice, cut: PlacedGraph, steps: Schedule
+    ) -> PricedPlans | None:
+        """A plan that does not fit, whatever is recomputed; its seconds are not asked for. None for
+        one that fits."""
+        cost, limit = chooser.pricing.cost, memory_limit(self.machine, cut.views)
+        often = repeated(choice.graph, self._short.more)
+        held = self._memory(steps, cost, frozenset(), often)
+        if held > limit and (recomputed := self._recomputed(choice.graph, steps)):
+            held = min(held, self._memory(steps, cost, recomputed, often))
+        if held <= limit:
+            return None
+        strategies = sum(len(chooser.spaces.of(node)) for node in choice.strategies)
+        return (PricedPlan(choice, inf, held, limit, strategies, inf, inf),)
 
     def _recomputed(self, graph: Graph, steps: Schedule) -> frozenset[Node]:
         """What is worth to be recomputed in a schedule of a graph."""
