@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pcg.graph.graph import Graph, Node, Value
-from pcg.memo import Memo, remembered
+from pcg.memo import Memo
 from pcg.readings.work import gradient_nodes
 from search.cost.cost import CostModel
 from search.mesh.choose.blocks import blocks_of
@@ -84,6 +84,8 @@ class _Moved(NamedTuple):
 
 _Own = tuple[OwnCosts, tuple[Node, ...]]
 """What an operator costs by itself, and the weights that it exchanges."""
+LISTED = 16
+"""Graphs of which the parts of sums are kept."""
 _Parts = Sequence[tuple[Node, _Moved | _Own]]
 """By operator, in order."""
 
@@ -132,6 +134,9 @@ class Chooser:
     """Strategies of an operator that are looked at where all are too many."""
     more: int = 0
     """Blocks for which the middle block of a graph stands, beside itself."""
+    _listed: Memo[tuple[int, bool], tuple[Graph, _Parts]] = field(
+        init=False, default_factory=lambda: Memo[tuple[int, bool], tuple[Graph, _Parts]](LISTED)
+    )
 
     @staticmethod
     def on(
@@ -146,6 +151,11 @@ class Chooser:
         """How often the operators of the block count that stands for others; all others once."""
         blocks = blocks_of(graph) if self.more else None
         return {} if blocks is None else blocks.times(self.more)
+
+    def forget(self) -> None:
+        """Let the tables go, which take much memory; they would be made again."""
+        self._listed.clear()
+        self.pricing.forget()
 
     @property
     def spaces(self) -> Spaces:
@@ -244,10 +254,15 @@ class Chooser:
             table = alone.get(key, partial(_alone, costs, byte_price, times))
             yield Factor((number[node],), table, count)
 
-    @remembered
     def _parts(self, graph: Graph, saved: bool) -> _Parts:
         """Those of a whole graph, of which a search asks again and again."""
-        return self._parts_of(graph, {node: i for i, node in enumerate(graph.operators)}, saved)
+
+        def listed() -> tuple[Graph, _Parts]:
+            number = {node: i for i, node in enumerate(graph.operators)}
+            return graph, self._parts_of(graph, number, saved)
+
+        # By the object, which is kept: graphs that are equal may list operands in another order.
+        return self._listed.get((id(graph), saved), listed)[1]
 
     def _parts_of(self, graph: Graph, number: Mapping[Node, int], saved: bool) -> _Parts:
         """What every operator costs by itself and, before it, what is moved to it. ``saved``:

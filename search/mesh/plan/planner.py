@@ -240,12 +240,18 @@ class MeshPlanner:
                 if work / devices > known:
                     break
                 machine = self.machine.with_devices(devices)
+                self._forget()
                 for variant in variants:
                     self._try(self._trial(variant, self._cost(machine), search), search)
                 if search.known < known:
                     best, known = machine, search.known
             if best is whole:
                 return
+
+    def _forget(self) -> None:
+        """Let the tables of numbers of devices go that were tried: they take much memory."""
+        for chooser in self._choosers.values():
+            chooser.forget()
 
     def _cost(self, machine: Machine) -> CostModel:
         return CostModel(machine, self.training, self.speed)
