@@ -209,6 +209,8 @@ class MeshPlanner:
         trials = [self._trial(variant, cost, search) for variant in self._variants(graph)]
         for trial in trials if len(trials) == 1 else sorted(trials, key=lambda one: one.at_best):
             self._try(trial, search)
+        if not search.fastest:
+            raise NotAlike  # no plan came out alike in all blocks
         if self.mode is Mode.JOINT and self.family == "joint":
             again = self._phases.timed("rewriting", lambda: self._rewritten(search.base))
             if again is not None:

@@ -1,0 +1,40 @@
+"""Small graphs of blocks that are alike."""
+
+from __future__ import annotations
+
+from pcg.graph.graph import Graph
+from pcg.plan.text import parse_graph
+
+BLOCK = """
+w{i} = weight[48, 96]
+v{i} = weight[96, 48]
+h{i} = matmul(gelu(matmul(x{i}, w{i})), v{i})
+x{n} = relu(add(h{i}, x{i}))
+"""
+BIASED = """
+w{i} = weight[48, 48]
+b{i} = weight[48]
+m{i} = matmul(x{i}, w{i})
+x{n} = add(gelu(add(m{i}, expand_vector(m{i}, b{i}, axis=1))), multiply(x{i}, mask))
+"""
+
+
+def _deep(block: str, count: int, before: str = "", after: str = "") -> Graph:
+    inside = "".join(block.format(i=i, n=i + 1) for i in range(count))
+    end = after or f"return mean_loss(x{count})"
+    return parse_graph(f"x0 = input[24, 48]\n{before}{inside}{end}")
+
+
+def blocks(count: int) -> Graph:
+    """Two products each, with a way around them."""
+    return _deep(BLOCK, count)
+
+
+def with_bias(count: int) -> Graph:
+    """A product and a bias each, and a tensor that all of them read."""
+    return _deep(BIASED, count, "mask = relu(x0)\n")
+
+
+def with_look_back(count: int) -> Graph:
+    """What comes last reads one in the middle."""
+    return _deep(BLOCK, count, "", f"return mean_loss(add(x{count}, x{count // 2}))")
