@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.graphs.deep import blocks, with_bias
+from support.graphs.deep import blocks, with_bias, with_pairs
 
 from pcg.graph.graph import Graph
 from pcg.machine import load_machine
@@ -38,11 +38,11 @@ def scheduled(chooser: Chooser, choice: Choice) -> Schedule:
     return schedule(cut.graph, cut.views)
 
 
-@pytest.mark.parametrize("model", [blocks, with_bias])
+@pytest.mark.parametrize("model", [blocks, with_bias, with_pairs])
 @settings(max_examples=6, deadline=None)
 @given(
     more=st.integers(1, 5),
-    price=st.sampled_from([0.0, 1e-9, 1e-6]),
+    price=st.sampled_from([0.0, 1e-12, 1e-10]),
     exposed=st.sampled_from([ALL, Exposed(exchange=0.0, loss=0.0), Exposed(resharding=0.1)]),
 )
 def test_a_few_blocks_are_as_the_whole(model, more: int, price: float, exposed: Exposed):
@@ -71,7 +71,7 @@ def test_a_few_blocks_are_as_the_whole(model, more: int, price: float, exposed: 
 
 
 @settings(max_examples=6, deadline=None)
-@given(more=st.integers(1, 5), price=st.sampled_from([0.0, 1e-9]))
+@given(more=st.integers(1, 5), price=st.sampled_from([0.0, 1e-11]))
 def test_the_sum_of_a_few_blocks_is_that_of_the_whole(more: int, price: float):
     """Blocks that stand for others count as often in what is chosen by."""
     short, whole = blocks(KEPT), blocks(KEPT + more)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.graphs.deep import blocks, with_bias
+from support.graphs.deep import blocks, with_bias, with_pairs
 
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph
@@ -30,7 +30,7 @@ def planner(devices: int = 4) -> MeshPlanner:
     return MeshPlanner(machine, load_library(), training=TRAINING)
 
 
-@pytest.mark.parametrize("model", [blocks, with_bias])
+@pytest.mark.parametrize("model", [blocks, with_bias, with_pairs])
 def test_a_deep_plan_is_a_plan_of_the_whole(model, monkeypatch: pytest.MonkeyPatch):
     whole = model(DEPTH)
     free = planner().plan("deep", whole)
