@@ -239,7 +239,8 @@ class _Reader:
         for slot in self.schedule.outputs:
             self.last[self.root(slot)] = self.end
         for i in range(len(self.steps) - 1, -1, -1):
-            for slot in self.reads[i]:
+            # In the order in which they are made, so that what is recomputed is in one order too.
+            for slot in sorted(self.reads[i], key=lambda one: (self.maker[one], one.value.port)):
                 self._use(slot, i)
         grads, of_weights = self._gradients()
         recomputed = {i: tuple(made) for i, made in self.recomputed.items()}
