@@ -16,7 +16,7 @@ from search.cost.simulate import recomputing
 from search.cost.unroll import NotAlike
 from search.mesh.choose import blocks as module
 from search.mesh.choose.blocks import folded
-from search.mesh.plan import planner as planning
+from search.mesh.plan import judging
 from search.mesh.plan.planner import MeshPlanner
 from substitutions.audit.replay import replay
 from substitutions.rules.store import load_library
@@ -61,13 +61,13 @@ def test_what_is_unlike_its_few_blocks_is_searched_as_it_is(monkeypatch: pytest.
             raise NotAlike
         return module.ONCE
 
-    monkeypatch.setattr(planning, "repeated", unlike)
+    monkeypatch.setattr(judging, "repeated", unlike)
     assert planner().plan("deep", whole).plan == free.plan
 
 
 def test_a_deep_model_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "FREE", 20)
     small = planner()
-    monkeypatch.setattr(planning, "memory_limit", lambda *_: 1000)
+    monkeypatch.setattr(judging, "memory_limit", lambda *_: 1000)
     with pytest.raises(NegativeAnswer, match="takes least memory misses by"):
         small.plan("deep", blocks(DEPTH))
