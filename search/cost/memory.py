@@ -25,7 +25,7 @@ from pcg.placement.schedule import LeafAtHome, Schedule
 from pcg.plan.training import Training
 from pcg.readings.formats import held_wide
 from search.cost.liveness import Life, is_shared, liveness
-from search.cost.unroll import ONCE, Repeated, Window, unrolled_changes, window_of
+from search.cost.unroll import ONCE, BlockWindow, Repeated, unrolled_changes, window_of
 
 Bytes = NDArray[np.int64]
 
@@ -88,7 +88,7 @@ def memory_by_device(
     return parameters, grads + growing, states, activations
 
 
-def _repeated_weights(schedule: Schedule, window: Window | None) -> dict[Node, int]:
+def _repeated_weights(schedule: Schedule, window: BlockWindow | None) -> dict[Node, int]:
     """How often the weights of the block that repeats stand in the whole."""
     if window is None:
         return {}
@@ -127,7 +127,7 @@ class _Held:
     def of(
         lifetimes: Iterable[Life],
         end: int,
-        window: Window | None,
+        window: BlockWindow | None,
         itemsize: Callable[[Life], int],
     ) -> _Held:
         """Tensors lie on few different sets of devices. ``window``: the block that repeats."""

@@ -45,7 +45,7 @@ class Repeated(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Window:
+class BlockWindow:
     """A block of a schedule, by the numbers of its steps, after which others like it come."""
 
     first: int
@@ -68,7 +68,7 @@ class Unrolled:
     weights: Sequence[Node]
 
 
-def window_of(schedule: Schedule, repeated: Repeated) -> Window | None:
+def window_of(schedule: Schedule, repeated: Repeated) -> BlockWindow | None:
     """The middle block of a schedule; None where it is not to be repeated. Raises NotAlike where
     there are too few computations, or what lies between them is another number of steps."""
     if not repeated.more:
@@ -80,7 +80,7 @@ def window_of(schedule: Schedule, repeated: Repeated) -> Window | None:
     first, after, end = (places[start + n * own] for n in range(3))
     if end - after != after - first:
         raise NotAlike
-    return Window(first, after - first, repeated.more)
+    return BlockWindow(first, after - first, repeated.more)
 
 
 def unrolled(
@@ -99,7 +99,7 @@ def unrolled(
     loads = np.cumsum([isinstance(step, LeafAtHome) for step in schedule.steps])
     first = window.first - int(loads[window.first])
     length = window.stop - int(loads[window.stop]) - first
-    made = _Unroller.of(given.steps, Window(first, length, window.more))
+    made = _Unroller.of(given.steps, BlockWindow(first, length, window.more))
     steps = made.steps()
     every = [weights[number] for number in made.weights(len(weights))]
     order = tuple(dict.fromkeys(number for step in steps for number in step.weights))
@@ -113,11 +113,11 @@ class _Unroller:
     block adds to."""
 
     given: Sequence[ProgramStep]
-    window: Window
+    window: BlockWindow
     own: range
 
     @staticmethod
-    def of(given: Sequence[ProgramStep], window: Window) -> _Unroller:
+    def of(given: Sequence[ProgramStep], window: BlockWindow) -> _Unroller:
         """Raises NotAlike where the block and the one after it are not alike."""
         first, length = window.first, window.length
         block, after = given[first : window.stop], given[window.stop : window.stop + length]
@@ -195,7 +195,7 @@ def _own_weights(block: Sequence[ProgramStep], after: Sequence[ProgramStep]) -> 
     return row if len(row) == len(own) and follows else None
 
 
-def _alike(one: ProgramStep, other: ProgramStep, window: Window, own: range) -> bool:
+def _alike(one: ProgramStep, other: ProgramStep, window: BlockWindow, own: range) -> bool:
     """Whether a step of the block and one of the block after it are the same."""
     length, first = window.length, window.first
 
@@ -226,7 +226,7 @@ def _takes_alike(one: Duration, other: Duration) -> bool:
 Changes = NDArray[np.int64]
 
 
-def unrolled_changes(changes: Changes, window: Window | None, end: int) -> Changes:
+def unrolled_changes(changes: Changes, window: BlockWindow | None, end: int) -> Changes:
     """What comes and goes [time, ...] in a whole step. ``changes``: with the block once; ``end``:
     the time of the update. Raises NotAlike."""
     if window is None:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from pcg.readings.work import gradient_nodes
 from search.cost.cost import CostModel
 from search.mesh.choose.blocks import blocks_of
 from search.mesh.choose.costs import OwnCosts
-from search.mesh.choose.factors import Factor, Places, least, restricted
+from search.mesh.choose.factors import Factor, PairTable, Places, least, restricted
 from search.mesh.choose.marginals import MOST, looked_at
 from search.mesh.choose.pricing import Pricing
 from search.mesh.choose.spaces import Spaces
@@ -71,6 +72,23 @@ class Prices:
     ``nodes``."""
 
 
+class _Moved(NamedTuple):
+    """A tensor's way between two operators, by number. ``times``: 2 where its gradient comes
+    back."""
+
+    ends: tuple[int, int]
+    table: PairTable
+    times: float
+
+
+_Own = tuple[OwnCosts, tuple[Node, ...]]
+"""What an operator costs by itself, and the weights that it exchanges."""
+LISTED = 16
+"""Graphs of which the parts of sums are kept."""
+_Parts = Sequence[tuple[Node, _Moved | _Own]]
+"""By operator, in order."""
+
+
 def least_places(
     sizes: Sequence[int],
     masks: Sequence[Places],
@@ -115,6 +133,9 @@ class Chooser:
     """Strategies of an operator that are looked at where all are too many."""
     more: int = 0
     """Blocks for which the middle block of a graph stands, beside itself."""
+    _listed: Memo[tuple[int, bool], tuple[Graph, _Parts]] = field(
+        init=False, default_factory=lambda: Memo[tuple[int, bool], tuple[Graph, _Parts]](LISTED)
+    )
 
     @staticmethod
     def on(
@@ -129,6 +150,11 @@ class Chooser:
         """How often the operators of the block count that stands for others; all others once."""
         blocks = blocks_of(graph) if self.more else None
         return {} if blocks is None else blocks.times(self.more)
+
+    def forget(self) -> None:
+        """Let the tables go, which take much memory; they would be made again."""
+        self._listed.clear()
+        self.pricing.forget()
 
     @property
     def spaces(self) -> Spaces:
@@ -213,28 +239,50 @@ class Chooser:
         often: Mapping[Node, int],
     ) -> Iterator[Factor]:
         """The parts of the sum over some operators, by number. ``often``: how often some count."""
-        duties = self.pricing.duties(graph, number, keeps=bool(byte_price))
-        homes = {n.inputs[at].node: (n, at) for n, own in duties.items() for at in own.weights}
+        whole, saved = len(number) == len(graph.operators), bool(byte_price)
+        parts = self._parts(graph, saved) if whole else self._parts_of(graph, number, saved)
         alone = Memo[object, Seconds]()
-        for node, own in duties.items():
+        for node, part in parts:
             count = often.get(node, 1)
+            if isinstance(part, _Moved):
+                yield part.table.factor(*part.ends, exposed.resharding * part.times * count)
+                continue
+            costs, leaves = part
+            times = tuple(exposed.weights.get(leaf, exposed.exchange) for leaf in leaves)
+            key = costs, times
+            table = alone.get(key, partial(_alone, costs, byte_price, times))
+            yield Factor((number[node],), table, count)
+
+    def _parts(self, graph: Graph, saved: bool) -> _Parts:
+        """Those of a whole graph, of which a search asks again and again."""
+
+        def listed() -> tuple[Graph, _Parts]:
+            number = {node: i for i, node in enumerate(graph.operators)}
+            return graph, self._parts_of(graph, number, saved)
+
+        # By the object, which is kept: graphs that are equal may list operands in another order.
+        return self._listed.get((id(graph), saved), listed)[1]
+
+    def _parts_of(self, graph: Graph, number: Mapping[Node, int], saved: bool) -> _Parts:
+        """What every operator costs by itself and, before it, what is moved to it. ``saved``:
+        whether it counts what is kept for back-propagation."""
+        duties = self.pricing.duties(graph, number, keeps=saved)
+        homes = {n.inputs[at].node: (n, at) for n, own in duties.items() for at in own.weights}
+        parts: list[tuple[Node, _Moved | _Own]] = []
+        for node, own in duties.items():
             for position, value in enumerate(node.inputs):
                 home = homes.get(value.node)
                 if home is not None and home[0] is not node:
                     # A weight lives where its first reader wants it.
                     pairs = self.pricing.weight_resharding(value, home, (node, position))
-                    ends = number[home[0]], number[node]
-                    yield pairs.factor(*ends, 2.0 * exposed.resharding * count)
+                    parts.append((node, _Moved((number[home[0]], number[node]), pairs, 2.0)))
                 elif value.node in number:
-                    times = exposed.resharding * (2.0 if position in own.needs else 1.0)
                     pairs = self.pricing.resharding(value, node, position)
-                    yield pairs.factor(number[value.node], number[node], times * count)
-            costs = self.pricing.own(node, own)
-            leaves = (node.inputs[position].node for position in own.weights)
-            times = tuple(exposed.weights.get(leaf, exposed.exchange) for leaf in leaves)
-            key = costs, times
-            table = alone.get(key, partial(_alone, costs, byte_price, times))
-            yield Factor((number[node],), table, count)
+                    ends = number[value.node], number[node]
+                    parts.append((node, _Moved(ends, pairs, 2.0 if position in own.needs else 1.0)))
+            leaves = tuple(node.inputs[position].node for position in own.weights)
+            parts.append((node, (self.pricing.own(node, own), leaves)))
+        return parts
 
     def _ends(
         self, graph: Graph, ends: Sequence[Value], number: Mapping[Node, int], exposed: Exposed

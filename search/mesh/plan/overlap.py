@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
-from math import prod
+from math import inf, prod
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -105,6 +105,9 @@ class Trial(Generic[Judged]):
     """What led to the graph."""
     judge: Callable[[Simulated], Judged]
     phases: Phases = field(default_factory=Phases)
+    unfit: Callable[[Choice, PlacedGraph, Schedule], Judged | None] | None = None
+    """What is of interest about a plan that does not fit, however long it takes; None for one that
+    fits. Where memory has a price, only what fits is simulated; all is, where nothing is given."""
     _tried: dict[object, Tried[Judged]] = field(init=False, default_factory=dict)
     _faster: Memo[object, bool] = field(init=False, default_factory=Memo[object, bool])
     """Whether choices take less than so many seconds, of which no plans were kept."""
@@ -269,7 +272,18 @@ class Trial(Generic[Judged]):
         return self._tried_choice(replace(tried.choice, fully_sharded=True))
 
     def _try(self, price: float, allowed: Allowed, exposed: Exposed) -> Tried[Judged]:
-        return self._tried_choice(self._choice(price, allowed, exposed))
+        choice = self._choice(price, allowed, exposed)
+        key = _key(choice)
+        if not price or self.unfit is None:
+            return self._tried_choice(choice)
+        if key not in self._tried:
+            cut, steps = self._scheduled(choice)
+            judged = self.unfit(choice, cut, steps)
+            fits = judged is None
+            self._tried[key] = (
+                self._simulated(choice, cut, steps) if fits else Tried(choice, inf, {}, judged)
+            )
+        return self._tried[key]
 
     def _choice(self, price: float, allowed: Allowed, exposed: Exposed) -> Choice:
         return self.phases.timed(
@@ -285,17 +299,22 @@ class Trial(Generic[Judged]):
 
     def _tried_choice(self, choice: Choice) -> Tried[Judged]:
         key = _key(choice)
-        if key not in self._tried:
-            self._tried[key] = self._simulated(choice)
+        if key not in self._tried or self._tried[key].seconds == inf:
+            self._tried[key] = self._simulated(choice, *self._scheduled(choice))
         return self._tried[key]
 
-    def _simulated(self, choice: Choice) -> Tried[Judged]:
-        made = self._made(choice)
+    def _simulated(self, choice: Choice, cut: PlacedGraph, steps: Schedule) -> Tried[Judged]:
+        made = self._run_as(choice, cut, steps)
         return Tried(choice, made.seconds, _exposed(made), self.judge(made))
 
     def _made(self, choice: Choice) -> Simulated:
+        return self._run_as(choice, *self._scheduled(choice))
+
+    def _scheduled(self, choice: Choice) -> tuple[PlacedGraph, Schedule]:
         cut = self.phases.timed("building", lambda: self.builder.placed(choice, self._cut))
-        steps = self.phases.timed("scheduling", lambda: schedule(cut.graph, cut.views))
+        return cut, self.phases.timed("scheduling", lambda: schedule(cut.graph, cut.views))
+
+    def _run_as(self, choice: Choice, cut: PlacedGraph, steps: Schedule) -> Simulated:
         whole, done = self.phases.timed("simulating", lambda: self._run(steps))
         return Simulated(choice, cut, steps, whole.weights, done)
 

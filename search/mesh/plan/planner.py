@@ -20,30 +20,28 @@ from math import inf
 from time import perf_counter
 
 from pcg.errors import InputError, one_of
-from pcg.graph.graph import Graph, Node
+from pcg.graph.graph import Graph
 from pcg.machine import Machine
 from pcg.placement.schedule import Schedule, schedule
 from pcg.plan.plan import Plan
 from pcg.plan.training import Training
 from search.choices import IndexRole, Mode
 from search.cost.cost import SGD, CostModel
-from search.cost.derivation import Derivation
 from search.cost.efficiency import Speed
-from search.cost.memory import peak_memory
 from search.cost.planned import Planned, SearchReport, Stop
 from search.cost.progress import OutOfTime, Phases, Teller
-from search.cost.recomputation import worth_recomputing
-from search.cost.simulate import recomputing
-from search.cost.unroll import ONCE, NotAlike, Repeated
-from search.mesh.choose.blocks import Folded, blocks_of, folded, repeated
+from search.cost.unroll import NotAlike
+from search.mesh.choose.blocks import Folded, folded
 from search.mesh.choose.choosing import Choice, Chooser
 from search.mesh.plan.families import PLANNERS, TURNED, Family, Strategies
-from search.mesh.plan.finish import does_not_fit, finished, memory_limit
+from search.mesh.plan.finish import does_not_fit, finished
 from search.mesh.plan.incumbent import PricedPlan, PricedPlans, PricedTrial, SearchState
-from search.mesh.plan.overlap import LEAST_SAVED, Simulated, Trial, Tried, updates
+from search.mesh.plan.judging import Judge
+from search.mesh.plan.overlap import LEAST_SAVED, Simulated, Trial, Tried
 from search.mesh.plan.rewrites import Limits
 from search.mesh.plan.variants import Variant, of_whole, on_whole, rewritten, variants
 from search.mesh.rules.cuts import Cuts
+from search.mesh.rules.fully_sharded import PlacedGraph
 from search.mesh.space.allow import Allowed, along, both
 from search.mesh.space.axes import Mesh
 from substitutions.rules.rule import Rule
@@ -117,15 +115,11 @@ class MeshPlanner:
         search = SearchState()
         stop = self._searched(short.graph, search)
         priced = search.priced
-        fitting = [c for c in priced if c.fits]
-        if not fitting:
-            over = min((c.memory - c.limit for c in priced), default=None)
-            if over is None:
-                raise NotAlike
+        if not any(c.fits for c in priced):
+            over = min(c.memory - c.limit for c in priced)
             raise does_not_fit(name, self.machine, over, stop)
-        plan = self._finished(name, graph, sorted(fitting, key=lambda c: c.seconds), priced)
         return Planned(
-            plan,
+            self._finished(name, graph, search),
             SearchReport(
                 sum(c.strategies for c in priced),
                 len(priced),
@@ -137,29 +131,25 @@ class MeshPlanner:
             min((c.seconds for c in search.data_parallel), default=None),
         )
 
-    def _finished(
-        self,
-        name: str,
-        graph: Graph,
-        ranked: Sequence[PricedPlan],
-        trials: Mapping[PricedPlan, PricedTrial],
-    ) -> Plan:
-        """The plan of the fastest choice; of the fastest that is the same for the whole graph and
-        fits there too, where another was searched."""
-        for best in ranked:
-            trial = trials[best]
-            choice, before = self._of_whole(best.choice, trial, graph)
-            if choice is None:
-                continue
+    def _finished(self, name: str, graph: Graph, search: SearchState) -> Plan:
+        """The plan of the fastest choice that fits; where few blocks stood for the whole, of the
+        fastest that is the same there and fits there too. Raises NotAlike where there is none."""
+        short, cost = self._short, self._cost(self.machine)
+        fitting = sorted((c for c in search.priced if c.fits), key=lambda c: c.seconds)
+        for best in fitting:
+            trial = search.priced[best]
+            choice, before = best.choice, trial.before
+            if short.more:
+                variant = of_whole(self._variants_of[trial.graph], graph, short.more, self.library)
+                whole = None if variant is None else on_whole(choice, variant.graph, short.more)
+                if variant is None or whole is None:
+                    continue
+                choice, before = whole, variant.derivation
             cut = trial.builder.cut(choice, before)
-            cost, recompute = self._cost(self.machine), best.recompute
             steps = schedule(cut.graph, cut.views)
-            seconds, memory = best.seconds, best.memory
-            if self._short.more:
-                recompute = self._recomputed(choice.graph, steps) if recompute else recompute
-                memory = self._memory(steps, cost, recompute, ONCE)
-                seconds = recomputing(steps, cost, recompute).simulation.step_seconds
-                if memory > best.limit:
+            if short.more:
+                best = self._judge(0).again(best, choice, steps, cost)
+                if not best.fits:
                     continue
             return finished(
                 name,
@@ -168,25 +158,15 @@ class MeshPlanner:
                 steps,
                 cost,
                 self.library.hash,
-                seconds=seconds,
-                memory=memory,
-                recompute=recompute,
-                short=self._short,
+                seconds=best.seconds,
+                memory=best.memory,
+                recompute=best.recompute,
+                short=short,
             )
         raise NotAlike
 
-    def _of_whole(
-        self, choice: Choice, trial: PricedTrial, graph: Graph
-    ) -> tuple[Choice | None, Derivation]:
-        """A choice for the whole graph, and what leads to that of the choice; None where that is
-        another than what was searched."""
-        more = self._short.more
-        if not more:
-            return choice, trial.before
-        variant = of_whole(self._variants_of[trial.graph], graph, more, self.library)
-        if variant is None:
-            return None, trial.before
-        return on_whole(choice, variant.graph, more), variant.derivation
+    def _judge(self, more: int) -> Judge:
+        return Judge(self.machine, self._phases, more, deep=self._short.more > 0)
 
     def _searched(self, graph: Graph, search: SearchState) -> Stop:
         """Look for plans until all is tried or time is up, or somebody interrupts: which it was."""
@@ -208,6 +188,8 @@ class MeshPlanner:
         trials = [self._trial(variant, cost, search) for variant in self._variants(graph)]
         for trial in trials if len(trials) == 1 else sorted(trials, key=lambda one: one.at_best):
             self._try(trial, search)
+        if not search.fastest:
+            raise NotAlike  # no plan came out alike in all blocks
         if self.mode is Mode.JOINT and self.family == "joint":
             again = self._phases.timed("rewriting", lambda: self._rewritten(search.base))
             if again is not None:
@@ -239,12 +221,18 @@ class MeshPlanner:
                 if work / devices > known:
                     break
                 machine = self.machine.with_devices(devices)
+                self._forget()
                 for variant in variants:
                     self._try(self._trial(variant, self._cost(machine), search), search)
                 if search.known < known:
                     best, known = machine, search.known
             if best is whole:
                 return
+
+    def _forget(self) -> None:
+        """Let the tables of numbers of devices go that were tried: they take much memory."""
+        for chooser in self._choosers.values():
+            chooser.forget()
 
     def _cost(self, machine: Machine) -> CostModel:
         return CostModel(machine, self.training, self.speed)
@@ -264,15 +252,14 @@ class MeshPlanner:
             if allowed.by_hand and trial.promised(allowed.mask) > search.known:
                 continue
             self.teller.works_on(allowed.name)
-            try:
-                if allowed.data_parallel and not self._cuts_data:
-                    search.data_parallel += self._to_compare(trial, allowed)
-                    continue
-                made = list(self._fitting(trial, allowed, search))
-            except NotAlike:
+            if allowed.data_parallel and not self._cuts_data:
+                search.data_parallel += self._to_compare(trial, allowed)
                 continue
+            made = list(self._fitting(trial, allowed, search))
             if allowed.data_parallel and trial.chooser.pricing.cost.machine == self.machine:
                 search.data_parallel += made[:1]
+            if not made:
+                continue
             fastest = min(candidate.seconds for candidate in made)
             search.fastest[trial] = min(fastest, search.fastest.get(trial, inf))
 
@@ -286,10 +273,13 @@ class MeshPlanner:
             return ()
 
         def judge(made: Simulated) -> PricedPlans:
-            return tuple(self._judged(trial.chooser, made))
+            return tuple(self._judge(self._short.more).judged(trial.chooser, made))
 
         apart = replace(trial, judge=judge)
-        return next(apart.choices(0.0, allowed.mask, brief=True)).judged[:1]
+        try:
+            return next(apart.choices(0.0, allowed.mask, brief=True)).judged[:1]
+        except NotAlike:
+            return ()
 
     def _masked(self, graph: Graph, mask: Allowed) -> Allowed:
         """What a family may use, of the dimensions that are allowed."""
@@ -318,7 +308,7 @@ class MeshPlanner:
         chooser = self._phases.timed("rules", lambda: self._chooser(variant.graph, cost, turned))
 
         def judge(made: Simulated) -> PricedPlans:
-            plans = tuple(self._judged(chooser, made))
+            plans = tuple(self._judge(self._short.more).judged(chooser, made))
             if self.family == "zero" and not made.choice.fully_sharded:
                 return plans  # on the way to fully sharded weights, and none of what was asked for
             search.priced |= dict.fromkeys(plans, trial)
@@ -327,7 +317,14 @@ class MeshPlanner:
             return plans
 
         self._variants_of[variant.graph] = variant
-        trial = Trial(chooser, variant.graph, variant.derivation, judge, self._phases)
+
+        def unfit(choice: Choice, cut: PlacedGraph, steps: Schedule) -> PricedPlans | None:
+            plans = self._judge(self._short.more).unfit(chooser, choice, cut, steps)
+            search.priced |= dict.fromkeys(plans or (), trial)
+            return plans
+
+        early = unfit if self._short.more else None
+        trial = Trial(chooser, variant.graph, variant.derivation, judge, self._phases, early)
         return trial
 
     def _variants(self, graph: Graph) -> Sequence[Variant]:
@@ -354,10 +351,15 @@ class MeshPlanner:
         mask = self._masked(trial.graph, allowed.mask)
 
         def tries(price: float) -> list[Tried[PricedPlans]]:
-            plans = trial.choices(price, mask, brief=allowed.brief)
-            return [trial.fully_sharded(one) if allowed.fully_sharded else one for one in plans]
+            try:
+                plans = list(trial.choices(price, mask, brief=allowed.brief))
+                return [trial.fully_sharded(one) if allowed.fully_sharded else one for one in plans]
+            except NotAlike:
+                return []
 
         first = tries(0.0)
+        if not first:
+            return
         best = [candidate for one in first for candidate in one.judged]
         if not allowed.brief:
             best += self._in_parts(trial, min(first, key=lambda one: one.seconds))
@@ -384,37 +386,7 @@ class MeshPlanner:
         whole = tried.judged[0]
         if whole.fits and whole.after < LEAST_SAVED * whole.seconds:
             return ()
-        return trial.fully_sharded(tried).judged
-
-    def _judged(self, chooser: Chooser, made: Simulated) -> Iterator[PricedPlan]:
-        """A plan, and where it doesn't fit, with computing again what takes much memory and little
-        time to make."""
-        cost, steps = chooser.pricing.cost, made.steps
-        limit = memory_limit(self.machine, made.cut.views)
-        strategies = sum(len(chooser.spaces.of(node)) for node in made.choice.strategies)
-        often = repeated(made.choice.graph, self._short.more)
-        held = self._memory(steps, cost, frozenset(), often)
-        simulation = made.run.simulation
-        ends = updates(made.run), simulation.sync + simulation.update
-        yield PricedPlan(made.choice, made.seconds, held, limit, strategies, *ends)
-        if held <= limit:
-            return
-        recomputed = self._phases.timed(
-            "memory", lambda: self._recomputed(made.choice.graph, steps)
-        )
-        if recomputed:
-            less = self._memory(steps, cost, recomputed, often)
-            seconds = recomputing(steps, cost, recomputed, often).simulation.step_seconds
-            yield PricedPlan(made.choice, seconds, less, limit, strategies, *ends, recomputed)
-
-    def _recomputed(self, graph: Graph, steps: Schedule) -> frozenset[Node]:
-        """What is worth to be recomputed in a schedule of a graph."""
-        blocks = blocks_of(graph) if self._short.more else None
-        return worth_recomputing(steps, () if blocks is None else blocks.crossing(steps))
-
-    def _memory(
-        self, steps: Schedule, cost: CostModel, recomputed: frozenset[Node], often: Repeated
-    ) -> int:
-        return self._phases.timed(
-            "memory", lambda: peak_memory(steps, cost.training, recomputed, often).total
-        )
+        try:
+            return trial.fully_sharded(tried).judged
+        except NotAlike:
+            return ()

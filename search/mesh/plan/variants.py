@@ -17,7 +17,8 @@ from search.choices import Mode
 from search.cost.derivation import Derivation, Scribe
 from search.mesh.choose.blocks import blocks_of
 from search.mesh.choose.choosing import Choice, Chooser
-from search.mesh.plan.rewrites import Algebra, Limits, Rewriter, RewrittenGroup
+from search.mesh.plan.algebra import Algebra
+from search.mesh.plan.rewrites import Limits, Rewriter, RewrittenGroup
 from search.mesh.rules.cuts import opened
 from search.mesh.space.allow import closed
 from substitutions.rules.store import Library

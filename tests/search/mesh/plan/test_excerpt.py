@@ -10,8 +10,9 @@ import pytest
 from pcg.graph.graph import Graph, Node
 from pcg.models import build_model
 from pcg.readings.work import gradient_nodes
+from search.mesh.plan.algebra import Algebra
 from search.mesh.plan.excerpt import Excerpt
-from search.mesh.plan.rewrites import Algebra, _around, _touched
+from search.mesh.plan.rewrites import _around, _touched
 from substitutions.rules.store import load_library
 
 
