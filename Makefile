@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 PACKAGES := pcg substitutions verifier search runtime unity
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint bench soak rules clean
+.PHONY: help venv demo test lint bench soak fidelity rules clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -48,6 +48,9 @@ bench: $(STAMP) ## Run the benchmarks
 soak: $(STAMP) ## Run the long tests, then all others with more examples
 	$(BIN)/python -m pytest -m soak -s
 	$(BIN)/python -m pytest -q -n auto --maxprocesses 2 --hypothesis-profile=soak
+
+fidelity: $(STAMP) ## Predict published training steps, and print the errors
+	cd tests && PYTHONPATH=..:. ../$(BIN)/python -m fidelity
 
 rules: $(STAMP) ## Generate and prove the rule library again
 	$(BIN)/python -m unity.generate

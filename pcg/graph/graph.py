@@ -20,6 +20,9 @@ from pcg.types.tensor import ParallelTensor
 
 LeafKind = Literal["input", "weight", "tensor"]
 
+DRAWN = "drawn__"
+"""How inputs are called that are no part of any data, but drawn in every step, as for dropout."""
+
 
 @dataclass(frozen=True)
 class Leaf:

@@ -14,9 +14,6 @@ from pcg.lazy import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-DRAWN = "drawn__"
-"""How inputs are called that are no part of any data, but drawn in every step, as for dropout."""
-
 
 class ParameterFile(GrownFileModel):
     """A parameter of the module, or several that the graph has as one weight."""

@@ -27,14 +27,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from pcg.graph.graph import Graph, Node, Value
+from pcg.graph.graph import DRAWN, Graph, Node, Value
 from pcg.graph.opaque import Opaque
 from pcg.language.expr import Access, Add, Expr, accesses
 from pcg.language.poly import Poly
-from pcg.plan.naming import DRAWN
+from pcg.readings.kernel_use import APART, KernelUse
 from pcg.readings.kind import kind_of
 from pcg.readings.saved import differentiated, is_pointwise, view_of
-from pcg.readings.work import APART, KernelUse
 from pcg.types.operator import Call
 
 Uses = Mapping[Node, KernelUse]

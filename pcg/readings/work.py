@@ -49,6 +49,7 @@ from pcg.language.expr import (
 )
 from pcg.language.functions import FUNCTIONS
 from pcg.language.poly import Poly
+from pcg.readings.kernel_use import APART, KernelUse
 from pcg.readings.kind import free_symbols, is_epilogue, look_up, passes_gradients, placed, reads
 from pcg.readings.torch_work import products
 from pcg.types.halo import typing_of
@@ -74,31 +75,6 @@ class Work:
     kernels_slope: int = 0
     """The pass before those backward that multiplies the gradient of a function of a sum by its
     slope: it reads both gradient and value, and writes."""
-
-
-@dataclass(frozen=True)
-class KernelUse:
-    """What of an operator's work is a kernel, and what that kernel reads and writes; see
-    ``pcg.readings.kernels``."""
-
-    launches: bool = True
-    """Whether there is a kernel forward."""
-    given: frozenset[int] = frozenset()
-    """Operands, by position, that no memory is read for forward."""
-    is_written: bool = True
-    """Whether the results are written to memory forward."""
-    as_is: frozenset[int] = frozenset()
-    """Operands whose gradient is that of the result, so that nothing computes it."""
-    drawn: frozenset[int] = frozenset()
-    """Operands that are drawn: one byte an element tells what they make of the others."""
-    passed: frozenset[int] = frozenset()
-    """Operands whose gradients are read by the same kernel that computes them."""
-    joined: bool = False
-    """Whether the backward pass is part of the reader's kernel."""
-
-
-APART = KernelUse()
-"""A kernel of its own that reads all operands and writes all results."""
 
 
 @lru_cache(maxsize=16)

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from pcg.errors import InputError
-from pcg.graph.graph import Leaf
+from pcg.graph.graph import DRAWN, Leaf
 from pcg.ops.user import run_file
 from pcg.placement.region import Region, as_slices
-from pcg.plan.naming import DRAWN, NamingFile
+from pcg.plan.naming import NamingFile
 from runtime.inputs.fitting import as_tensor, fitting
 from runtime.inputs.seeded import InputSource, Synthetic
 

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from pcg.errors import InputError, UnityError
+from pcg.graph.graph import DRAWN
 from pcg.placement.region import as_slices
-from pcg.plan.naming import DRAWN, NamingFile
+from pcg.plan.naming import NamingFile
 from pcg.plan.plan import Plan
 from pcg.plan.precision import Precision
 from pcg.plan.text import print_graph

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from pcg.errors import InputError
-from pcg.graph.graph import Leaf
+from pcg.graph.graph import DRAWN, Leaf
 from pcg.placement.region import Region, as_slices
-from pcg.plan.naming import DRAWN
 from runtime.inputs.fitting import fitting
 from runtime.inputs.seeded import LeafRegion, Synthetic
 from runtime.job.job import AgreedError

@@ -18,7 +18,7 @@ def _hyphens(name: str) -> str:
     return name.replace("_", "-")
 
 
-class Degrees(FileModel):
+class HandDegrees(FileModel):
     """Over how many devices a model goes in each way; what is left of a machine's devices is for
     data parallelism."""
 
@@ -52,10 +52,10 @@ class Degrees(FileModel):
         return data
 
 
-def parse_degrees(text: str) -> Degrees:
-    """Degrees of a text such as ``tensor=8,pipeline=4,micro-batches=16,sequence``: a word alone
+def parse_degrees(text: str) -> HandDegrees:
+    """HandDegrees of a text such as ``tensor=8,pipeline=4,micro-batches=16,sequence``: a word alone
     means that it is so. Raises InputError."""
-    known = {_hyphens(name): name for name in Degrees.model_fields}
+    known = {_hyphens(name): name for name in HandDegrees.model_fields}
     given: dict[str, str | bool] = {}
     for part in filter(None, (word.strip() for word in text.split(","))):
         word, equals, value = part.partition("=")
@@ -65,10 +65,10 @@ def parse_degrees(text: str) -> Degrees:
         given[word] = value if equals else True
     flags = [word for word, value in given.items() if value is True]
     for word in flags:
-        if Degrees.model_fields[known[word]].annotation is not bool:
+        if HandDegrees.model_fields[known[word]].annotation is not bool:
             raise InputError(WHERE, f"{word}, expected {word}=VALUE")
     try:
-        return Degrees.model_validate(given)
+        return HandDegrees.model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))

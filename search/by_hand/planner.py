@@ -19,7 +19,7 @@ from pcg.placement.schedule import Schedule, schedule
 from pcg.plan.pipeline import PipelineFile
 from pcg.plan.training import Training
 from search.by_hand.cuts import by_hand
-from search.by_hand.degrees import Degrees
+from search.by_hand.degrees import HandDegrees
 from search.by_hand.recomputed import recomputed
 from search.cost.cost import SGD, CostModel
 from search.cost.efficiency import Speed
@@ -60,7 +60,7 @@ class HandPlanner:
 
     machine: Machine
     library: Library
-    degrees: Degrees
+    degrees: HandDegrees
     training: Training = SGD
     speed: Speed | None = None
     """How fast devices are; by default as the curves that come with Unity say."""

@@ -26,9 +26,10 @@ from pcg.placement.schedule import Reshard, Schedule
 from pcg.placement.transfer import Groups, Transfer
 from pcg.placement.view import MachineView
 from pcg.plan.training import Training
+from pcg.readings.kernel_use import KernelUse
 from pcg.readings.kernels import own_use
 from pcg.readings.kind import WorkKind, work_of
-from pcg.readings.work import KernelUse, work
+from pcg.readings.work import work
 from search.cost.collectives import Lines, all_reduce, bucketed, ring, seconds
 from search.cost.efficiency import Speed, standard
 

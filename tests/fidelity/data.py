@@ -11,7 +11,7 @@ from fidelity.models import Gpt
 from pydantic import Field
 
 from pcg.files import FileModel, read_toml
-from search.by_hand.degrees import Degrees, parse_degrees
+from search.by_hand.degrees import HandDegrees, parse_degrees
 
 POINTS = Path(__file__).with_name("points.toml")
 
@@ -51,7 +51,7 @@ class Point:
     gpus: int
     model: Gpt
     batch: int
-    degrees: Degrees
+    degrees: HandDegrees
     seconds: float
     overlaps: bool
     calibrates: bool
@@ -84,12 +84,12 @@ def _points(run: RunFile) -> Iterator[Point]:
         )
 
 
-def _plan(row: Mapping[str, Any]) -> tuple[Degrees, int]:
+def _plan(row: Mapping[str, Any]) -> tuple[HandDegrees, int]:
     """How a point was parallelized, and its global batch."""
     if "degrees" in row:
         return parse_degrees(row["degrees"]), row["batch"]
     batches, recompute = row["micro_batches"], "full" if row["checkpointed"] else "none"
-    degrees = Degrees(micro_batches=batches, sharded=True, recompute=recompute)
+    degrees = HandDegrees(micro_batches=batches, sharded=True, recompute=recompute)
     return degrees, row["gpus"] * row["micro_batch"] * batches
 
 

@@ -8,9 +8,8 @@ from support.runs.simulated import on_ranks
 from torch import Tensor, nn
 
 from pcg.capture import capture
-from pcg.graph.graph import Graph
+from pcg.graph.graph import DRAWN, Graph
 from pcg.machine import load_machine
-from pcg.plan.naming import DRAWN
 from runtime.inputs.seeded import input_batch
 from runtime.job.job import TrainingOptions
 from runtime.job.recipe import Recipe

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING
 from pcg.capture.aten.call import AtenCall, Unsupported
 from pcg.capture.aten.pointwise import scaled
 from pcg.capture.aten.shapes import of_torch, shape_of
-from pcg.graph.graph import Value, apply, leaf
+from pcg.graph.graph import DRAWN, Value, apply, leaf
 from pcg.ops.algebra import add, multiply, relu, scale
 from pcg.ops.elementwise import clamp, dropout, negate, shift
-from pcg.plan.naming import DRAWN
 
 if TYPE_CHECKING:
     from torch import fx

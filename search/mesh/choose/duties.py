@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from pcg.graph.graph import Graph, Node
+from pcg.readings.kernel_use import KernelUse
 from pcg.readings.kernels import kernel_uses
 from pcg.readings.saved import Reads, gradient_parts
-from pcg.readings.work import KernelUse, gradient_nodes
+from pcg.readings.work import gradient_nodes
 
 
 @dataclass(frozen=True)

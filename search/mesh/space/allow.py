@@ -7,9 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from pcg.graph.graph import Graph, Node, Value
+from pcg.graph.graph import DRAWN, Graph, Node, Value
 from pcg.placement.schedule import trace
-from pcg.plan.naming import DRAWN
 from pcg.types.local import Axis
 from search.choices import IndexRole
 from search.mesh.space.strategies import IDLE, REPLICATE, Space

@@ -14,8 +14,9 @@ from support.graphs.random_graphs import random_graph
 from pcg.capture import capture
 from pcg.graph.graph import Graph, Node
 from pcg.plan.text import parse_graph
+from pcg.readings.kernel_use import APART
 from pcg.readings.kernels import kernel_uses, own_use
-from pcg.readings.work import APART, Work, gradient_nodes, work
+from pcg.readings.work import Work, gradient_nodes, work
 
 
 def needs_of(graph: Graph, node: Node) -> frozenset[int]:

@@ -13,7 +13,7 @@ from pcg.machine import load_machine
 from pcg.placement.schedule import Compute, Reshard
 from pcg.plan.plan import Plan, load_plan, save_plan
 from pcg.plan.training import Training
-from search.by_hand.degrees import Degrees, parse_degrees
+from search.by_hand.degrees import HandDegrees, parse_degrees
 from search.by_hand.planner import HandPlan, HandPlanner
 from search.by_hand.recomputed import between_products
 from substitutions.rules.store import load_library
@@ -128,6 +128,6 @@ def test_wrong_degrees_are_refused(text: str):
 
 def test_degrees_are_read():
     text = "tensor=8, pipeline=4,micro-batches=16,sequence,recompute=full"
-    wanted = Degrees(tensor=8, pipeline=4, micro_batches=16, sequence=True, recompute="full")
+    wanted = HandDegrees(tensor=8, pipeline=4, micro_batches=16, sequence=True, recompute="full")
     assert parse_degrees(text) == wanted
-    assert parse_degrees("") == Degrees()
+    assert parse_degrees("") == HandDegrees()

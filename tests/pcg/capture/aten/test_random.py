@@ -12,7 +12,7 @@ from torch.nn import functional as f
 from torch.utils.checkpoint import checkpoint
 
 from pcg.capture import capture
-from pcg.plan.naming import DRAWN
+from pcg.graph.graph import DRAWN
 from runtime.inputs.seeded import input_batch
 from runtime.train.check import evaluate
 from runtime.train.eager import compare_module
