@@ -59,7 +59,7 @@ def _mask(
         wanted = [place for place, axis in enumerate(space.axes) if not passes(axis)]
     alike = data & (within == within[:, :1]).all(axis=1) if inner.any() else data
     for some in (wanted, [REPLICATE]):
-        mask = alike & np.isin(within, some).all(axis=1)
+        mask: Mask = np.logical_and(alike, np.isin(within, some).all(axis=1))
         if mask.any():
             return mask
     return None

@@ -65,10 +65,10 @@ def points() -> list[Point]:
 def _points(run: RunFile) -> Iterator[Point]:
     for values in run.points:
         row: dict[str, Any] = dict(zip(run.columns, values, strict=True))
-        sizes = {name: row[name] for name in ("layers", "hidden", "heads")}
-        sequence = {"sequence": row["sequence"]} if "sequence" in row else {}
-        model = Gpt(**{**run.model, **sizes, **sequence})
-        name = " ".join(map(str, (row["model"], *sequence.values())))
+        sizes = ("layers", "hidden", "heads", "sequence")
+        parts: dict[str, Any] = {**run.model, **{name: row[name] for name in sizes if name in row}}
+        model = Gpt(**parts)
+        name = f"{row['model']} {row['sequence']}" if "sequence" in row else str(row["model"])
         degrees, batch = _plan(row)
         yield Point(
             run.name,
