@@ -18,7 +18,7 @@ above the mean.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -91,34 +91,50 @@ class CrossingSeconds:
     crossings: Sequence[Crossing]
 
     @cached_property
-    def _ends(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        makers = np.array([c.maker for c in self.crossings], np.intp)
-        return makers, np.array([c.readers[-1] for c in self.crossings], np.intp)
+    def _spans(self) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
+        """For each position of a cut and each tensor that crosses it: the position, who makes the
+        tensor, and who is the first to read it from there on; in the order of positions."""
+        cuts = [np.arange(c.maker + 1, c.readers[-1] + 1) for c in self.crossings]
+        pairs = list(zip(self.crossings, cuts, strict=True))
+        makers = [np.full(len(at), c.maker) for c, at in pairs]
+        readers = [np.array(c.readers)[np.searchsorted(c.readers, at)] for c, at in pairs]
+        flat = [np.concatenate([np.zeros(0, np.intp), *own]) for own in (cuts, makers, readers)]
+        order = np.argsort(flat[0], kind="stable")
+        return flat[0][order], flat[1][order], flat[2][order]
+
+    @cached_property
+    def _seconds(self) -> NDArray[np.float64]:
+        """Those of each tensor that ``_spans`` lists."""
+        counts = [c.readers[-1] - c.maker for c in self.crossings]
+        cuts = [np.arange(c.maker + 1, c.readers[-1] + 1) for c in self.crossings]
+        flat = np.repeat([c.seconds for c in self.crossings], counts)
+        return flat[np.argsort(np.concatenate([np.zeros(0, np.intp), *cuts]), kind="stable")]
 
     def comes(self, starts: Band, ends: Band) -> StageTable:
-        """From stages before."""
-        table = np.zeros((len(starts.positions), len(ends.positions)))
-        for c in self._crossing(starts):
-            some = starts.has(Band(c.maker + 1, c.readers[-1])).positions
-            first = np.array(c.readers)[np.searchsorted(c.readers, some)]
-            for start, reader in zip(some, first, strict=True):
-                table[start - starts.first, max(reader + 1 - ends.first, 0) :] += c.seconds
-        return np.where(_legal(starts, ends), table, np.inf)
+        """From stages before: what crosses where a stage begins and is first read before its
+        end."""
+        at, _, readers = self._spans
+        own = self._within(starts)
+        ended = np.clip(readers[own] + 1 - ends.first, 0, len(ends.positions))
+        table = np.zeros((len(starts.positions), len(ends.positions) + 1))
+        np.add.at(table, (at[own] - starts.first, ended), self._seconds[own])
+        return np.where(_legal(starts, ends), table.cumsum(axis=1)[:, :-1], np.inf)
 
     def goes(self, starts: Band, ends: Band) -> StageTable:
-        """To later stages."""
-        table = np.zeros((len(starts.positions), len(ends.positions)))
-        for c in self._crossing(ends):
-            some = ends.has(Band(c.maker + 1, c.readers[-1]))
-            before = max(c.maker + 1 - starts.first, 0)
-            table[:before, some.first - ends.first : some.last + 1 - ends.first] += c.seconds
-        return np.where(_legal(starts, ends), table, np.inf)
+        """To later stages: what crosses where a stage ends and is made from its begin on."""
+        at, makers, _ = self._spans
+        own = self._within(ends)
+        made = np.clip(makers[own] + 1 - starts.first, 0, len(starts.positions))
+        table = np.zeros((len(starts.positions) + 1, len(ends.positions)))
+        np.add.at(table, (made, at[own] - ends.first), self._seconds[own])
+        later = table[::-1].cumsum(axis=0)[::-1]
+        return np.where(_legal(starts, ends), later[1:], np.inf)
 
-    def _crossing(self, band: Band) -> Iterator[Crossing]:
-        """Those that cross a cut at some position of a band, in order."""
-        makers, last = self._ends
-        for at in np.flatnonzero((makers < band.last) & (last >= band.first)).tolist():
-            yield self.crossings[at]
+    def _within(self, band: Band) -> slice:
+        """Those of ``_spans`` in a band."""
+        at, _, _ = self._spans
+        first, last = np.searchsorted(at, (band.first, band.last + 1))
+        return slice(int(first), int(last))
 
 
 def _legal(starts: Band, ends: Band) -> NDArray[np.bool_]:
