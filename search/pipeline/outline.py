@@ -94,9 +94,12 @@ def outline(
 
 def interleaved(one: Outline, machine: Machine) -> Outline:
     """A pipeline whose stages have several chunks, as many as pay: with one more than that, its
-    steps would take longer. ``one``: with one chunk each, by 1F1B."""
-    best = one
-    for chunks in range(2, len(one.batches.nodes) // one.stages + 1):
+    steps would take longer, or one operator alone takes longer than a chunk is to take. ``one``:
+    with one chunk each, by 1F1B."""
+    best, costs = one, one.chosen.costs
+    each = one.batches.slices * costs.micro + costs.once
+    most = int(each.sum() / each.max() / one.stages) if each.max() > 0 else 0
+    for chunks in range(2, most + 1):
         made = _balanced(one.batches, one.chosen, machine, one.stages, "1f1b", chunks)
         if made is None or made.seconds >= best.seconds:
             break
