@@ -15,7 +15,7 @@ from pcg.placement.schedule import Schedule, schedule
 from pcg.plan.pipeline import PipelineFile
 from pcg.plan.plan import Plan
 from pcg.plan.training import Training
-from search.choices import IndexRole
+from search.choices import IndexRole, Recompute
 from search.cost.cost import SGD, CostModel
 from search.cost.efficiency import Speed
 from search.cost.planned import Planned, Planner, SearchReport, Stop
@@ -83,6 +83,8 @@ class PipelinePlanner:
     teller: Teller = field(default_factory=Teller)
     dimensions: frozenset[IndexRole] | None = None
     """What the operators of micro-batches may be cut along; anything by default."""
+    recompute: Recompute = Recompute.AUTO
+    """What may be recomputed in the backward pass of a micro-batch."""
     _phases: Phases = field(init=False, default_factory=Phases)
 
     def plan(self, name: str, graph: Graph) -> Planned:

@@ -24,14 +24,15 @@ from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine
 from pcg.placement.schedule import Schedule, schedule
 from pcg.plan.training import Training
-from search.choices import IndexRole, Mode
+from search.choices import IndexRole, Mode, Recompute
+from search.cost.chains import worth_recomputing
 from search.cost.cost import SGD, CostModel
 from search.cost.efficiency import Speed
 from search.cost.memory import peak_memory
 from search.cost.planned import Planned, SearchReport, Stop
 from search.cost.progress import OutOfTime, Phases, Teller
-from search.cost.recomputation import worth_recomputing
 from search.cost.simulate import recomputing
+from search.cost.units import forward_seconds, ways_to_fit
 from search.mesh.choose.choosing import Chooser
 from search.mesh.plan.families import PLANNERS, TURNED, Family, Strategies
 from search.mesh.plan.finish import does_not_fit, finished, memory_limit
@@ -49,6 +50,8 @@ TRIES = 32
 """How many groups of rewrites are looked at."""
 PRICES = 12
 """How many prices of memory are tried to make a plan fit."""
+FEW_PRICES = 4
+"""How many, where one that recomputes fits."""
 
 _Kept = tuple[int, bool, bool, tuple[Rule, ...]]
 """What a chooser is kept for: so many devices, whether it cuts windows, whether mesh axes are
@@ -79,6 +82,8 @@ class MeshPlanner:
     dimensions: frozenset[IndexRole] | None = None
     """What may be cut; everything by default."""
     teller: Teller = field(default_factory=Teller)
+    recompute: Recompute = Recompute.AUTO
+    """What may be recomputed in the backward pass."""
     _phases: Phases = field(init=False, default_factory=Phases)
     _choosers: dict[_Kept, Chooser] = field(init=False, default_factory=dict[_Kept, Chooser])
 
@@ -222,7 +227,7 @@ class MeshPlanner:
             return ()
 
         def judge(made: Simulated) -> PricedPlans:
-            return tuple(self._judged(trial.chooser, made))
+            return tuple(self._judged(trial.chooser, made, 0.0))
 
         apart = replace(trial, judge=judge)
         return next(apart.choices(0.0, allowed.mask, brief=True)).judged[:1]
@@ -253,7 +258,7 @@ class MeshPlanner:
         chooser = self._phases.timed("rules", lambda: self._chooser(variant.graph, cost, turned))
 
         def judge(made: Simulated) -> PricedPlans:
-            plans = tuple(self._judged(chooser, made))
+            plans = tuple(self._judged(chooser, made, search.known))
             if self.family == "zero" and not made.choice.fully_sharded:
                 return plans  # on the way to fully sharded weights, and none of what was asked for
             search.priced |= dict.fromkeys(plans, trial)
@@ -296,14 +301,16 @@ class MeshPlanner:
             best += self._in_parts(trial, min(first, key=lambda one: one.seconds))
         yield from best
         fastest = min(one.seconds for one in best)
-        if search.known <= fastest or any(c.fits for c in best):
+        if search.known <= fastest or any(map(_fits_plainly, best)):
             return
         low, high = 0.0, best[0].seconds / best[0].limit
-        for _ in range(PRICES):
+        for number in range(PRICES):
+            if number >= FEW_PRICES and search.known < inf:
+                return
             price = high if low == 0.0 else (low + high) / 2
             tried = [candidate for one in tries(price) for candidate in one.judged]
             yield from tried
-            if any(c.fits for c in tried):
+            if any(map(_fits_plainly, tried)):
                 high = price
                 if low > 0.0 and high < 1.5 * low:
                     return
@@ -319,25 +326,57 @@ class MeshPlanner:
             return ()
         return trial.fully_sharded(tried).judged
 
-    def _judged(self, chooser: Chooser, made: Simulated) -> Iterator[PricedPlan]:
-        """A plan, and where it doesn't fit, with computing again what takes much memory and little
-        time to make."""
+    def _judged(self, chooser: Chooser, made: Simulated, known: float) -> Iterator[PricedPlan]:
+        """A plan, and where it doesn't fit, with recomputing what takes much memory and little time
+        to make. ``known``: seconds of a plan that fits; one that is not faster needs no other."""
         cost, steps = chooser.pricing.cost, made.steps
         limit = memory_limit(self.machine, made.cut.views)
         strategies = sum(len(chooser.spaces.of(node)) for node in made.choice.strategies)
         held = self._memory(steps, cost, frozenset())
         simulation = made.run.simulation
         ends = updates(made.run), simulation.sync + simulation.update
-        yield PricedPlan(made.choice, made.seconds, held, limit, strategies, *ends)
-        if held <= limit:
+        plain = PricedPlan(made.choice, made.seconds, held, limit, strategies, *ends)
+        if self.recompute in (Recompute.AUTO, Recompute.NONE):
+            yield plain
+        if self.recompute is Recompute.NONE or (self.recompute is Recompute.AUTO and plain.fits):
             return
-        recomputed = self._phases.timed("memory", lambda: worth_recomputing(steps))
-        if recomputed:
-            less = self._memory(steps, cost, recomputed)
-            seconds = recomputing(steps, cost, recomputed).simulation.step_seconds
-            yield PricedPlan(made.choice, seconds, less, limit, strategies, *ends, recomputed)
+        less = [
+            replace(
+                plain,
+                seconds=recomputing(steps, cost, nodes).simulation.step_seconds,
+                memory=self._memory(steps, cost, nodes),
+                recompute=nodes,
+                spares=spares,
+            )
+            for nodes, spares in self._recomputed(made, cost, limit, known)
+        ]
+        yield from less or ([plain] if self.recompute is not Recompute.AUTO else ())
+
+    def _recomputed(
+        self, made: Simulated, cost: CostModel, limit: int, known: float
+    ) -> Iterator[tuple[frozenset[Node], bool]]:
+        """What may be recomputed in a plan, and whether that is more than needs no thought."""
+        steps = made.steps
+
+        def counted(nodes: frozenset[Node]) -> int:
+            return self._memory(steps, cost, nodes)
+
+        if self.recompute is Recompute.AUTO:
+            chains = self._phases.timed("memory", lambda: worth_recomputing(steps))
+            if chains:
+                yield chains, False
+            if made.seconds >= known:
+                return
+        seconds = forward_seconds(steps, cost)
+        for nodes in ways_to_fit(steps, seconds, counted, limit, self.recompute):
+            yield nodes, self.recompute is Recompute.AUTO
 
     def _memory(self, steps: Schedule, cost: CostModel, recomputed: frozenset[Node]) -> int:
         return self._phases.timed(
             "memory", lambda: peak_memory(steps, cost.training, recomputed).total
         )
+
+
+def _fits_plainly(plan: PricedPlan) -> bool:
+    """Whether a plan fits without sparing memory by recomputation."""
+    return plan.fits and not plan.spares
