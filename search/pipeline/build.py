@@ -16,14 +16,18 @@ from pcg.placement.view import MachineView
 from search.cost.derivation import Scribe
 from search.mesh.plan.building import Builder, Cut
 from search.mesh.rules.cuts import applied
+from search.mesh.rules.fully_sharded import PlacedGraph, fully_sharded
 from search.mesh.space.axes import Strategy
 from search.pipeline.micro import Chosen, MicroBatches
 
 
-def build(batches: MicroBatches, chosen: Chosen, bounds: Sequence[int]) -> Cut:
+def build(
+    batches: MicroBatches, chosen: Chosen, bounds: Sequence[int], sharded: bool = False
+) -> Cut:
     """The graph in which the operators between two bounds run as one stage on a group of devices of
-    its own, with the steps that led to it from the model."""
-    return _Builder(batches, chosen, bounds).run()
+    its own, with the steps that led to it from the model. ``sharded``: weights are fully sharded on
+    these devices."""
+    return _Builder(batches, chosen, bounds).run(sharded=sharded)
 
 
 @dataclass
@@ -39,7 +43,7 @@ class _Builder:
         self._scribe = Scribe.after(self.batches.streams.opened)
         self._cutter = Builder(self.batches.spaces)
 
-    def run(self) -> Cut:
+    def run(self, *, sharded: bool) -> Cut:
         graph = self.batches.streams.graph
         views: dict[Node, MachineView] = {}
         devices = self.batches.cost.machine.devices
@@ -52,7 +56,12 @@ class _Builder:
             inner, view = self._operator(node, self.chosen.strategies[number[node]])
             views[inner] = replace(view, start=view.start + stage * devices)
         outputs = tuple(self._new[value] for value in graph.outputs)
-        return Cut(Graph(outputs), views, tuple(self._scribe.steps))
+        placed = PlacedGraph(Graph(outputs), views)
+        if sharded:
+            weights = {leaf.leaf.name for leaf in graph.leaves}
+            parting = self.batches.cuts.parting
+            placed = fully_sharded(placed, weights, devices, parting, self._scribe)
+        return Cut(placed.graph, placed.views, tuple(self._scribe.steps))
 
     def _operator(self, node: Node, strategy: Strategy) -> tuple[Node, MachineView]:
         made = Node(node.call, tuple(self._new[value] for value in node.inputs))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
 
@@ -38,6 +38,20 @@ PRICES = (0.0, 0.5, 4.0, 32.0)
 
 
 @dataclass(frozen=True)
+class Sparing:
+    """What an outline takes to be saved by recomputation, before that is chosen: the part of the
+    activations that is ``left``, the part of the time that it takes, and into how many parts the
+    weights of a stage are cut and gathered again."""
+
+    left: float = 1.0
+    time: float = 1.0
+    parts: int = 1
+
+
+PLAIN = Sparing()
+
+
+@dataclass(frozen=True)
 class Outline:
     """A pipeline that has not been built. ``bounds`` are of its stages, in the order of the
     operators; ``seconds`` of a step, estimated."""
@@ -46,6 +60,7 @@ class Outline:
     chosen: Chosen
     bounds: tuple[int, ...]
     seconds: float
+    sparing: Sparing = PLAIN
 
     @property
     def stages(self) -> int:
@@ -74,13 +89,18 @@ def micro_batch_counts(batch: int) -> Iterator[int]:
 
 
 def outline(
-    batches: MicroBatches, machine: Machine, stages: int, kind: ScheduleKind, first: Chosen
+    batches: MicroBatches,
+    machine: Machine,
+    stages: int,
+    kind: ScheduleKind,
+    first: Chosen,
+    sparing: Sparing = PLAIN,
 ) -> Outline | None:
     """The stages that take least time and fit the memory; strategies that take less of it where
     those of ``first`` do not fit. None where none do."""
     for price in PRICES:
         chosen = _sparing(batches, machine, stages, first, price)
-        fitting = _balanced(batches, chosen, machine, stages, kind)
+        fitting = _balanced(batches, chosen, machine, stages, kind, sparing)
         if fitting is not None:
             return fitting
     return None
@@ -120,10 +140,18 @@ def _bytes(batches: MicroBatches, chosen: Chosen, kind: ScheduleKind) -> tuple[V
 
 
 def _balanced(
-    batches: MicroBatches, chosen: Chosen, machine: Machine, stages: int, kind: ScheduleKind
+    batches: MicroBatches,
+    chosen: Chosen,
+    machine: Machine,
+    stages: int,
+    kind: ScheduleKind,
+    sparing: Sparing,
 ) -> Outline | None:
     limit = machine.memory_limit()
     weights, activations = _bytes(batches, chosen, kind)
+    weights, activations = weights / sparing.parts, activations * sparing.left
+    micro = replace(chosen.costs, micro=chosen.costs.micro * sparing.time)
+    chosen = replace(chosen, costs=micro)
     if not could_fit(weights, activations, limit, stages, batches.slices):
         return None
     holds = held(sums(weights), sums(activations), stages, batches.slices)
@@ -141,7 +169,7 @@ def _balanced(
     if bounds is None:
         return None
     seconds = step_seconds(_estimated(batches, chosen, between, bounds), batches.slices, kind)
-    return Outline(batches, chosen, bounds, seconds)
+    return Outline(batches, chosen, bounds, seconds, sparing)
 
 
 def _between(

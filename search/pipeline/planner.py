@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from time import perf_counter
 from typing import TypeVar
 
 from pcg.errors import NegativeAnswer
-from pcg.graph.graph import Graph
+from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine
 from pcg.placement.schedule import Schedule, schedule
 from pcg.plan.pipeline import PipelineFile
@@ -20,6 +21,7 @@ from search.cost.cost import SGD, CostModel
 from search.cost.efficiency import Speed
 from search.cost.planned import Planned, Planner, SearchReport, Stop
 from search.cost.progress import Phases, Teller
+from search.cost.units import forward_seconds, ways_to_fit
 from search.mesh.choose.resharding import Transfers
 from search.mesh.plan.building import Cut
 from search.mesh.plan.finish import finished
@@ -28,9 +30,10 @@ from search.mesh.space.allow import along, everything
 from search.mesh.space.axes import Mesh
 from search.pipeline.build import build
 from search.pipeline.clock import ScheduleKind, step_seconds
-from search.pipeline.micro import MicroBatches
+from search.pipeline.micro import Chosen, MicroBatches
 from search.pipeline.outline import (
     Outline,
+    Sparing,
     least_memory,
     micro_batch_counts,
     outline,
@@ -48,6 +51,15 @@ FINALISTS = 3
 """How many of the outlines that look best are built and priced as they would run."""
 MOST_BUILT = 8
 """How many are built at most until one fits."""
+SPARING = {
+    Recompute.SELECTIVE: Sparing(left=0.7, time=1.05),
+    Recompute.FULL: Sparing(left=0.1, time=4 / 3),
+    Recompute.AUTO: Sparing(left=0.1, time=4 / 3),
+}
+"""What outlines take recomputation to save and to take; what is built is counted and simulated. To
+recompute all is one more pass forward beside one forward and two back."""
+PLAINLY = (Recompute.AUTO, Recompute.NONE)
+"""With these, nothing is recomputed where that fits."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +71,7 @@ class Built:
     steps: Schedule
     seconds: float
     memory: int
+    recompute: frozenset[Node] = frozenset()
 
 
 @dataclass
@@ -134,11 +147,29 @@ class PipelinePlanner:
                 chosen = self._phases.timed("choosing", batches.choose)
                 if (count * chosen.costs.micro.sum() + chosen.costs.once.sum()) / stages >= best:
                     break
-                made = outline(batches, self.machine, stages, self.kind, chosen)
+                for made in self._outlined(batches, stages, chosen):
+                    if made.seconds < self.faster_than:
+                        best = min(best, made.seconds)
+                        yield made
                 batches.forget()
-                if made is not None and made.seconds < self.faster_than:
-                    best = min(best, made.seconds)
-                    yield made
+
+    def _outlined(self, batches: MicroBatches, stages: int, chosen: Chosen) -> Iterator[Outline]:
+        """Outlines of so many stages. Where the fastest strategies do not fit, what is recomputed
+        may be what helps, and then weights that are gathered again for each micro-batch."""
+        given = batches, self.machine, stages, self.kind, chosen
+        made = outline(*given) if self.recompute in PLAINLY else None
+        if made is not None:
+            yield made
+        if self.recompute is Recompute.NONE or (
+            made and made.chosen.strategies == chosen.strategies
+        ):
+            return
+        sparing = SPARING[self.recompute]
+        spared = outline(*given, sparing)
+        if spared is None and self.recompute is Recompute.AUTO and made is None:
+            spared = outline(*given, replace(sparing, parts=batches.cost.machine.devices))
+        if spared is not None:
+            yield spared
 
     def _why_none(self, name: str, source: Streams, cuts: Cuts) -> str:
         """Why there is no outline."""
@@ -184,14 +215,31 @@ class PipelinePlanner:
     def _built(self, outline: Outline, cost: CostModel) -> Built:
         batches = outline.batches
         groups = StageGroups(outline.stages, batches.cost.machine.devices, batches.slices)
-        cut = self._phases.timed("building", lambda: build(batches, outline.chosen, outline.bounds))
+        given = batches, outline.chosen, outline.bounds, outline.sparing.parts > 1
+        cut = self._phases.timed("building", lambda: build(*given))
         steps = self._phases.timed("scheduling", lambda: schedule(cut.graph, cut.views))
-        stages = self._phases.timed("simulating", lambda: stage_seconds(steps, cost, groups))
-        memory = max(stage_bytes(steps, cost, groups, self.kind))
-        seconds = step_seconds(stages, batches.slices, self.kind)
-        built = Built(outline, cut, steps, seconds, memory)
-        self.teller.priced(seconds if self._fits(built) else inf)
-        return built
+
+        def priced(nodes: frozenset[Node]) -> Built:
+            run = partial(stage_seconds, steps, cost, groups, nodes)
+            seconds = step_seconds(self._phases.timed("simulating", run), slices, self.kind)
+            return Built(outline, cut, steps, seconds, counted(nodes), nodes)
+
+        def counted(nodes: frozenset[Node]) -> int:
+            return max(stage_bytes(steps, cost, groups, self.kind, nodes))
+
+        slices, limit = batches.slices, self.machine.memory_limit()
+        built = [priced(frozenset())] if self.recompute in PLAINLY else []
+        if self.recompute is not Recompute.NONE and not any(map(self._fits, built)):
+            seconds = forward_seconds(steps, cost, slices)
+            ways = ways_to_fit(steps, seconds, counted, limit, self.recompute, groups.size)
+            built += [priced(nodes) for nodes in ways]
+        fitting = [one for one in built if self._fits(one)]
+        if fitting:
+            best = min(fitting, key=lambda one: one.seconds)
+        else:
+            best = min(built or [priced(frozenset())], key=lambda one: one.memory)
+        self.teller.priced(best.seconds if self._fits(best) else inf)
+        return best
 
     def _cost(self, machine: Machine) -> CostModel:
         return CostModel(machine, self.training, self.speed)
@@ -211,6 +259,7 @@ class PipelinePlanner:
             self.library.hash,
             seconds=best.seconds,
             memory=best.memory,
+            recompute=best.recompute,
             pipeline=pipeline,
         )
 

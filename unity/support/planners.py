@@ -56,19 +56,8 @@ def planner_of(
 
     def pipelines(kind: ScheduleKind, than: float = inf, used: float = 0.0) -> Planner:
         left = max(0.0, seconds - used)
-        settings = (
-            machine,
-            library,
-            kind,
-            left,
-            training,
-            speed,
-            than,
-            teller,
-            dimensions,
-            recompute,
-        )
-        return PipelinePlanner(*settings)
+        settings = machine, library, kind, left, training, speed, than, teller, dimensions
+        return PipelinePlanner(*settings, recompute)
 
     if name in PIPELINES:
         return pipelines(PIPELINES[name])
