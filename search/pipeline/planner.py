@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,6 +33,7 @@ from search.pipeline.build import build
 from search.pipeline.clock import ScheduleKind, step_seconds
 from search.pipeline.micro import Chosen, MicroBatches
 from search.pipeline.outline import (
+    PLAIN,
     Outline,
     Sparing,
     least_memory,
@@ -50,7 +52,7 @@ PIPELINES: Mapping[str, ScheduleKind] = {"pipeline": "1f1b", "pipeline-2bw": "2b
 FINALISTS = 3
 """How many of the outlines that look best are built and priced as they would run."""
 MOST_BUILT = 8
-"""How many are built at most until one fits."""
+"""How many are built at most until one fits, of those that recompute and of the others."""
 SPARING = {
     Recompute.SELECTIVE: Sparing(left=0.7, time=1.05),
     Recompute.FULL: Sparing(left=0.1, time=4 / 3),
@@ -195,10 +197,15 @@ class PipelinePlanner:
 
     def _finalists(self, ranked: list[Outline]) -> Iterator[Built]:
         cost = self._cost(self.machine)
-        fits = False
-        for number, one in enumerate(ranked[:MOST_BUILT]):
-            if fits and (number >= FINALISTS or self._phases.is_over):
+        fits, number = False, Counter[bool]()
+        for one in ranked:
+            if fits and (number.total() >= FINALISTS or self._phases.is_over):
                 break
+            # What recomputation saves is guessed: plans that need none get their turn too.
+            spares = one.sparing != PLAIN
+            if number[spares] == MOST_BUILT:
+                continue
+            number[spares] += 1
             built = self._built(one, cost)
             fits = fits or self._fits(built)
             yield built
