@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 from support.graphs.images import ONE_IMAGE, four_devices
@@ -14,6 +15,8 @@ from pcg.placement.view import MachineView
 from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph
 from search.mesh.plan.planner import MeshPlanner
+from search.mesh.rules.cuts import Cuts
+from search.mesh.rules.fully_sharded import PlacedGraph, fully_sharded
 from substitutions.rules.store import load_library
 
 MLP = """
@@ -122,7 +125,23 @@ def two_stages(kind) -> Plan:
     return plan_of(parse_graph(THEIR_MODEL), graph, views, 2, 2, kind)
 
 
-NAMES = (*CUT, "halos", "1f1b", "2bw", "tail")
+def again(plan: Plan) -> Plan:
+    """A plan that recomputes all there is."""
+    nodes = frozenset(node for node in plan.graph.nodes if not node.is_leaf)
+    return replace(plan, recompute=nodes)
+
+
+def gathered(plan: Plan, devices: int) -> Plan:
+    """A plan with its weights fully sharded on so many devices each, gathered again in the backward
+    pass."""
+    weights = {leaf.leaf.name for leaf in plan.graph.leaves}
+    parts = Cuts(load_library().concrete(plan.graph)).parting
+    made = fully_sharded(PlacedGraph(plan.graph, plan.views), weights, devices, parts, None)
+    nodes = frozenset(node for node in made.graph.nodes if node.name == "combine")
+    return replace(plan, graph=made.graph, views=made.views, recompute=nodes)
+
+
+NAMES = (*CUT, "halos", "1f1b", "2bw", "tail", "again", "1f1b gathered", "2bw again")
 
 
 @lru_cache
@@ -135,5 +154,11 @@ def small_plan(name: str) -> Plan:
             return two_stages(name)
         case "tail":
             return planned("tied", load_library(), 4, 2, "1f1b")
+        case "again":
+            return again(cut("fully sharded weights"))
+        case "1f1b gathered":
+            return gathered(two_stages("1f1b"), 2)
+        case "2bw again":
+            return again(gathered(two_stages("2bw"), 2))
         case _:
             return cut(name)
