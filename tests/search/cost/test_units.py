@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
+from support.graphs.transformer import transformer
 from support.plans.small_plans import small_plan
 
 from pcg.machine import load_machine
 from pcg.placement.layout import grid
 from pcg.placement.schedule import Schedule, schedule
 from pcg.placement.view import MachineView
-from pcg.plan.text import parse_graph
 from pcg.plan.timeline import COMMUNICATE, COMPUTE
 from pcg.plan.training import Training
 from search.choices import Recompute
@@ -21,35 +21,14 @@ from search.cost.simulate import recomputing, simulate
 from search.cost.tasks import RECOMPUTE
 from search.cost.units import Chosen, forward_seconds, ways_to_fit
 
-COST = CostModel(load_machine("dgx-a100").with_devices(1), Training("sgd"))
-
-
-LAYER = """
-g{i} = weight[64]
-b{i} = weight[64]
-wq{i} = weight[64, 64]
-wk{i} = weight[64, 64]
-wo{i} = weight[64, 64]
-wi{i} = weight[64, 256]
-wu{i} = weight[256, 64]
-n{i} = layer_norm(x{i}, g{i}, b{i}, eps=0.001)
-q{i} = matmul(n{i}, wq{i})
-k{i} = matmul(n{i}, wk{i})
-s{i} = softmax(batch_matmul(q{i}, transpose(k{i}, dim0=1, dim1=2)), axis=2)
-y{i} = add(x{i}, matmul(batch_matmul(s{i}, q{i}), wo{i}))
-m{i} = layer_norm(y{i}, g{i}, b{i}, eps=0.001)
-x{j} = add(y{i}, matmul(gelu(matmul(m{i}, wi{i})), wu{i}))
-"""
 LAYERS = 8
+COST = CostModel(load_machine("dgx-a100").with_devices(1), Training("sgd"))
 
 
 @cache
 def steps() -> Schedule:
     """A transformer with little weights and much attention, on one device."""
-    layers = [LAYER.format(i=i, j=i + 1) for i in range(LAYERS)]
-    head = ["x = input[16, 256, 64]", "w = weight[64, 64]", "x0 = matmul(x, w)"]
-    graph = parse_graph("\n".join([*head, *layers, f"return mean_loss(x{LAYERS})"]))
-    graph.check()
+    graph = transformer(LAYERS)
     return schedule(graph, {n: MachineView.packed(0, grid(n)) for n in graph.operators})
 
 
