@@ -36,7 +36,7 @@ class Mode(StrEnum):
 
 class Recompute(StrEnum):
     """What may be recomputed in the backward pass: what helps a plan to fit, nothing, what is large
-    and made without weights, or all but the boundaries of segments."""
+    and made without weights, or all but the boundaries of spans of operators."""
 
     AUTO = "auto"
     NONE = "none"

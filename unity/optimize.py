@@ -84,7 +84,7 @@ class Options:
         Recompute,
         typer.Option(
             help="What the backward pass makes again: what it takes to fit, nothing, what is large"
-            " and cheap, or all but what passes between segments."
+            " and cheap, or all but what passes between spans."
         ),
     ] = Recompute.AUTO
     engine: Annotated[

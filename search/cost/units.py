@@ -5,11 +5,11 @@ little longer. Method: what the backward pass reads falls into *units*: a tensor
 make it again from what is kept. A greedy takes units by bytes freed for each second of
 recomputation, as many as it takes to fit: first what is large and cheap, such as the inside of
 attention (selective), in the end all (full). So that not everything is made again at once from
-data, segments of the schedule keep what passes between them. Their boundaries lie where least is
+data, spans of the schedule keep what passes between them. Their boundaries lie where least is
 held, for a transformer between its blocks, and there are about as many as makes what they keep and
-what one segment holds the least together.
+what one span holds the least together.
 
-Source: a knapsack by density; segments of equal parts as in Chen et al., arXiv:1604.06174;
+Source: a knapsack by density; spans of equal parts as in Chen et al., arXiv:1604.06174;
 selective recomputation as in Korthikanti et al., MLSys 2023, section 5. Complexity: linear in the
 steps for units, and some ten counts of memory, by bisection. The choice is heuristic; whether it
 fits and what it costs is counted and simulated.
@@ -36,9 +36,9 @@ from search.cost.tasks import timed_steps
 DEEPEST = 64
 """Steps that make one tensor again, at most."""
 FINENESS = (1.0, 2.0, 0.5)
-"""How many segments are tried, as parts of the number that is best for equal ones."""
+"""How many spans are tried, as parts of the number that is best for equal ones."""
 AROUND = 0.4
-"""Of a segment's length: so far from its place in equal segments a boundary may lie."""
+"""Of a span's length: so far from its place in equal spans a boundary may lie."""
 
 Chosen = frozenset[Node]
 CountBytes = Callable[[Chosen], int]
@@ -131,7 +131,7 @@ def _fewest_bytes(
     worthwhile first."""
     finder = _Units(saved_tensors(schedule), seconds, stage)
     best: tuple[int, list[Unit]] | None = None
-    for parts in finder.numbers_of_segments():
+    for parts in finder.numbers_of_spans():
         units = finder.units(finder.boundaries(parts))
         held = counted(_union(units))
         if best is None or held < best[0]:
@@ -171,8 +171,8 @@ class _Units:
             saved[made] += size if slot in self._saved else 0
         return change[:-1].cumsum(), saved.cumsum()
 
-    def numbers_of_segments(self) -> list[int]:
-        """How many segments are worth a try."""
+    def numbers_of_spans(self) -> list[int]:
+        """How many spans are worth a try."""
         total = self._sums[-1] if len(self._sums) else 0.0
         inside = (self._sums > total / 4) & (self._sums < 3 * total / 4) & (self._held > 0)
         if not inside.any():
@@ -181,7 +181,7 @@ class _Units:
         return list(dict.fromkeys(max(1, round(equal * part)) for part in FINENESS))
 
     def boundaries(self, parts: int) -> list[int]:
-        """The steps after which segments end, but the last one."""
+        """The steps after which spans end, but the last one."""
         total = self._sums[-1]
         ends: list[int] = []
         for part in range(1, parts):
@@ -193,7 +193,7 @@ class _Units:
         return list(dict.fromkeys(ends))
 
     def units(self, ends: Sequence[int]) -> list[Unit]:
-        """What may be made again where segments keep what passes between them."""
+        """What may be made again where spans keep what passes between them."""
         places = np.array(ends, np.intp)
         found: list[Unit] = []
         for slot in self._saved:
@@ -206,7 +206,7 @@ class _Units:
         return sorted(found, key=lambda unit: unit.first)
 
     def _passes(self, slot: Slot, ends: NDArray[np.intp]) -> bool:
-        """Whether a tensor passes from one segment to another."""
+        """Whether a tensor passes from one span to another."""
         made, last = self._tensors.maker[slot], self._last.get(slot, 0)
         at = int(np.searchsorted(ends, made))
         return at < len(ends) and int(ends[at]) < last and not self._is_gather(made)
