@@ -27,13 +27,12 @@ from pcg.plan.text import node_names
 from pcg.readings.formats import wide_values
 from pcg.types.task import KernelTask
 from pcg.types.tensor import ParallelTensor
-from runtime.program.communication import collective, exchange, pattern
+from runtime.program.communication import collective, exchange, one_copy, pattern
 from runtime.program.executable import check_devices, check_leaves, check_types, concrete
 from runtime.program.program import (
     Alias,
     Communication,
     Exchange,
-    Group,
     Instruction,
     Load,
     Pipelined,
@@ -47,11 +46,13 @@ from runtime.program.slices import (
     Roles,
     explicit,
     global_regions,
+    groups_of,
     one_slice,
     regular_transfer,
     roles,
     sliced_exchange,
     sliced_task,
+    stages_are_apart,
     tail_trains,
     with_loss_in_parts,
 )
@@ -131,7 +132,7 @@ class Lowering:
                 *(self.register(slot) for slot in self.schedule.outputs if _holds(slot, rank)),
                 *taken,
             ),
-            self._groups,
+            groups_of(self.schedule),
             pipelined,
             kept,
             self._wide_names | taken.keys(),
@@ -145,22 +146,22 @@ class Lowering:
         due: list[int] = []
         last = 0
 
-        def repeat() -> None:
-            for rank, instruction in self._communicated_again(due, last, ranks, part):
-                parts[rank].append(instruction)
-            due.clear()
-
-        for number in numbers:
-            if isinstance(self.schedule.steps[number], steps.Reshard):
-                repeat()
-            lowered = self._lower(self._places[number], self.schedule.steps[number], ranks, part)
-            for watch in self._watched.get(number, ()):
-                lowered = watch.added(lowered, ranks, self.register(watch.slot))
+        def add(lowered: Lowered) -> None:
             for rank, instruction in lowered:
                 parts[rank].append(instruction)
+
+        for number in numbers:
+            step, place = self.schedule.steps[number], self._places[number]
+            if isinstance(step, steps.Reshard):
+                add(self._communicated_again(due, last, ranks, part))
+                due.clear()
+            lowered = self._lower(place, step, ranks, part)
+            for watch in self._watched.get(number, ()):
+                lowered = watch.added(lowered, ranks, self.register(watch.slot))
+            add(lowered)
             due += reversed(self._again.before.get(number, ()))
-            last = self._places[number]
-        repeat()
+            last = place
+        add(self._communicated_again(due, last, ranks, part))
         return {rank: tuple(own) for rank, own in parts.items()}
 
     def _communicated_again(
@@ -182,6 +183,9 @@ class Lowering:
         slices = [self._part(parts.sliced, ranks, part) for part in range(given.micro_batches)]
         tail = self._part(parts.tail, ranks)
         per_stage = self.ranks // given.stages
+        runs_on = given.schedule == "2bw" and stages_are_apart(
+            self.schedule, parts, groups_of(self.schedule), per_stage
+        )
         return {
             rank: Pipelined(
                 tuple(own[rank] for own in slices),
@@ -191,7 +195,7 @@ class Lowering:
                 tail_trains(self.schedule, parts, self._active),
                 given.schedule == "2bw",
                 given.stages,
-                given.schedule == "2bw" and self._stages_are_apart,
+                runs_on,
             )
             for rank in ranks
         }
@@ -227,35 +231,12 @@ class Lowering:
 
     @cached_property
     def _moved_again(self) -> frozenset[int]:
-        """The places of reshardings that are done again."""
-        return frozenset(self._places[made] for own in self._again.before.values() for made in own)
+        """The places of what is done again."""
+        return frozenset(self._places[made] for made in self._again.held_from())
 
     @cached_property
     def _roles(self) -> Roles:
         return roles(self.schedule, self.where, self._again.moved)
-
-    @cached_property
-    def _stages_are_apart(self) -> bool:
-        """Whether nothing but slices passes between stages, and that to later ones alone. Stages
-        take what follows the slices of a batch, and what begins the next one, in different orders;
-        and an earlier stage that waited for a later one with slices of the next batch, or with what
-        comes before them, would not take the last gradients of this one from it."""
-        parts = self._roles
-        every = enumerate(self.schedule.steps)
-        reshardings = [(n, s) for n, s in every if isinstance(s, steps.Reshard)]
-        spans = [self._stages(devices) for devices in self._groups]
-        for number, step in reshardings:
-            source, target = (self._stages(s.layout.devices) for s in (step.source, step.target))
-            if number in parts.tail or number in parts.before:
-                spans.append(source | target)
-            elif max(source) > min(target):
-                return False
-        return all(len(span) == 1 for span in spans)
-
-    def _stages(self, devices: Iterable[int]) -> set[int]:
-        assert self.plan.pipeline is not None, "asked of pipelines only"
-        size = self.ranks // self.plan.pipeline.stages
-        return {device // size for device in devices}
 
     @cached_property
     def _slots(self) -> tuple[Slot, ...]:
@@ -289,17 +270,6 @@ class Lowering:
     def _wide_names(self) -> frozenset[str]:
         wide = wide_values(self.plan.graph)
         return frozenset(self.register(slot) for slot in self._slots if slot.value in wide)
-
-    @cached_property
-    def _groups(self) -> tuple[Group, ...]:
-        groups: set[Group] = set()
-        for step in self.schedule.steps:
-            if isinstance(step, steps.Reshard) and (regular := regular_transfer(step)) is not None:
-                known = pattern(regular)
-                groups.update(known[1] if known else ())
-        for layout in self.schedule.homes.values():
-            groups.update(layout.holders.values())
-        return tuple(sorted(group for group in groups if len(group) > 1))
 
     @cached_property
     def _first_uses(self) -> Mapping[Slot, int]:
@@ -419,14 +389,6 @@ class Lowering:
                 for device, task in tasks(step.node, step.view)
             }
         return placed
-
-
-def one_copy(layout: Layout, copy: int) -> Layout:
-    """The layout with one holder for each piece, the last one where there are fewer copies."""
-    chosen = (
-        (devices[min(copy, len(devices) - 1)], piece) for piece, devices in layout.holders.items()
-    )
-    return Layout(layout.type, tuple(sorted(chosen)))
 
 
 def _holders(slot: Slot, ranks: Iterable[int]) -> Iterable[int]:
