@@ -29,14 +29,13 @@ from pcg.readings.formats import wide_values
 from pcg.types.task import KernelTask
 from pcg.types.tensor import ParallelTensor
 from runtime.program.chunked import channels_of, chunk_ends, ends_of, plan_chunks
-from runtime.program.communication import collective, exchange, pattern
+from runtime.program.communication import collective, exchange, one_copy, pattern
 from runtime.program.executable import check_devices, check_leaves, check_types, concrete
 from runtime.program.pipelined import Pipelined
 from runtime.program.program import (
     Alias,
     Communication,
     Exchange,
-    Group,
     Instruction,
     Load,
     Program,
@@ -49,6 +48,7 @@ from runtime.program.slices import (
     Roles,
     explicit,
     global_regions,
+    groups_of,
     joined_where_made,
     one_slice,
     regular_transfer,
@@ -137,7 +137,7 @@ class Lowering:
                 *(self.register(slot) for slot in self.schedule.outputs if _holds(slot, rank)),
                 *taken,
             ),
-            self._groups,
+            groups_of(self.schedule),
             pipelined,
             kept,
             self._wide_names | taken.keys(),
@@ -151,22 +151,22 @@ class Lowering:
         due: list[int] = []
         last = 0
 
-        def repeat() -> None:
-            for rank, instruction in self._communicated_again(due, last, ranks, part):
-                parts[rank].append(instruction)
-            due.clear()
-
-        for number in numbers:
-            if isinstance(self.schedule.steps[number], steps.Reshard):
-                repeat()
-            lowered = self._lower(self._places[number], self.schedule.steps[number], ranks, part)
-            for watch in self._watched.get(number, ()):
-                lowered = watch.added(lowered, ranks, self.register(watch.slot))
+        def add(lowered: Lowered) -> None:
             for rank, instruction in lowered:
                 parts[rank].append(instruction)
+
+        for number in numbers:
+            step, place = self.schedule.steps[number], self._places[number]
+            if isinstance(step, steps.Reshard):
+                add(self._communicated_again(due, last, ranks, part))
+                due.clear()
+            lowered = self._lower(place, step, ranks, part)
+            for watch in self._watched.get(number, ()):
+                lowered = watch.added(lowered, ranks, self.register(watch.slot))
+            add(lowered)
             due += reversed(self._again.before.get(number, ()))
-            last = self._places[number]
-        repeat()
+            last = place
+        add(self._communicated_again(due, last, ranks, part))
         return {rank: tuple(own) for rank, own in parts.items()}
 
     def _communicated_again(
@@ -192,7 +192,8 @@ class Lowering:
         at = {place: number for number, place in self._places.items()}
         channels = channels_of(self._chunks, self.schedule)
         is_delayed = given.schedule == "2bw"
-        runs_on = is_delayed and stages_are_apart(self.schedule, parts, self._groups, per_stage)
+        groups = groups_of(self.schedule)
+        runs_on = is_delayed and stages_are_apart(self.schedule, parts, groups, per_stage)
         return {
             rank: Pipelined(
                 tuple(own[rank] for own in slices),
@@ -240,8 +241,8 @@ class Lowering:
 
     @cached_property
     def _moved_again(self) -> frozenset[int]:
-        """The places of reshardings that are done again."""
-        return frozenset(self._places[made] for own in self._again.before.values() for made in own)
+        """The places of what is done again."""
+        return frozenset(self._places[made] for made in self._again.held_from())
 
     @cached_property
     def _roles(self) -> Roles:
@@ -290,17 +291,6 @@ class Lowering:
     def _wide_names(self) -> frozenset[str]:
         wide = wide_values(self.plan.graph)
         return frozenset(self.register(slot) for slot in self._slots if slot.value in wide)
-
-    @cached_property
-    def _groups(self) -> tuple[Group, ...]:
-        groups: set[Group] = set()
-        for step in self.schedule.steps:
-            if isinstance(step, steps.Reshard) and (regular := regular_transfer(step)) is not None:
-                known = pattern(regular)
-                groups.update(known[1] if known else ())
-        for layout in self.schedule.homes.values():
-            groups.update(layout.holders.values())
-        return tuple(sorted(group for group in groups if len(group) > 1))
 
     @cached_property
     def _first_uses(self) -> Mapping[Slot, int]:
@@ -421,14 +411,6 @@ class Lowering:
                 for device, task in tasks(step.node, step.view)
             }
         return placed
-
-
-def one_copy(layout: Layout, copy: int) -> Layout:
-    """The layout with one holder for each piece, the last one where there are fewer copies."""
-    chosen = (
-        (devices[min(copy, len(devices) - 1)], piece) for piece, devices in layout.holders.items()
-    )
-    return Layout(layout.type, tuple(sorted(chosen)))
 
 
 def _holders(slot: Slot, ranks: Iterable[int]) -> Iterable[int]:

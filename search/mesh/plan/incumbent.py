@@ -26,6 +26,8 @@ class PricedPlan:
     """Seconds of a step after the backward pass: for what is left to exchange, and updates."""
     recompute: frozenset[Node] = frozenset()
     """The operators whose results are recomputed in the backward pass."""
+    spares: bool = False
+    """Whether these are more than chains of pointwise operators, so that it fits."""
 
     @property
     def fits(self) -> bool:

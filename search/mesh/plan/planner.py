@@ -25,7 +25,7 @@ from pcg.machine import Machine
 from pcg.placement.schedule import Schedule, schedule
 from pcg.plan.plan import Plan
 from pcg.plan.training import Training
-from search.choices import IndexRole, Mode
+from search.choices import IndexRole, Mode, Recompute
 from search.cost.cost import SGD, CostModel
 from search.cost.efficiency import Speed
 from search.cost.planned import Planned, SearchReport, Stop
@@ -51,6 +51,8 @@ TRIES = 32
 """How many groups of rewrites are looked at."""
 PRICES = 12
 """How many prices of memory are tried to make a plan fit."""
+FEW_PRICES = 4
+"""How many, where one that recomputes fits."""
 
 _Kept = tuple[int, bool, bool, tuple[Rule, ...]]
 """What a chooser is kept for: so many devices, whether it cuts windows, whether mesh axes are
@@ -81,6 +83,8 @@ class MeshPlanner:
     dimensions: frozenset[IndexRole] | None = None
     """What may be cut; everything by default."""
     teller: Teller = field(default_factory=Teller)
+    recompute: Recompute = Recompute.AUTO
+    """What may be recomputed in the backward pass."""
     _phases: Phases = field(init=False, default_factory=Phases)
     _choosers: dict[_Kept, Chooser] = field(init=False, default_factory=dict[_Kept, Chooser])
     _short: Folded = field(init=False)
@@ -166,7 +170,8 @@ class MeshPlanner:
         raise NotAlike
 
     def _judge(self, more: int) -> Judge:
-        return Judge(self.machine, self._phases, more, deep=self._short.more > 0)
+        deep = self._short.more > 0
+        return Judge(self.machine, self._phases, more, deep, self.recompute)
 
     def _searched(self, graph: Graph, search: SearchState) -> Stop:
         """Look for plans until all is tried or time is up, or somebody interrupts: which it was."""
@@ -273,7 +278,7 @@ class MeshPlanner:
             return ()
 
         def judge(made: Simulated) -> PricedPlans:
-            return tuple(self._judge(self._short.more).judged(trial.chooser, made))
+            return tuple(self._judge(self._short.more).judged(trial.chooser, made, 0.0))
 
         apart = replace(trial, judge=judge)
         try:
@@ -308,7 +313,7 @@ class MeshPlanner:
         chooser = self._phases.timed("rules", lambda: self._chooser(variant.graph, cost, turned))
 
         def judge(made: Simulated) -> PricedPlans:
-            plans = tuple(self._judge(self._short.more).judged(chooser, made))
+            plans = tuple(self._judge(self._short.more).judged(chooser, made, search.known))
             if self.family == "zero" and not made.choice.fully_sharded:
                 return plans  # on the way to fully sharded weights, and none of what was asked for
             search.priced |= dict.fromkeys(plans, trial)
@@ -365,14 +370,16 @@ class MeshPlanner:
             best += self._in_parts(trial, min(first, key=lambda one: one.seconds))
         yield from best
         fastest = min(one.seconds for one in best)
-        if search.known <= fastest or any(c.fits for c in best):
+        if search.known <= fastest or any(map(_fits_plainly, best)):
             return
         low, high = 0.0, best[0].seconds / best[0].limit
-        for _ in range(PRICES):
+        for number in range(PRICES):
+            if number >= FEW_PRICES and search.known < inf:
+                return
             price = high if low == 0.0 else (low + high) / 2
             tried = [candidate for one in tries(price) for candidate in one.judged]
             yield from tried
-            if any(c.fits for c in tried):
+            if any(map(_fits_plainly, tried)):
                 high = price
                 if low > 0.0 and high < 1.5 * low:
                     return
@@ -390,3 +397,8 @@ class MeshPlanner:
             return trial.fully_sharded(tried).judged
         except NotAlike:
             return ()
+
+
+def _fits_plainly(plan: PricedPlan) -> bool:
+    """Whether a plan fits without sparing memory by recomputation."""
+    return plan.fits and not plan.spares
