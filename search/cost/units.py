@@ -154,7 +154,8 @@ class _Units:
         }
         outputs = {tensors.root(slot) for slot in tensors.schedule.outputs}
         saved = {slot for read in tensors.reads for slot in read}
-        self._saved = {s for s in saved if s not in tensors.static and s not in outputs}
+        saved -= tensors.static | outputs
+        self._saved = {slot: None for slot in tensors.maker if slot in saved}
         self._last: dict[Slot, int] = {}
         for i in range(len(tensors.steps)):
             self._last.update(dict.fromkeys(tensors.read(i), i))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
+from support.cases import a_third
 from support.plans.small_plans import small_plan
 
 from pcg.machine import load_machine
@@ -27,8 +30,10 @@ def test_weights_that_are_gathered_again(name, agree):
     assert exact(agree.of(small_plan(name)))
 
 
-@pytest.mark.parametrize("choice", [Recompute.SELECTIVE, Recompute.FULL])
-@pytest.mark.parametrize("planner", ["megatron", "zero", "pipeline"])
+@pytest.mark.parametrize(
+    ("planner", "choice"),
+    a_third([*product(("megatron", "zero", "pipeline"), (Recompute.SELECTIVE, Recompute.FULL))]),
+)
 def test_what_a_planner_recomputes(planner, choice, agree):
     """Sequence parallelism, fully sharded weights, and micro-batches in stages."""
     machine, training = load_machine("local").with_devices(RANKS), Training("adam")

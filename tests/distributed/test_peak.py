@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 import torch
+from support.cases import a_third
 from support.plans.pipelines import plan_of
 from support.runs.held_bytes import Held
 from support.runs.peaks import peak_bytes
@@ -117,7 +118,7 @@ def test_the_peaks_of_plans_that_recompute(name, optimizer, which, ranks):
         assert wanted < counted(kept, optimizer).total
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", a_third(range(12)))
 def test_the_peak_of_one_device_that_recomputes_any_set(seed):
     random = Random(seed)
     name = random.choice(("activations", "bert-large-tiny"))

@@ -374,7 +374,7 @@ class MeshPlanner:
             return
         low, high = 0.0, best[0].seconds / best[0].limit
         for number in range(PRICES):
-            if number >= FEW_PRICES and search.known < inf:
+            if number >= FEW_PRICES and any(c.fits and c.spares for c in search.priced):
                 return
             price = high if low == 0.0 else (low + high) / 2
             tried = [candidate for one in tries(price) for candidate in one.judged]
