@@ -105,7 +105,7 @@ class MeshPlanner:
             try:
                 return self._planned(name, graph, short, start)
             except NotAlike:
-                pass
+                self._phases.has_plan = False
         return self._planned(name, graph, Folded(graph, 0), start)
 
     def _planned(self, name: str, graph: Graph, short: Folded, start: float) -> Planned:
