@@ -52,6 +52,9 @@ TRIES = 32
 PRICES = 12
 """How many prices of memory are tried to make a plan fit."""
 
+SAME = 2
+"""After so many prices in a row that changed nothing, a deep model fits at none."""
+
 _Kept = tuple[int, bool, bool, tuple[Rule, ...]]
 """What a chooser is kept for: so many devices, whether it cuts windows, whether mesh axes are
 turned, and rules."""
@@ -258,10 +261,9 @@ class MeshPlanner:
             made = list(self._fitting(trial, allowed, search))
             if allowed.data_parallel and trial.chooser.pricing.cost.machine == self.machine:
                 search.data_parallel += made[:1]
-            if not made:
-                continue
-            fastest = min(candidate.seconds for candidate in made)
-            search.fastest[trial] = min(fastest, search.fastest.get(trial, inf))
+            if made:
+                fastest = min(candidate.seconds for candidate in made)
+                search.fastest[trial] = min(fastest, search.fastest.get(trial, inf))
 
     @property
     def _cuts_data(self) -> bool:
@@ -368,12 +370,17 @@ class MeshPlanner:
         if search.known <= fastest or any(c.fits for c in best):
             return
         low, high = 0.0, best[0].seconds / best[0].limit
+        last, same, found = first, 0, False
         for _ in range(PRICES):
             price = high if low == 0.0 else (low + high) / 2
-            tried = [candidate for one in tries(price) for candidate in one.judged]
+            plans = tries(price)
+            same = same + 1 if plans == last else 0
+            if same == SAME and self._short.more and not found:
+                return
+            last, tried = plans, [candidate for one in plans for candidate in one.judged]
             yield from tried
             if any(c.fits for c in tried):
-                high = price
+                high, found = price, True
                 if low > 0.0 and high < 1.5 * low:
                     return
                 low = low or price / 4
