@@ -33,6 +33,7 @@ from search.cost.progress import OutOfTime, Phases, Teller
 from search.cost.unroll import NotAlike
 from search.mesh.choose.blocks import Folded, folded
 from search.mesh.choose.choosing import Choice, Chooser
+from search.mesh.plan.devices import fewer
 from search.mesh.plan.families import PLANNERS, TURNED, Family, Strategies
 from search.mesh.plan.finish import does_not_fit, finished
 from search.mesh.plan.incumbent import PricedPlan, PricedPlans, PricedTrial, SearchState
@@ -53,19 +54,12 @@ PRICES = 12
 """How many prices of memory are tried to make a plan fit."""
 FEW_PRICES = 4
 """How many, where one that recomputes fits."""
+SAME = 2
+"""After so many prices in a row that changed nothing, a deep model fits at none."""
 
 _Kept = tuple[int, bool, bool, tuple[Rule, ...]]
 """What a chooser is kept for: so many devices, whether it cuts windows, whether mesh axes are
 turned, and rules."""
-
-
-def fewer(machine: Machine) -> list[int]:
-    """How many of its devices are worth a try alone: half of them, and the greatest powers of two
-    below their number and that of a unit, which come after those that a cut by 3 can use."""
-    units = machine.devices, min(machine.levels[0].count, machine.devices)
-    powers = {1 << (unit - 1).bit_length() - 1 for unit in units if unit > 1}
-    halves = {machine.devices // 2} if machine.devices % 2 == 0 else set[int]()
-    return sorted(powers | halves, reverse=True)
 
 
 @dataclass
@@ -109,7 +103,7 @@ class MeshPlanner:
             try:
                 return self._planned(name, graph, short, start)
             except NotAlike:
-                pass
+                self._phases.has_plan = False
         return self._planned(name, graph, Folded(graph, 0), start)
 
     def _planned(self, name: str, graph: Graph, short: Folded, start: float) -> Planned:
@@ -263,10 +257,9 @@ class MeshPlanner:
             made = list(self._fitting(trial, allowed, search))
             if allowed.data_parallel and trial.chooser.pricing.cost.machine == self.machine:
                 search.data_parallel += made[:1]
-            if not made:
-                continue
-            fastest = min(candidate.seconds for candidate in made)
-            search.fastest[trial] = min(fastest, search.fastest.get(trial, inf))
+            if made:
+                fastest = min(candidate.seconds for candidate in made)
+                search.fastest[trial] = min(fastest, search.fastest.get(trial, inf))
 
     @property
     def _cuts_data(self) -> bool:
@@ -370,17 +363,22 @@ class MeshPlanner:
             best += self._in_parts(trial, min(first, key=lambda one: one.seconds))
         yield from best
         fastest = min(one.seconds for one in best)
-        if search.known <= fastest or any(map(_fits_plainly, best)):
+        if search.known <= fastest or any(one.fits_plainly for one in best):
             return
         low, high = 0.0, best[0].seconds / best[0].limit
+        last, same, found = first, 0, False
         for number in range(PRICES):
-            if number >= FEW_PRICES and any(c.fits and c.spares for c in search.priced):
+            if number >= FEW_PRICES and search.fits_sparing:
                 return
             price = high if low == 0.0 else (low + high) / 2
-            tried = [candidate for one in tries(price) for candidate in one.judged]
+            plans = tries(price)
+            same = same + 1 if plans == last else 0
+            if same == SAME and self._short.more and not found:
+                return
+            last, tried = plans, [candidate for one in plans for candidate in one.judged]
             yield from tried
-            if any(map(_fits_plainly, tried)):
-                high = price
+            if any(one.fits_plainly for one in tried):
+                high, found = price, True
                 if low > 0.0 and high < 1.5 * low:
                     return
                 low = low or price / 4
@@ -397,8 +395,3 @@ class MeshPlanner:
             return trial.fully_sharded(tried).judged
         except NotAlike:
             return ()
-
-
-def _fits_plainly(plan: PricedPlan) -> bool:
-    """Whether a plan fits without sparing memory by recomputation."""
-    return plan.fits and not plan.spares
