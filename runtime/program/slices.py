@@ -37,6 +37,11 @@ class Roles:
     joined: frozenset[Slot]
 
 
+def slots_of(schedule: Schedule) -> tuple[Slot, ...]:
+    """Every slot, in the order in which a schedule makes them."""
+    return tuple(dict.fromkeys(slot for step in schedule.steps for slot in step.results))
+
+
 def explicit(schedule: Schedule, outputs: Iterable[Value]) -> Schedule:
     """The schedule with a resharding wherever slices are joined or taken apart. One that leaves all
     on its device is none to the schedule, whose slots say where something lies and not when."""

@@ -17,9 +17,10 @@ fits and what it costs is counted and simulated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,14 +74,16 @@ def ways_to_fit(
     limit: int,
     choice: Recompute = Recompute.AUTO,
     stage: int | None = None,
+    chunks: Mapping[int, int] = MappingProxyType({}),
 ) -> Iterator[Chosen]:
     """Sets of operators to recompute that are worth a simulation. By ``AUTO``, those with which a
     plan fits that does not without; where none does, what takes least memory. ``seconds``: of each
     step forward, of all micro-batches; ``limit``: bytes; ``stage``: the devices of a stage of a
-    pipeline."""
+    pipeline; ``chunks``: of its steps, as ``again`` takes them."""
     if choice is Recompute.NONE:
         return
-    units = _fewest_bytes(schedule, seconds, counted, stage)
+    finder = _Units(saved_tensors(schedule), seconds, stage, chunks)
+    units = _fewest_bytes(finder, counted)
     if choice is not Recompute.AUTO:
         cheap = choice is Recompute.SELECTIVE
         some = _union([u for u in units if not u.gathers and (u.is_cheap or not cheap)])
@@ -124,12 +127,9 @@ def _union(units: Sequence[Unit]) -> Chosen:
     return frozenset(node for unit in units for node in unit.nodes)
 
 
-def _fewest_bytes(
-    schedule: Schedule, seconds: Sequence[float], counted: CountBytes, stage: int | None
-) -> list[Unit]:
+def _fewest_bytes(finder: _Units, counted: CountBytes) -> list[Unit]:
     """The units between the boundaries with which least is held where all are taken, the most
     worthwhile first."""
-    finder = _Units(saved_tensors(schedule), seconds, stage)
     best: tuple[int, list[Unit]] | None = None
     for parts in finder.numbers_of_spans():
         units = finder.units(finder.boundaries(parts))
@@ -142,14 +142,20 @@ def _fewest_bytes(
 class _Units:
     """Finds the units of a schedule."""
 
-    def __init__(self, tensors: SavedTensors, seconds: Sequence[float], stage: int | None) -> None:
+    def __init__(
+        self,
+        tensors: SavedTensors,
+        seconds: Sequence[float],
+        stage: int | None,
+        chunks: Mapping[int, int],
+    ) -> None:
         self._tensors, self._seconds = tensors, seconds
         self._chains = _chains_of(tensors.schedule)
         every = {s.node for s in tensors.steps if isinstance(s, Compute)}
         every.update(node for chain in self._chains.values() for node in chain)
         self._allowed = {
             number
-            for number in again(tensors, every, stage).steps
+            for number in again(tensors, every, stage, chunks).steps
             if isinstance(tensors.steps[number], Compute) or number in self._chains
         }
         outputs = {tensors.root(slot) for slot in tensors.schedule.outputs}

@@ -50,7 +50,7 @@ class _Builder:
         self._scribe = Scribe.after(self.batches.streams.opened)
         self._cutter = Builder(self.batches.spaces)
 
-    def run(self, *, sharded: bool) -> Cut:
+    def run(self) -> Cut:
         graph = self.batches.streams.graph
         views: dict[Node, MachineView] = {}
         devices = self.batches.cost.machine.devices

@@ -37,7 +37,7 @@ from search.pipeline.outline import (
     micro_batch_counts,
     stage_counts,
 )
-from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
+from search.pipeline.price import StageGroups, chunks_on, stage_bytes, stage_seconds
 from search.pipeline.streams import Streams, streams
 from search.pipeline.tries import PLAINLY, Tries
 from substitutions.rules.store import Library
@@ -196,7 +196,9 @@ class PipelinePlanner:
         built = [priced(frozenset())] if self.recompute in PLAINLY else []
         if self.recompute is not Recompute.NONE and not any(map(self._fits, built)):
             seconds = forward_seconds(steps, cost, slices)
-            ways = ways_to_fit(steps, seconds, counted, limit, self.recompute, groups.size)
+            own = chunks_on(steps, groups)
+            within = groups.size, own.numbers if own else {}
+            ways = ways_to_fit(steps, seconds, counted, limit, self.recompute, *within)
             built += [priced(nodes) for nodes in ways]
         fitting = [one for one in built if self._fits(one)]
         if fitting:

@@ -91,7 +91,7 @@ class _Found(NamedTuple):
     seconds: float
     stages: int
     size: int
-    count: int
+    micro_batches: int
 
 
 @dataclass
@@ -148,7 +148,7 @@ class Tries:
     def _refined(self, best: _Found) -> Iterator[Outline]:
         """From a rung away to either side, as long as it pays."""
         groups = self._groups(best.stages, best.size)
-        for side in beside(micro_batch_counts(self.source.batch, best.stages), best.count):
+        for side in beside(micro_batch_counts(self.source.batch, best.stages), best.micro_batches):
             least = min(self._least, best.seconds)
             for other in side:
                 seconds = yield from self._tried(groups, other)
