@@ -16,7 +16,7 @@ from runtime.execute.frame import Frame, Machinery
 from runtime.execute.passes import Passes, Told
 from runtime.execute.precision import LossScale, RunFormats, run_formats
 from runtime.execute.running_statistics import RunningStatistics
-from runtime.execute.segment import Block, Meeting, Repeated
+from runtime.execute.segment import Block, Meeting, MeetingAgain
 from runtime.execute.sync import GradientSync
 from runtime.inputs.fitting import exact_in
 from runtime.inputs.prefetch import Ahead
@@ -289,7 +289,7 @@ class Executor:
         if not (self._updates and number):
             return
         following = self._blocks[number - 1]
-        if isinstance(following, Meeting | Repeated):
+        if isinstance(following, Meeting | MeetingAgain):
             self._sync.flush(following.position + 1)
 
     def _keep_outputs(self) -> None:

@@ -82,7 +82,7 @@ class Meeting:
 
 
 @dataclass(frozen=True)
-class Repeated:
+class MeetingAgain:
     """A communication that is done again in the backward pass; forward it is nothing."""
 
     instruction: Communication
@@ -92,7 +92,7 @@ class Repeated:
     ends: frozenset[str] = frozenset()
 
 
-Block = Segment | Meeting | Repeated
+Block = Segment | Meeting | MeetingAgain
 
 
 def blocks_of(
@@ -121,7 +121,7 @@ def blocks_of(
         if isinstance(group, list):
             block = _segment(group, later)
         elif isinstance(group, Repeat):
-            block = Repeated(group.of, group.position)
+            block = MeetingAgain(group.of, group.position)
         else:
             block = Meeting(group, frozenset(sources(group)) - later, again.get(group.position))
         later.update(block.reads)
