@@ -34,6 +34,16 @@ class Mode(StrEnum):
     PARALLEL = "parallel"
 
 
+class Recompute(StrEnum):
+    """What may be recomputed in the backward pass: what helps a plan to fit, nothing, what is large
+    and made without weights, or all but the boundaries of spans of operators."""
+
+    AUTO = "auto"
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
+
+
 class IndexRole(StrEnum):
     """What an index of an operator runs over."""
 

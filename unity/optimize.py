@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from pcg.zoo import MODELS
-from search.choices import PLANNER_NAMES, Engine, IndexRole, Mode
+from search.choices import PLANNER_NAMES, Engine, IndexRole, Mode, Recompute
 from unity.support.batch_norm import HELP, LOCAL_PLANNERS, WHOLE
 from unity.support.cli import app_of, run_app, say
 from unity.support.options import (
@@ -80,6 +80,13 @@ class Options:
             help=f"Cuts that a plan may use, such as data,model; of {', '.join(IndexRole)}."
         ),
     ] = None
+    recompute: Annotated[
+        Recompute,
+        typer.Option(
+            help="What the backward pass makes again: what it takes to fit, nothing, what is large"
+            " and cheap, or all but what passes between spans."
+        ),
+    ] = Recompute.AUTO
     engine: Annotated[
         Engine,
         typer.Option(help="strategies: all operators together; backtracking: the paper's method."),

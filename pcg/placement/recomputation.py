@@ -14,7 +14,7 @@ before is under way, so that computation hides it.
 
 In micro-batches each does all of this by itself. A weight that is gathered for micro-batches only
 is then gathered for each of them, forward and back, and its gradient is scattered as often. What
-passes between stages, or between slices and what is done once a step, is kept.
+passes between stages or their chunks, or between slices and what is done once a step, is kept.
 
 Source. Chen et al., arXiv:1604.06174; of communication too Korthikanti et al., MLSys 2023, section
 4; weights that are gathered twice are ZeRO's third stage (Rajbhandari et al., SC 2020). Complexity:
@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from types import MappingProxyType
 
 from pcg.graph.graph import Node
 from pcg.placement.layout import Layout
@@ -66,17 +67,23 @@ def can_be_recomputed(node: Node) -> bool:
     return node.is_parallel or any(view_of(node, value.port) is None for value in node.outputs)
 
 
-def again(tensors: SavedTensors, nodes: Collection[Node], stage: int | None = None) -> Again:
+def again(
+    tensors: SavedTensors,
+    nodes: Collection[Node],
+    stage: int | None = None,
+    chunks: Mapping[int, int] = MappingProxyType({}),
+) -> Again:
     """What is done again where the results of ``nodes`` are recomputed. ``stage``: the devices of a
-    stage, where micro-batches are taken through stages of so many."""
+    stage, where micro-batches are taken through stages of so many; ``chunks``: where these have
+    several, the one of each step that works on slices."""
     if not nodes:
         return NEVER
     named = _named(tensors.schedule, frozenset(nodes))
     moved = frozenset[int]()
     if stage is not None:
-        named, moved = _within_micro_batches(tensors, named, stage)
+        named, moved = _within_micro_batches(tensors, named, stage, chunks)
     before = _before(tensors, named)
-    return Again(frozenset(named), _ahead(tensors, before, moved), moved)
+    return Again(frozenset(named), _ahead(tensors, before, moved, chunks), moved)
 
 
 def _named(schedule: Schedule, nodes: frozenset[Node]) -> set[int]:
@@ -102,7 +109,7 @@ def _named(schedule: Schedule, nodes: frozenset[Node]) -> set[int]:
 
 
 def _within_micro_batches(
-    tensors: SavedTensors, named: set[int], stage: int
+    tensors: SavedTensors, named: set[int], stage: int, chunks: Mapping[int, int]
 ) -> tuple[set[int], frozenset[int]]:
     """Of some steps, those that can be done again with a micro-batch; and those that are then done
     for each."""
@@ -127,6 +134,8 @@ def _within_micro_batches(
         step = steps[number]
         users = {user for slot in step.results for user in readers.get(slot, ())}
         parted = len({user in inside for user in (number, *users)}) > 1
+        # What is moved is of the chunk that reads it.
+        parted |= len({chunks.get(at) for at in (number, *users) if at not in moved}) > 1
         layouts = [slot.layout for slot in (*step.operands, *step.results)]
         if not parted and len(_stages(layouts, stage)) == 1:
             kept.add(number)
@@ -159,28 +168,32 @@ def _before(tensors: SavedTensors, named: set[int]) -> dict[int, list[int]]:
 
 
 def _ahead(
-    tensors: SavedTensors, before: Mapping[int, list[int]], moved: frozenset[int]
+    tensors: SavedTensors,
+    before: Mapping[int, list[int]],
+    moved: frozenset[int],
+    chunks: Mapping[int, int],
 ) -> Mapping[int, tuple[int, ...]]:
     """The same, with communication as early as nothing else communicates in between, and each
     gather of weights at the place of the one before on its devices."""
     placed: dict[int, list[int]] = {}
-    last: dict[tuple[object, bool], int] = {}
+    last: dict[tuple[object, ...], int] = {}
     for reader in sorted(before, reverse=True):
-        here: dict[tuple[object, bool], int] = {}
+        here: dict[tuple[object, ...], int] = {}
         for made in before[reader]:
             moves = isinstance(tensors.steps[made], Reshard)
-            place = _end_of_run(tensors.steps, reader) if moves else reader
+            place = _end_of_run(tensors.steps, reader, chunks) if moves else reader
             devices = _gathered(tensors, made)
             if devices is not None:
-                key = devices, made in moved
+                key = devices, made in moved, chunks.get(reader)
                 place, here[key] = last.get(key, place), place
             placed.setdefault(place, []).append(made)
         last |= here
     return {reader: tuple(sorted(own)) for reader, own in placed.items()}
 
 
-def _end_of_run(steps: Sequence[Step], number: int) -> int:
-    """The last computation that follows one on its devices, with nothing moved in between."""
+def _end_of_run(steps: Sequence[Step], number: int, chunks: Mapping[int, int]) -> int:
+    """The last computation that follows one on its devices, and in its chunk, with nothing moved in
+    between."""
     first = steps[number]
     if not isinstance(first, Compute):
         return number
@@ -191,7 +204,7 @@ def _end_of_run(steps: Sequence[Step], number: int) -> int:
             continue
         if isinstance(step, Reshard) or _is_sliced(step) != sliced:
             break
-        if set(step.view.devices) != devices:
+        if set(step.view.devices) != devices or chunks.get(at) != chunks.get(number):
             break
         number = at
     return number

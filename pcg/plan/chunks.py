@@ -11,7 +11,7 @@ joins slices belongs to the chunk that has them. Complexity: one pass over the s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
 
@@ -53,6 +53,22 @@ class Chunks:
             if number % self.stages == stage:
                 return number // self.stages
         return None
+
+    @property
+    def numbers(self) -> Mapping[int, int]:
+        """By step, the number of its chunk: of the one that has what it reads."""
+        return {at: ends.source for at, ends in self.steps.items()}
+
+    def with_moved(self, schedule: Schedule, moved: Iterable[int]) -> Chunks:
+        """With steps that are not sliced and yet done for each slice: they belong to the first
+        chunk that reads what they make."""
+        steps = dict(self.steps)
+        for at in sorted(moved, reverse=True):
+            made = set(schedule.steps[at].results)
+            readers = (n for n in steps if not made.isdisjoint(schedule.steps[n].operands))
+            number = min(steps[reader].source for reader in readers)
+            steps[at] = Ends(number, number)
+        return replace(self, steps=steps)
 
     def stages_of(self, step: int) -> tuple[int, int]:
         """The stage that has what a step reads, and the one that gets what it makes."""

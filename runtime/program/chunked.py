@@ -1,4 +1,4 @@
-"""The chunks of an interleaved pipeline in the programs of its ranks."""
+"""The chunks of an interleaved pipeline in the programs of its ranks, and what they do again."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from itertools import accumulate
 
 from pcg.errors import InputError
+from pcg.placement.recomputation import Again, again
+from pcg.placement.saved import saved_tensors
 from pcg.placement.schedule import Reshard, Schedule
 from pcg.plan.chunks import Chunks, ChunksError, chunks_of
 from pcg.plan.plan import Plan
@@ -25,6 +27,14 @@ def plan_chunks(plan: Plan, schedule: Schedule, where: str) -> Chunks | None:
         return chunks_of(schedule, given.stages, size, given.interleave)
     except ChunksError as error:
         raise InputError(where, str(error)) from error
+
+
+def plan_again(plan: Plan, schedule: Schedule, where: str) -> Again:
+    """What is done again of a plan's schedule. Raises InputError as ``plan_chunks``."""
+    pipeline, chunks = plan.pipeline, plan_chunks(plan, schedule, where)
+    stage = None if pipeline is None else plan.machine.devices // pipeline.stages
+    numbers = {} if chunks is None else chunks.numbers
+    return again(saved_tensors(schedule), plan.recompute, stage, numbers)
 
 
 def chunk_ends(

@@ -102,6 +102,14 @@ def exchange(transfer: Transfer, rank: int, source: str, target: str) -> Exchang
     )
 
 
+def one_copy(layout: Layout, copy: int) -> Layout:
+    """The layout with one holder for each piece, the last one where there are fewer copies."""
+    chosen = (
+        (devices[min(copy, len(devices) - 1)], piece) for piece, devices in layout.holders.items()
+    )
+    return Layout(layout.type, tuple(sorted(chosen)))
+
+
 NOTHING = Exchange(None, None, (), (), ())
 """The part of a rank that neither sends nor receives."""
 

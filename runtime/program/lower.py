@@ -12,13 +12,12 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from pcg.graph.graph import Leaf, Node
+from pcg.graph.graph import Node
 from pcg.placement import schedule as steps
 from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout, Piece, tasks
-from pcg.placement.recomputation import Again, again, can_be_recomputed
+from pcg.placement.recomputation import Again, can_be_recomputed
 from pcg.placement.region import extent, starts_of
-from pcg.placement.saved import saved_tensors
 from pcg.placement.schedule import Schedule, Slot
 from pcg.placement.transfer import transfer
 from pcg.plan.chunks import Chunks, ordered
@@ -28,33 +27,34 @@ from pcg.plan.text import node_names
 from pcg.readings.formats import wide_values
 from pcg.types.task import KernelTask
 from pcg.types.tensor import ParallelTensor
-from runtime.program.chunked import channels_of, chunk_ends, ends_of, plan_chunks
-from runtime.program.communication import collective, exchange, pattern
+from runtime.program.chunked import channels_of, chunk_ends, ends_of, plan_again, plan_chunks
+from runtime.program.communication import collective, exchange, one_copy, pattern
 from runtime.program.executable import check_devices, check_leaves, check_types, concrete
+from runtime.program.homes import Home, homes_of, weights_on
 from runtime.program.pipelined import Pipelined
 from runtime.program.program import (
     Alias,
     Communication,
     Exchange,
-    Group,
     Instruction,
     Load,
     Program,
     Repeat,
     Run,
-    Weight,
     is_local,
 )
 from runtime.program.slices import (
     Roles,
     explicit,
     global_regions,
+    groups_of,
     joined_where_made,
     one_slice,
     regular_transfer,
     roles,
     sliced_exchange,
     sliced_task,
+    slots_of,
     stages_are_apart,
     tail_trains,
     with_loss_in_parts,
@@ -131,13 +131,13 @@ class Lowering:
             instructions,
             {name: own[rank] for name, own in self._shapes if rank in own} | taken,
             frozenset(name for name, held in self._active_names if rank in held),
-            tuple(self._weights(rank)),
+            tuple(weights_on(self._homes, rank)),
             self.register(self.loss) if counts else None,
             (
                 *(self.register(slot) for slot in self.schedule.outputs if _holds(slot, rank)),
                 *taken,
             ),
-            self._groups,
+            groups_of(self.schedule),
             pipelined,
             kept,
             self._wide_names | taken.keys(),
@@ -149,24 +149,25 @@ class Lowering:
         """Some steps of the schedule, as each of some ranks takes them with a slice."""
         parts: dict[int, list[Instruction]] = {rank: [] for rank in ranks}
         due: list[int] = []
-        last = 0
+        last, before = 0, None
 
-        def repeat() -> None:
-            for rank, instruction in self._communicated_again(due, last, ranks, part):
-                parts[rank].append(instruction)
-            due.clear()
-
-        for number in numbers:
-            if isinstance(self.schedule.steps[number], steps.Reshard):
-                repeat()
-            lowered = self._lower(self._places[number], self.schedule.steps[number], ranks, part)
-            for watch in self._watched.get(number, ()):
-                lowered = watch.added(lowered, ranks, self.register(watch.slot))
+        def add(lowered: Lowered) -> None:
             for rank, instruction in lowered:
                 parts[rank].append(instruction)
+
+        for number in numbers:
+            step, place = self.schedule.steps[number], self._places[number]
+            chunk = self._chunks.steps.get(number) if self._chunks else None
+            if isinstance(step, steps.Reshard) or chunk != before:
+                add(self._communicated_again(due, last, ranks, part))
+                due.clear()
+            lowered = self._lower(place, step, ranks, part)
+            for watch in self._watched.get(number, ()):
+                lowered = watch.added(lowered, ranks, self.register(watch.slot))
+            add(lowered)
             due += reversed(self._again.before.get(number, ()))
-            last = self._places[number]
-        repeat()
+            last, before = place, chunk
+        add(self._communicated_again(due, last, ranks, part))
         return {rank: tuple(own) for rank, own in parts.items()}
 
     def _communicated_again(
@@ -192,7 +193,8 @@ class Lowering:
         at = {place: number for number, place in self._places.items()}
         channels = channels_of(self._chunks, self.schedule)
         is_delayed = given.schedule == "2bw"
-        runs_on = is_delayed and stages_are_apart(self.schedule, parts, self._groups, per_stage)
+        groups = groups_of(self.schedule)
+        runs_on = is_delayed and stages_are_apart(self.schedule, parts, groups, per_stage)
         return {
             rank: Pipelined(
                 tuple(own[rank] for own in slices),
@@ -234,14 +236,12 @@ class Lowering:
 
     @cached_property
     def _again(self) -> Again:
-        pipeline = self.plan.pipeline
-        stage = None if pipeline is None else self.ranks // pipeline.stages
-        return again(saved_tensors(self.schedule), self.plan.recompute, stage)
+        return plan_again(self.plan, self.schedule, self.where)
 
     @cached_property
     def _moved_again(self) -> frozenset[int]:
-        """The places of reshardings that are done again."""
-        return frozenset(self._places[made] for own in self._again.before.values() for made in own)
+        """The places of what is done again."""
+        return frozenset(self._places[made] for made in self._again.held_from())
 
     @cached_property
     def _roles(self) -> Roles:
@@ -252,7 +252,8 @@ class Lowering:
 
     @cached_property
     def _chunks(self) -> Chunks | None:
-        return plan_chunks(self.plan, self.schedule, self.where)
+        chunks = plan_chunks(self.plan, self.schedule, self.where)
+        return chunks.with_moved(self.schedule, self._again.moved) if chunks else None
 
     @cached_property
     def _ends(self) -> Mapping[int, tuple[int, int]]:
@@ -261,10 +262,7 @@ class Lowering:
     @cached_property
     def _slots(self) -> tuple[Slot, ...]:
         """Every slot, in the order in which the schedule makes them."""
-        made: dict[Slot, None] = {}
-        for step in self.schedule.steps:
-            made.update(dict.fromkeys(step.results))
-        return tuple(made)
+        return slots_of(self.schedule)
 
     @cached_property
     def _names(self) -> Mapping[Slot, str]:
@@ -292,25 +290,6 @@ class Lowering:
         return frozenset(self.register(slot) for slot in self._slots if slot.value in wide)
 
     @cached_property
-    def _groups(self) -> tuple[Group, ...]:
-        groups: set[Group] = set()
-        for step in self.schedule.steps:
-            if isinstance(step, steps.Reshard) and (regular := regular_transfer(step)) is not None:
-                known = pattern(regular)
-                groups.update(known[1] if known else ())
-        for layout in self.schedule.homes.values():
-            groups.update(layout.holders.values())
-        return tuple(sorted(group for group in groups if len(group) > 1))
-
-    @cached_property
-    def _first_uses(self) -> Mapping[Slot, int]:
-        uses: dict[Slot, int] = {}
-        for number, place in sorted(self._places.items(), key=lambda item: item[1]):
-            for slot in self.schedule.steps[number].operands:
-                uses.setdefault(slot, place)
-        return uses
-
-    @cached_property
     def _places(self) -> Mapping[int, int]:
         """The position of each step, by its number: the last to add to gradients come first."""
         parts = self._roles
@@ -331,19 +310,8 @@ class Lowering:
         return tuple((self.register(slot), slot.layout.by_device) for slot in self._active)
 
     @cached_property
-    def _homes(self) -> tuple[tuple[str, Leaf, Layout, int], ...]:
-        """By weight: its register, and where it is kept and first read."""
-        homes = [self.home(node) for node in sorted(self.schedule.homes, key=lambda n: n.leaf.name)]
-        first = self._first_uses
-        return tuple(
-            (self.register(s), s.value.node.leaf, s.layout, first.get(s, 0)) for s in homes
-        )
-
-    def _weights(self, rank: int) -> Iterable[Weight]:
-        for name, leaf, layout, first in self._homes:
-            piece = layout.by_device.get(rank)
-            if piece is not None:
-                yield Weight(name, leaf, layout.regions[rank], layout.holders[piece], first)
+    def _homes(self) -> tuple[Home, ...]:
+        return homes_of(self.schedule, self._places, self.register)
 
     def _lower(self, number: int, step: steps.Step, ranks: Sequence[int], part: int) -> Lowered:
         match step:
@@ -421,14 +389,6 @@ class Lowering:
                 for device, task in tasks(step.node, step.view)
             }
         return placed
-
-
-def one_copy(layout: Layout, copy: int) -> Layout:
-    """The layout with one holder for each piece, the last one where there are fewer copies."""
-    chosen = (
-        (devices[min(copy, len(devices) - 1)], piece) for piece, devices in layout.holders.items()
-    )
-    return Layout(layout.type, tuple(sorted(chosen)))
 
 
 def _holders(slot: Slot, ranks: Iterable[int]) -> Iterable[int]:

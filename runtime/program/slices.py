@@ -23,7 +23,7 @@ from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot,
 from pcg.placement.transfer import Transfer, transfer
 from pcg.types.task import KernelTask
 from pcg.types.tensor import ParallelTensor
-from runtime.program.communication import NOTHING, by_rank
+from runtime.program.communication import NOTHING, by_rank, pattern
 from runtime.program.program import Exchange, Group
 
 
@@ -35,6 +35,11 @@ class Roles:
     sliced: tuple[int, ...]
     tail: tuple[int, ...]
     joined: frozenset[Slot]
+
+
+def slots_of(schedule: Schedule) -> tuple[Slot, ...]:
+    """Every slot, in the order in which a schedule makes them."""
+    return tuple(dict.fromkeys(slot for step in schedule.steps for slot in step.results))
 
 
 def explicit(schedule: Schedule, outputs: Iterable[Value]) -> Schedule:
@@ -242,25 +247,18 @@ def tail_trains(schedule: Schedule, parts: Roles, active: frozenset[Slot]) -> bo
     return not active.isdisjoint(read - late)
 
 
-def regular_transfer(step: Reshard) -> Transfer | None:
-    """A resharding as the transfer of a tensor, or of each of its slices; None where slices are
-    taken out of a whole or put into one."""
-    if is_sliced(step.source) != is_sliced(step.target):
-        return None
-    return transfer(one_slice(step.source.layout), one_slice(step.target.layout))
-
-
-def stages_are_apart(schedule: Schedule, parts: Roles, groups: Iterable[Group], size: int) -> bool:
-    """Whether nothing but slices passes between stages of ``size`` devices, and that to later ones
+def stages_are_apart(
+    schedule: Schedule, parts: Roles, groups: Iterable[Group], devices: int
+) -> bool:
+    """Whether nothing but slices passes between stages of so many devices, and that to later ones
     alone. Stages take what follows the slices of a batch, and what begins the next one, in
     different orders; and an earlier stage that waited for a later one with slices of the next
-    batch, or with what comes before them, would not take the last gradients of this one from it.
-    """
+    batch, or with what comes before them, would not take the last gradients of this one from it."""
 
-    def stages(devices: Iterable[int]) -> set[int]:
-        return {device // size for device in devices}
+    def stages(own: Iterable[int]) -> set[int]:
+        return {device // devices for device in own}
 
-    spans = [stages(devices) for devices in groups]
+    spans = [stages(group) for group in groups]
     for number, step in enumerate(schedule.steps):
         if not isinstance(step, Reshard):
             continue
@@ -270,3 +268,24 @@ def stages_are_apart(schedule: Schedule, parts: Roles, groups: Iterable[Group], 
         elif max(source) > min(target):
             return False
     return all(len(span) == 1 for span in spans)
+
+
+@lru_cache(maxsize=4)
+def groups_of(schedule: Schedule) -> tuple[Group, ...]:
+    """The groups of all collectives, and those that share gradients of weights."""
+    groups: set[Group] = set()
+    for step in schedule.steps:
+        if isinstance(step, Reshard) and (regular := regular_transfer(step)) is not None:
+            known = pattern(regular)
+            groups.update(known[1] if known else ())
+    for layout in schedule.homes.values():
+        groups.update(layout.holders.values())
+    return tuple(sorted(group for group in groups if len(group) > 1))
+
+
+def regular_transfer(step: Reshard) -> Transfer | None:
+    """A resharding as the transfer of a tensor, or of each of its slices; None where slices are
+    taken out of a whole or put into one."""
+    if is_sliced(step.source) != is_sliced(step.target):
+        return None
+    return transfer(one_slice(step.source.layout), one_slice(step.target.layout))

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.layout import Layout
@@ -107,12 +108,16 @@ def _reader(node: Node, value: Value, roots: Mapping[Value, Value]) -> tuple[Nod
 
 
 def liveness(
-    schedule: Schedule, remade: Collection[Node] = (), stage: int | None = None
+    schedule: Schedule,
+    remade: Collection[Node] = (),
+    stage: int | None = None,
+    chunks: Mapping[int, int] = MappingProxyType({}),
 ) -> Liveness:
     """The lifetimes of all tensors of a schedule; the results of ``remade`` are recomputed.
-    ``stage``: the devices of a stage, where the schedule is that of a pipeline."""
+    ``stage``: the devices of a stage, where the schedule is that of a pipeline; ``chunks``: of its
+    steps, as ``again`` takes them."""
     tensors = saved_tensors(schedule)
-    return _Reader(tensors, again(tensors, remade, stage)).run()
+    return _Reader(tensors, again(tensors, remade, stage, chunks)).run()
 
 
 @dataclass

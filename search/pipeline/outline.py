@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf, isqrt
 
@@ -37,6 +37,20 @@ PRICES = (0.0, 0.5, 4.0, 32.0)
 
 
 @dataclass(frozen=True)
+class Sparing:
+    """What an outline takes to be saved by recomputation, before that is chosen: the part of the
+    activations that is ``left``, the part of the time that it takes, and into how many parts the
+    weights of a stage are cut and gathered again."""
+
+    left: float = 1.0
+    time: float = 1.0
+    parts: int = 1
+
+
+PLAIN = Sparing()
+
+
+@dataclass(frozen=True)
 class Outline:
     """A pipeline that has not been built. ``bounds`` are of its chunks, in the order of the
     operators, ``interleave`` for each stage; ``seconds`` of a step, estimated."""
@@ -46,6 +60,7 @@ class Outline:
     bounds: tuple[int, ...]
     seconds: float
     interleave: int = 1
+    sparing: Sparing = PLAIN
 
     @property
     def stages(self) -> int:
@@ -80,13 +95,18 @@ def _divisors(number: int) -> list[int]:
 
 
 def outline(
-    batches: MicroBatches, machine: Machine, stages: int, kind: ScheduleKind, first: Chosen
+    batches: MicroBatches,
+    machine: Machine,
+    stages: int,
+    kind: ScheduleKind,
+    first: Chosen,
+    sparing: Sparing = PLAIN,
 ) -> Outline | None:
     """The stages that take least time and fit the memory; strategies that take less of it where
     those of ``first`` do not fit. None where none do."""
     for price in PRICES:
         chosen = _sparing(batches, machine, stages, first, price)
-        fitting = _balanced(batches, chosen, machine, stages, kind)
+        fitting = _balanced(batches, chosen, machine, stages, kind, sparing=sparing)
         if fitting is not None:
             return fitting
     return None
@@ -100,7 +120,8 @@ def interleaved(one: Outline, machine: Machine) -> Outline:
     each = one.batches.slices * costs.micro + costs.once
     most = int(each.sum() / each.max() / one.stages) if each.max() > 0 else 0
     for chunks in range(2, most + 1):
-        made = _balanced(one.batches, one.chosen, machine, one.stages, "1f1b", chunks)
+        given = one.batches, one.chosen, machine, one.stages
+        made = _balanced(*given, "1f1b", chunks, one.sparing)
         if made is None or made.seconds >= best.seconds:
             break
         best = made
@@ -150,15 +171,19 @@ def _balanced(
     stages: int,
     kind: ScheduleKind,
     interleave: int = 1,
+    sparing: Sparing = PLAIN,
 ) -> Outline | None:
     chunks, limit = stages * interleave, machine.memory_limit()
     weights, activations = _bytes(batches, chosen, kind)
+    weights, activations = weights / sparing.parts, activations * sparing.left
+    micro = chosen.costs.micro * sparing.time
+    slower = replace(chosen, costs=replace(chosen.costs, micro=micro))
     flights = in_flight(stages, batches.slices, interleave)
     if not could_fit(weights, activations, limit, flights):
         return None
     holds = held(sums(weights), sums(activations), flights)
     between = _between(batches, chosen, machine, stages, interleave)
-    each = batches.slices * chosen.costs.micro + chosen.costs.once
+    each = batches.slices * micro + chosen.costs.once
     own = sums(each)
 
     def spent(number: int, starts: Band, ends: Band) -> StageTable:
@@ -176,9 +201,9 @@ def _balanced(
             return None
         full = _each(holds, bounds)
         if max(sum(full[s::stages]) for s in range(stages)) <= limit:
-            estimated = _estimated(batches, chosen, between, bounds)
+            estimated = _estimated(batches, slower, between, bounds)
             seconds = step_seconds(estimated, batches.slices, kind, interleave)
-            return Outline(batches, chosen, bounds, seconds, interleave)
+            return Outline(batches, chosen, bounds, seconds, interleave, sparing)
     return None
 
 

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from time import perf_counter
 from typing import TypeVar
 
 from pcg.errors import NegativeAnswer
-from pcg.graph.graph import Graph
+from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine
 from pcg.placement.schedule import Schedule, schedule
 from pcg.plan.pipeline import PipelineFile
 from pcg.plan.plan import Plan
 from pcg.plan.training import Training
-from search.choices import IndexRole
+from search.choices import IndexRole, Recompute
 from search.cost.cost import SGD, CostModel
 from search.cost.efficiency import Speed
 from search.cost.planned import Planned, Planner, SearchReport, Stop
 from search.cost.progress import Phases, Teller
+from search.cost.units import forward_seconds, ways_to_fit
 from search.mesh.plan.building import Cut
 from search.mesh.plan.finish import finished
 from search.mesh.rules.cuts import Cuts
@@ -28,14 +31,15 @@ from search.pipeline.build import build
 from search.pipeline.clock import ScheduleKind, step_seconds
 from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import (
+    PLAIN,
     Outline,
     least_memory,
     micro_batch_counts,
     stage_counts,
 )
-from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
+from search.pipeline.price import StageGroups, chunks_on, stage_bytes, stage_seconds
 from search.pipeline.streams import Streams, streams
-from search.pipeline.tries import Tries
+from search.pipeline.tries import PLAINLY, Tries
 from substitutions.rules.store import Library
 
 T = TypeVar("T")
@@ -45,7 +49,7 @@ PIPELINES: Mapping[str, ScheduleKind] = {"pipeline": "1f1b", "pipeline-2bw": "2b
 FINALISTS = 3
 """How many of the outlines that look best are built and priced as they would run."""
 MOST_BUILT = 8
-"""How many are built at most until one fits."""
+"""How many are built at most until one fits, of those that recompute and of the others."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class Built:
     steps: Schedule
     seconds: float
     memory: int
+    recompute: frozenset[Node] = frozenset()
 
 
 @dataclass
@@ -81,6 +86,8 @@ class PipelinePlanner:
     teller: Teller = field(default_factory=Teller)
     dimensions: frozenset[IndexRole] | None = None
     """What the operators of micro-batches may be cut along; anything by default."""
+    recompute: Recompute = Recompute.AUTO
+    """What may be recomputed in the backward pass of a micro-batch."""
     _phases: Phases = field(init=False, default_factory=Phases)
 
     def plan(self, name: str, graph: Graph) -> Planned:
@@ -122,6 +129,7 @@ class PipelinePlanner:
                 self.faster_than,
                 self._phases,
                 self.teller,
+                self.recompute,
             )
         )
 
@@ -146,10 +154,15 @@ class PipelinePlanner:
 
     def _finalists(self, ranked: list[Outline]) -> Iterator[Built]:
         cost = self._cost(self.machine)
-        fits = False
-        for number, one in enumerate(ranked[:MOST_BUILT]):
-            if fits and (number >= FINALISTS or self._phases.is_over):
+        fits, number = False, Counter[bool]()
+        for one in ranked:
+            if fits and (number.total() >= FINALISTS or self._phases.is_over):
                 break
+            # What recomputation saves is guessed: plans that need none get their turn too.
+            spares = one.sparing != PLAIN
+            if number[spares] == MOST_BUILT:
+                continue
+            number[spares] += 1
             built = self._built(one, cost)
             fits = fits or self._fits(built)
             yield built
@@ -167,16 +180,33 @@ class PipelinePlanner:
         batches = outline.batches
         size, chunks = batches.cost.machine.devices, outline.interleave
         groups = StageGroups(outline.stages, size, batches.slices, chunks)
-        cut = self._phases.timed(
-            "building", lambda: build(batches, outline.chosen, outline.bounds, chunks)
-        )
+        given = batches, outline.chosen, outline.bounds, chunks, outline.sparing.parts
+        cut = self._phases.timed("building", lambda: build(*given))
         steps = self._phases.timed("scheduling", lambda: schedule(cut.graph, cut.views))
-        stages = self._phases.timed("simulating", lambda: stage_seconds(steps, cost, groups))
-        memory = max(stage_bytes(steps, cost, groups, self.kind))
-        seconds = step_seconds(stages, batches.slices, self.kind, chunks)
-        built = Built(outline, cut, steps, seconds, memory)
-        self.teller.priced(seconds if self._fits(built) else inf)
-        return built
+
+        def priced(nodes: frozenset[Node]) -> Built:
+            run = partial(stage_seconds, steps, cost, groups, nodes)
+            seconds = step_seconds(self._phases.timed("simulating", run), slices, self.kind, chunks)
+            return Built(outline, cut, steps, seconds, counted(nodes), nodes)
+
+        def counted(nodes: frozenset[Node]) -> int:
+            return max(stage_bytes(steps, cost, groups, self.kind, nodes))
+
+        slices, limit = batches.slices, self.machine.memory_limit()
+        built = [priced(frozenset())] if self.recompute in PLAINLY else []
+        if self.recompute is not Recompute.NONE and not any(map(self._fits, built)):
+            seconds = forward_seconds(steps, cost, slices)
+            own = chunks_on(steps, groups)
+            within = groups.size, own.numbers if own else {}
+            ways = ways_to_fit(steps, seconds, counted, limit, self.recompute, *within)
+            built += [priced(nodes) for nodes in ways]
+        fitting = [one for one in built if self._fits(one)]
+        if fitting:
+            best = min(fitting, key=lambda one: one.seconds)
+        else:
+            best = min(built or [priced(frozenset())], key=lambda one: one.memory)
+        self.teller.priced(best.seconds if self._fits(best) else inf)
+        return best
 
     def _cost(self, machine: Machine) -> CostModel:
         return CostModel(machine, self.training, self.speed)
@@ -197,6 +227,7 @@ class PipelinePlanner:
             self.library.hash,
             seconds=best.seconds,
             memory=best.memory,
+            recompute=best.recompute,
             pipeline=pipeline,
         )
 

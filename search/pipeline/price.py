@@ -121,7 +121,9 @@ def stage_runs(
 ) -> tuple[StageRuns, ...]:
     """What each stage of a schedule does; the arguments are those of ``stage_seconds``."""
     passed = gradients(steps)
-    done = again(saved_tensors(steps), remade, groups.size)
+    chunks = chunks_on(steps, groups)
+    done = again(saved_tensors(steps), remade, groups.size, chunks.numbers if chunks else {})
+    chunks = chunks.with_moved(steps, done.moved) if chunks else None
     timed = timed_steps(steps, passed, cost, by_slice=True)
     numbers = [at for at, step in enumerate(steps.steps) if not isinstance(step, LeafAtHome)]
     for place, at in enumerate(numbers):
@@ -130,7 +132,6 @@ def stage_runs(
     place = {at: i for i, at in enumerate(numbers)}
     before = {place[at]: tuple(place[i] for i in own) for at, own in done.before.items()}
     trained = [Slot(node.value(), steps.homes[node]) for node in passed.weights]
-    chunks = _chunks(steps, groups)
     counted = [n for n, step in enumerate(steps.steps) if not isinstance(step, LeafAtHome)]
 
     def chunk(i: int, stage: int) -> int:
@@ -141,7 +142,7 @@ def stage_runs(
     )
 
 
-def _chunks(steps: Schedule, groups: StageGroups) -> Chunks | None:
+def chunks_on(steps: Schedule, groups: StageGroups) -> Chunks | None:
     """Those of an interleaved pipeline; without, all is of one chunk."""
     if groups.interleave == 1:
         return None
@@ -242,8 +243,8 @@ def _micro_batch_bytes(
 ) -> tuple[Bytes, Bytes]:
     """By chunk and device: what one micro-batch at work has at its fullest time, with all that is
     there besides, and what it leaves behind to wait for its backward pass."""
-    living = liveness(steps, remade, groups.size)
-    chunks = _chunks(steps, groups)
+    chunks = chunks_on(steps, groups)
+    living = liveness(steps, remade, groups.size, chunks.numbers if chunks else {})
     turn, itemsize = living.end // 2, itemsizes(steps, cost.training)
     peaks, waiting = np.zeros((2, groups.interleave, groups.devices), np.int64)
     for chunk in range(groups.interleave):

@@ -14,10 +14,12 @@ product of two logarithms, times the choice of strategies.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
+from typing import NamedTuple
 
 from pcg.machine import Machine
+from search.choices import Recompute
 from search.cost.cost import CostModel
 from search.cost.progress import Phases, Teller
 from search.mesh.choose.resharding import Transfers
@@ -25,9 +27,11 @@ from search.mesh.rules.cuts import Cuts
 from search.mesh.space.allow import Allowed
 from search.mesh.space.axes import Mesh
 from search.pipeline.clock import ScheduleKind
-from search.pipeline.micro import MicroBatches
+from search.pipeline.micro import Chosen, MicroBatches
 from search.pipeline.outline import (
+    PLAIN,
     Outline,
+    Sparing,
     interleaved,
     micro_batch_counts,
     outline,
@@ -39,6 +43,15 @@ USUAL_STAGES = 16
 """Deeper pipelines are tried where this many stages are better than fewer, or do not fit."""
 GROWTH = 2
 """By what factor a rung of the ladder is larger than the one before, at least."""
+SPARING = {
+    Recompute.SELECTIVE: Sparing(left=0.7, time=1.05),
+    Recompute.FULL: Sparing(left=0.1, time=4 / 3),
+    Recompute.AUTO: Sparing(left=0.1, time=4 / 3),
+}
+"""What outlines take recomputation to save and to take; what is built is counted and simulated. To
+recompute all is one more pass forward beside one forward and two back."""
+PLAINLY = (Recompute.AUTO, Recompute.NONE)
+"""With these, nothing is recomputed where that fits."""
 
 
 def ladder(counts: Sequence[int]) -> list[int]:
@@ -72,6 +85,15 @@ class _Groups:
     transfers: Transfers
 
 
+class _Found(NamedTuple):
+    """An outline: its seconds, its stages, the devices of each, and its micro-batches."""
+
+    seconds: float
+    stages: int
+    size: int
+    micro_batches: int
+
+
 @dataclass
 class Tries:
     """The outlines of pipelines of a model on a machine that are worth building."""
@@ -87,10 +109,13 @@ class Tries:
     """Seconds of a step; what does not take less is left out."""
     phases: Phases
     teller: Teller
+    recompute: Recompute = Recompute.AUTO
+    """What may be recomputed in the backward pass of a micro-batch."""
     _least: float = field(init=False)
-    """Seconds of the best outline so far."""
-    _best: tuple[int, int, int] | None = field(init=False, default=None)
-    """Its stages, the devices of each, and its micro-batches."""
+    """Seconds of the best outline so far. What needs to recompute may not fit in the end, and rules
+    nothing out."""
+    _best: dict[bool, _Found] = field(init=False, default_factory=dict[bool, "_Found"])
+    """The best one, of those that rule others out and of those that do not."""
 
     def __iter__(self) -> Iterator[Outline]:
         self._least = self.faster_than
@@ -106,8 +131,9 @@ class Tries:
                 break
             deepest = yield from self._climbed(stages, size)
             depths.append(deepest)
-        if self._best is not None:
-            yield from self._refined(*self._best)
+        best = self._best.get(True, self._best.get(False))
+        if best is not None:
+            yield from self._refined(best)
 
     def _climbed(self, stages: int, size: int) -> Generator[Outline, None, float]:
         """Up the ladder, until more micro-batches pay no more; in the end, the least seconds."""
@@ -119,11 +145,11 @@ class Tries:
             least = seconds
         return least
 
-    def _refined(self, stages: int, size: int, count: int) -> Iterator[Outline]:
+    def _refined(self, best: _Found) -> Iterator[Outline]:
         """From a rung away to either side, as long as it pays."""
-        groups = self._groups(stages, size)
-        for side in beside(micro_batch_counts(self.source.batch, stages), count):
-            least = self._least
+        groups = self._groups(best.stages, best.size)
+        for side in beside(micro_batch_counts(self.source.batch, best.stages), best.micro_batches):
+            least = min(self._least, best.seconds)
             for other in side:
                 seconds = yield from self._tried(groups, other)
                 if seconds is None or seconds >= least:
@@ -150,14 +176,40 @@ class Tries:
         busy = count * chosen.costs.micro.sum() + chosen.costs.once.sum()
         if busy / stages >= self._least:
             return None
-        made = outline(batches, self.machine, stages, self.kind, chosen)
-        if made is not None and self.kind == "1f1b" and stages > 1:
-            made = interleaved(made, self.machine)
+        least = inf
+        for made in self._outlined(batches, stages, chosen):
+            if self.kind == "1f1b" and stages > 1:
+                made = interleaved(made, self.machine)
+            least = min(least, made.seconds)
+            self._note(made, _Found(made.seconds, stages, groups.size, count))
+            if made.seconds < self.faster_than:
+                yield made
         batches.forget()
-        if made is None:
-            return inf
-        if made.seconds < self._least:
-            self._least, self._best = made.seconds, (stages, groups.size, count)
-        if made.seconds < self.faster_than:
+        return least
+
+    def _note(self, made: Outline, found: _Found) -> None:
+        rules_out = made.sparing == PLAIN or self.recompute not in PLAINLY
+        known = self._best.get(rules_out)
+        if found.seconds < (known.seconds if known else self.faster_than):
+            self._best[rules_out] = found
+        if rules_out:
+            self._least = min(self._least, found.seconds)
+
+    def _outlined(self, batches: MicroBatches, stages: int, chosen: Chosen) -> Iterator[Outline]:
+        """Outlines of so many stages. Where the fastest strategies do not fit, what is recomputed
+        may be what helps, and then weights that are gathered again for each micro-batch."""
+        given = batches, self.machine, stages, self.kind, chosen
+        made = outline(*given) if self.recompute in PLAINLY else None
+        if made is not None:
             yield made
-        return made.seconds
+        if self.recompute is Recompute.NONE or (
+            made and made.chosen.strategies == chosen.strategies
+        ):
+            return
+        sparing, devices = SPARING[self.recompute], batches.cost.machine.devices
+        spared = outline(*given, sparing)
+        is_last = self.recompute is Recompute.AUTO and made is None and devices > 1
+        if spared is None and is_last:
+            spared = outline(*given, replace(sparing, parts=devices))
+        if spared is not None:
+            yield spared

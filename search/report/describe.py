@@ -128,6 +128,18 @@ def pipeline_text(plan: Plan) -> str | None:
     return f"pipeline {' x '.join(words)}{chunks}{waits}"
 
 
+def remade(plan: Plan) -> list[tuple[str, int]]:
+    """What is made again in the backward pass: names of operators, and how many of each, the most
+    first."""
+    counts = Counter(node.name for node in plan.recompute)
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+def remade_text(plan: Plan) -> str:
+    """The same in words."""
+    return ", ".join(f"{count} {name}" for name, count in remade(plan))
+
+
 def _counted(number: int, word: str) -> str:
     plural = f"{word}es" if word.endswith("ch") else f"{word}s"
     return f"{number} {word if number == 1 else plural}"

@@ -10,9 +10,14 @@ from support.runs.programs import answer_of
 
 pytest.importorskip("transformers")
 MOST_GB = 4.0
-LAYERS = {"llama": (4, 8, 16, 32), "gpt": (12, 24, 48, 96), "mixtral": (8, 16, 32)}
-NODES = {"llama": 1, "gpt": 128, "mixtral": 1}
-MOST_SECONDS = {"llama": 120.0, "gpt": 180.0, "mixtral": 300.0}
+LAYERS = {
+    "llama": (4, 8, 16, 32),
+    "llama-70b": (20, 80),
+    "gpt": (12, 24, 48, 96),
+    "mixtral": (8, 16, 32),
+}
+NODES = {"llama": 1, "llama-70b": 128, "gpt": 128, "mixtral": 4}
+MOST_SECONDS = {"llama": 120.0, "llama-70b": 180.0, "gpt": 180.0, "mixtral": 300.0}
 """Of a processor, for capture and search of the deepest."""
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from itertools import product
+from random import Random
 
 import pytest
 import torch
+from support.cases import a_third
+from support.plans.pipelines import plan_of
 from support.runs.held_bytes import Held
 from support.runs.peaks import peak_bytes
 
@@ -18,8 +22,14 @@ from pcg.plan.precision import Precision
 from pcg.plan.training import Training
 from runtime.program.lower import Lowering
 from runtime.world.collectives import World
+from search.cost.cost import CostModel
 from search.cost.memory import peak_memory
 from search.mesh.plan.planner import MeshPlanner
+from search.mesh.rules.cuts import Cuts
+from search.pipeline.build import build
+from search.pipeline.micro import MicroBatches
+from search.pipeline.price import StageGroups, stage_bytes
+from search.pipeline.streams import streams
 from substitutions.rules.store import load_library
 
 RANKS = 4
@@ -79,6 +89,60 @@ def test_peaks_of_ranks_are_those_of_the_count(name, planner, optimizer, ranks):
     wanted = counted(plan, optimizer).total
     assert wanted == plan.estimates.peak_memory_bytes
     assert max(measured(ranks, name, planner, optimizer)) == pytest.approx(wanted, rel=TOLERANCE)
+
+
+def recomputed(plan, which):
+    """The plan with all recomputed that a set of names stands for; the loss holds more while it is
+    under way than its equation says."""
+    nodes = [n for n in plan.graph.nodes if not n.is_leaf and "loss" not in n.name]
+    wanted = [n for n in nodes if n.name != "cross_entropy" and which(n)]
+    return replace(plan, recompute=frozenset(wanted))
+
+
+@pytest.mark.parametrize(
+    ("name", "optimizer", "which"),
+    [
+        ("weights", "adam", lambda node: node.name == "combine"),
+        ("activations", "sgd", lambda node: node.name == "combine"),
+        ("activations", "sgd", lambda node: True),
+        ("activations", "sgd", lambda node: node.name in ("combine", "relu")),
+    ],
+)
+def test_the_peaks_of_plans_that_recompute(name, optimizer, which, ranks):
+    """What is gathered again is not held in between."""
+    kept = planned(name, "zero", optimizer, RANKS)
+    plan = recomputed(kept, which)
+    wanted = counted(plan, optimizer).total
+    assert max(ranks.peaks(plan, optimizer)) == pytest.approx(wanted, rel=TOLERANCE)
+    if all(node.name == "combine" for node in plan.recompute):
+        assert wanted < counted(kept, optimizer).total
+
+
+@pytest.mark.parametrize("seed", a_third(range(12)))
+def test_the_peak_of_one_device_that_recomputes_any_set(seed):
+    random = Random(seed)
+    name = random.choice(("activations", "bert-large-tiny"))
+    plan = recomputed(planned(name, "data-parallel", "sgd", 1), lambda _: random.random() < 0.5)
+    found = peak_bytes(Lowering(plan), World(), "sgd")
+    assert found == pytest.approx(counted(plan, "sgd").total, rel=1.5 * TOLERANCE)
+
+
+def test_what_micro_batches_hold_of_what_they_make_again():
+    """Only that of the one under way. The data of all is there from the start, beside the count."""
+    graph = GRAPHS["activations"]()
+    machine = load_machine("local").with_devices(1)
+    cost = CostModel(machine)
+    source = streams(graph, library())
+    batches = MicroBatches(source, cost, Cuts(library().concrete(source.graph)), 4)
+    cut = build(batches, batches.choose(), (0, len(batches.nodes)))
+    plan = plan_of(graph, cut.graph, cut.views, 1, 4, devices=1)
+    steps, groups = schedule(plan.graph, plan.views), StageGroups(1, 1, 4)
+    beside: list[int] = []
+    for names in ((), ("relu",), ("relu", "matmul"), ("matmul", "multiply", "add")):
+        one = recomputed(plan, lambda node, names=names: node.name in names)
+        (wanted,) = stage_bytes(steps, cost, groups, "1f1b", one.recompute)
+        beside.append(peak_bytes(Lowering(one), World(), "sgd") - wanted)
+    assert beside == pytest.approx([beside[0]] * len(beside), abs=TOLERANCE * wanted)
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,10 @@ def test_a_pipeline_takes_no_options_of_other_planners(
             "--mode: needs --engine strategies",
         ),
         (("--engine", "backtracking", "--allow", "data"), "--allow: needs --engine strategies"),
+        (
+            ("--engine", "backtracking", "--recompute", "full"),
+            "--recompute: needs --engine strategies",
+        ),
         (("--threshold", "1.5"), "--threshold: needs --engine backtracking"),
         (("--planner", "zero", "--mode", "algebra"), "--mode: does not go with --planner zero"),
         (
@@ -131,6 +135,23 @@ def test_an_option_that_would_be_left_aside_is_refused(
     result = optimize("mlp-tiny", *arguments, "-o", str(tmp_path / "plan.json"))
     assert str(result.exception).startswith(says)
     assert not list(tmp_path.iterdir())
+
+
+def test_it_says_what_is_recomputed(tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    options = ("mlp-mnist", "--devices", "2", "--planner", "data-parallel", "-o", str(out))
+    said = optimize(*options, "--recompute", "full").output
+    plan = load_plan(out)
+    names = {node.name for node in plan.recompute}
+    (line,) = (line for line in said.splitlines() if line.startswith("made again in the backward"))
+    assert all(name in line for name in names)
+    assert names
+    content = json.loads(optimize(*options, "--recompute", "full", "--json").stdout)
+    assert content["recomputed_operators"] == sum(content["recomputed"].values())
+    assert set(content["recomputed"]) == names
+    assert optimize(*options, "--recompute", "none").exit_code == 0
+    assert not load_plan(out).recompute
+    assert optimize(*options, "--recompute", "some").exit_code == 2
 
 
 def test_an_unknown_planner_is_refused_with_those_there_are(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from runtime.module.calls import Face, ModuleCall, call_of
 from runtime.module.twin import twin, without_elements
 from runtime.train.eager import MOST_PARAMETERS, ModuleAgreement, compare_captured
 from runtime.train.initial import tensors_of
-from search.choices import Mode
+from search.choices import Mode, Recompute
 from unity.api.losses import Loss, LossSource, with_loss
 from unity.api.planned import PlannedModel, check_module
 from unity.api.shrunk import shorter, shrunk
@@ -50,6 +50,7 @@ def optimize(
     planner: str = "joint",
     mode: str = "joint",
     allow: str | None = None,
+    recompute: str = "auto",
     batch_norm: str | None = None,
     budget: float = 600.0,
     profile: str | Path | None = None,
@@ -83,6 +84,8 @@ def optimize(
     called = name or type(model).__name__
     if mode not in list(Mode):
         raise InputError("mode", f"{mode}: expected one of {', '.join(Mode)}")
+    if recompute not in list(Recompute):
+        raise InputError("recompute", f"{recompute}: expected one of {', '.join(Recompute)}")
     options = Options(
         model=called,
         machine=str(machine),
@@ -95,6 +98,7 @@ def optimize(
         planner=planner,
         mode=Mode(mode),
         allow=allow,
+        recompute=Recompute(recompute),
         budget=budget,
         optimizer=optimizer,
         precision=precision,

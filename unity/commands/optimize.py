@@ -27,14 +27,14 @@ from pcg.plan.training import Training
 from search.backtracking.optimizer import Optimizer as Backtracking
 from search.backtracking.optimizer import Settings
 from search.backtracking.views import load_views
-from search.choices import Engine, IndexRole, Mode
+from search.choices import Engine, IndexRole, Mode, Recompute
 from search.cost.cost import CostModel
 from search.cost.efficiency import Speed
 from search.cost.kept_whole import KeptWhole, kept_whole
 from search.cost.planned import Planned
 from search.cost.progress import Progress, Status, Teller, silent
 from search.pipeline.planner import PIPELINES
-from search.report.describe import overall, pipeline_text, rows, rules_used
+from search.report.describe import overall, pipeline_text, remade, remade_text, rows, rules_used
 from search.report.trace import representatives, simulate_plan, write_trace
 from substitutions.audit.locate import of_module
 from substitutions.rules.store import Library, load_library
@@ -54,7 +54,7 @@ MAX_ROWS = 40
 """Longer tables are cut short; the plan file has everything."""
 
 ENGINE_OPTIONS = {
-    Engine.STRATEGIES: ("mode", "allow"),
+    Engine.STRATEGIES: ("mode", "allow", "recompute"),
     Engine.BACKTRACKING: ("views", "threshold"),
 }
 """What one of the engines alone takes."""
@@ -188,6 +188,7 @@ def _given(options: Options) -> Collection[str]:
     is_given = {
         "mode": options.mode is not Mode.JOINT,
         "allow": options.allow is not None,
+        "recompute": options.recompute is not Recompute.AUTO,
         "views": options.views is not None,
         "threshold": options.threshold != Settings.threshold,
     }
@@ -245,6 +246,7 @@ def _searched(
                 options.mode,
                 question.dimensions,
                 show,
+                options.recompute,
             )
             return planner.plan(options.model, graph)
         limits = Settings(
@@ -294,6 +296,7 @@ def _record(
         "precision": plan.training.precision,
         "compiled": plan.training.compiled,
         "recomputed_operators": len(plan.recompute),
+        "recomputed": dict(remade(plan)),
         "peak_memory_bytes": estimates.peak_memory_bytes,
         "communication_elements": estimates.communication_elements,
         "search_seconds": planned.seconds,
@@ -378,7 +381,6 @@ def remarks(planned: Planned, whole: Sequence[KeptWhole]) -> Generator[str]:
         yield groups_text(plan.norm_groups, batch_of(plan.model, plan.naming))
     if whole:
         yield f"without an equation, hence kept whole: {', '.join(map(str, whole))}"
-    again = f", {len(plan.recompute)} operators recomputed" if plan.recompute else ""
     compiled = ", compiled" if plan.training.compiled else ""
     yield (
         f"predicted {estimates.step_seconds * 1e3:.3g} ms a step,"
@@ -386,7 +388,9 @@ def remarks(planned: Planned, whole: Sequence[KeptWhole]) -> Generator[str]:
         f" ({estimates.one_device_seconds * 1e3:.3g} ms);"
         f" {estimates.communication_elements:,} elements communicated,"
         f" at most {estimates.peak_memory_bytes / 1e9:.2f} GB on a device with"
-        f" {plan.training.optimizer} in {plan.training.precision}{compiled}{again}"
+        f" {plan.training.optimizer} in {plan.training.precision}{compiled}"
     )
+    if plan.recompute:
+        yield f"made again in the backward pass: {remade_text(plan)}"
     if (speedup := speedup_of(planned)) is not None:
         yield f"{speedup:.2f} times as fast as data parallelism"

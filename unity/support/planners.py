@@ -9,7 +9,7 @@ from pcg.machine import Machine
 from pcg.plan.precision import default_precision, precision_of
 from pcg.plan.training import Training, optimizer_of
 from pcg.zoo import default_optimizer
-from search.choices import PLANNER_NAMES, IndexRole, Mode
+from search.choices import PLANNER_NAMES, IndexRole, Mode, Recompute
 from search.cost.efficiency import Speed
 from search.cost.planned import Planner
 from search.cost.progress import Progress, Teller, silent
@@ -51,22 +51,24 @@ def planner_of(
     mode: Mode = Mode.JOINT,
     dimensions: frozenset[IndexRole] | None = None,
     progress: Progress = silent,
+    recompute: Recompute = Recompute.AUTO,
 ) -> Planner:
     """A planner that may search for so many seconds. Pipelines leave ``mode`` aside. The joint
     planner considers them too, unless the dimensions leave them out; but in its algebra mode, which
-    is of data parallelism alone. ``progress`` is told how far the search is. Raises InputError for
-    a name that is none."""
+    is of data parallelism alone. ``progress`` is told how far the search is; ``recompute``: what
+    the backward pass may make again. Raises InputError for a name that is none."""
     check_name(name)
     teller = Teller(progress)
 
     def pipelines(kind: ScheduleKind, than: float = inf, used: float = 0.0) -> Planner:
         left = max(0.0, seconds - used)
         settings = machine, library, kind, left, training, speed, than, teller, dimensions
-        return PipelinePlanner(*settings)
+        return PipelinePlanner(*settings, recompute)
 
     if name in PIPELINES:
         return pipelines(PIPELINES[name])
-    plain = MeshPlanner(machine, library, name, seconds, training, speed, mode, dimensions, teller)
+    settings = machine, library, name, seconds, training, speed, mode, dimensions, teller
+    plain = MeshPlanner(*settings, recompute)
     left_out = dimensions is not None and IndexRole.PIPELINE not in dimensions
     if name != "joint" or mode is Mode.ALGEBRA or left_out:
         return plain

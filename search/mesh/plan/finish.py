@@ -15,7 +15,7 @@ from pcg.plan.schema import EstimatesFile
 from search.cost.cost import CostModel, communication_elements
 from search.cost.planned import Stop
 from search.cost.simulate import price
-from search.cost.unroll import unrolled
+from search.cost.unroll import NotAlike, unrolled
 from search.mesh.choose.blocks import Folded, repeated
 from search.mesh.choose.choosing import Chooser
 from search.mesh.plan.building import Builder, Cut
@@ -49,7 +49,7 @@ def finished(
         cut.steps,
         EstimatesFile(
             step_seconds=seconds,
-            one_device_seconds=one_device_seconds(short or Folded(model, 0), cost),
+            one_device_seconds=one_device_seconds(model, cost, short),
             communication_elements=communication_elements(steps),
             peak_memory_bytes=memory,
         ),
@@ -59,8 +59,16 @@ def finished(
     )
 
 
-def one_device_seconds(model: Folded, cost: CostModel) -> float:
-    """Seconds of a step of a model as it is on one device."""
+def one_device_seconds(model: Graph, cost: CostModel, short: Folded | None = None) -> float:
+    """Seconds of a step of a model as it is on one device. ``short``: the model with fewer blocks,
+    which takes less time to look at."""
+    try:
+        return _alone(short or Folded(model, 0), cost)
+    except NotAlike:
+        return _alone(Folded(model, 0), cost)
+
+
+def _alone(model: Folded, cost: CostModel) -> float:
     one = cost.machine.with_devices(1)
     alone = CostModel(one, cost.training, cost.speed)
     chooser = Chooser.on(alone, Cuts(()), more=model.more)

@@ -26,10 +26,17 @@ class PricedPlan:
     """Seconds of a step after the backward pass: for what is left to exchange, and updates."""
     recompute: frozenset[Node] = frozenset()
     """The operators whose results are recomputed in the backward pass."""
+    spares: bool = False
+    """Whether these are more than chains of pointwise operators, so that it fits."""
 
     @property
     def fits(self) -> bool:
         return self.memory <= self.limit
+
+    @property
+    def fits_plainly(self) -> bool:
+        """Whether it fits without sparing memory by recomputation."""
+        return self.fits and not self.spares
 
 
 PricedPlans = tuple[PricedPlan, ...]
@@ -50,6 +57,11 @@ class SearchState:
     def known(self) -> float:
         """Seconds of the fastest plan that fits."""
         return min((c.seconds for c in self.priced if c.fits), default=inf)
+
+    @property
+    def fits_sparing(self) -> bool:
+        """Whether a plan is known that spares memory by recomputation, and so fits."""
+        return any(c.fits and c.spares for c in self.priced)
 
     @property
     def base(self) -> PricedTrial:

@@ -9,11 +9,13 @@ from math import inf
 from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine
 from pcg.placement.schedule import Schedule
+from search.choices import Recompute
+from search.cost.chains import worth_recomputing
 from search.cost.cost import CostModel
 from search.cost.memory import peak_memory
 from search.cost.progress import Phases
-from search.cost.recomputation import worth_recomputing
 from search.cost.simulate import recomputing
+from search.cost.units import forward_seconds, ways_to_fit
 from search.cost.unroll import Repeated
 from search.mesh.choose.blocks import blocks_of, repeated
 from search.mesh.choose.choosing import Choice, Chooser
@@ -33,10 +35,12 @@ class Judge:
     more: int
     deep: bool
     """Whether few blocks are searched for all."""
+    recompute: Recompute = Recompute.AUTO
+    """What may be recomputed."""
 
-    def judged(self, chooser: Chooser, made: Simulated) -> Iterator[PricedPlan]:
-        """A plan, and where it doesn't fit, with computing again what takes much memory and little
-        time to make."""
+    def judged(self, chooser: Chooser, made: Simulated, known: float) -> Iterator[PricedPlan]:
+        """A plan, and where it doesn't fit, with recomputing what takes much memory and little time
+        to make. ``known``: seconds of a plan that fits; one that is not faster needs no other."""
         cost, steps = chooser.pricing.cost, made.steps
         limit = memory_limit(self.machine, made.cut.views)
         strategies = sum(len(chooser.spaces.of(node)) for node in made.choice.strategies)
@@ -44,14 +48,44 @@ class Judge:
         held = self.memory(steps, cost, frozenset(), often)
         simulation = made.run.simulation
         ends = updates(made.run), simulation.sync + simulation.update
-        yield PricedPlan(made.choice, made.seconds, held, limit, strategies, *ends)
-        if held <= limit:
+        plain = PricedPlan(made.choice, made.seconds, held, limit, strategies, *ends)
+        if self.recompute in (Recompute.AUTO, Recompute.NONE):
+            yield plain
+        if self.recompute is Recompute.NONE or (self.recompute is Recompute.AUTO and plain.fits):
             return
-        recomputed = self.phases.timed("memory", lambda: self.recomputed(made.choice.graph, steps))
-        if recomputed:
-            less = self.memory(steps, cost, recomputed, often)
-            seconds = recomputing(steps, cost, recomputed, often).simulation.step_seconds
-            yield PricedPlan(made.choice, seconds, less, limit, strategies, *ends, recomputed)
+        less = [
+            replace(
+                plain,
+                seconds=recomputing(steps, cost, nodes, often).simulation.step_seconds,
+                memory=self.memory(steps, cost, nodes, often),
+                recompute=nodes,
+                spares=spares,
+            )
+            for nodes, spares in self._recomputed(made, cost, limit, known)
+        ]
+        yield from less or ([plain] if self.recompute is not Recompute.AUTO else ())
+
+    def _recomputed(
+        self, made: Simulated, cost: CostModel, limit: int, known: float
+    ) -> Iterator[tuple[frozenset[Node], bool]]:
+        """What may be recomputed in a plan, and whether that is more than needs no thought."""
+        steps, graph = made.steps, made.choice.graph
+        often = repeated(graph, self.more)
+
+        def counted(nodes: frozenset[Node]) -> int:
+            return self.memory(steps, cost, nodes, often)
+
+        if self.recompute is Recompute.AUTO:
+            chains = self.phases.timed("memory", lambda: self.recomputed(graph, steps))
+            if chains:
+                yield chains, False
+            if made.seconds >= known:
+                return
+        if self.deep:
+            return
+        seconds = forward_seconds(steps, cost)
+        for nodes in ways_to_fit(steps, seconds, counted, limit, self.recompute):
+            yield nodes, self.recompute is Recompute.AUTO
 
     def unfit(
         self, chooser: Chooser, choice: Choice, cut: PlacedGraph, steps: Schedule

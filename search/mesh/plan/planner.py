@@ -25,7 +25,7 @@ from pcg.machine import Machine
 from pcg.placement.schedule import Schedule, schedule
 from pcg.plan.plan import Plan
 from pcg.plan.training import Training
-from search.choices import IndexRole, Mode
+from search.choices import IndexRole, Mode, Recompute
 from search.cost.cost import SGD, CostModel
 from search.cost.efficiency import Speed
 from search.cost.planned import Planned, SearchReport, Stop
@@ -33,6 +33,7 @@ from search.cost.progress import OutOfTime, Phases, Teller
 from search.cost.unroll import NotAlike
 from search.mesh.choose.blocks import Folded, folded
 from search.mesh.choose.choosing import Choice, Chooser
+from search.mesh.plan.devices import fewer
 from search.mesh.plan.families import PLANNERS, TURNED, Family, Strategies
 from search.mesh.plan.finish import does_not_fit, finished
 from search.mesh.plan.incumbent import PricedPlan, PricedPlans, PricedTrial, SearchState
@@ -51,19 +52,14 @@ TRIES = 32
 """How many groups of rewrites are looked at."""
 PRICES = 12
 """How many prices of memory are tried to make a plan fit."""
+FEW_PRICES = 4
+"""How many, where one that recomputes fits."""
+SAME = 2
+"""After so many prices in a row that changed nothing, a deep model fits at none."""
 
 _Kept = tuple[int, bool, bool, tuple[Rule, ...]]
 """What a chooser is kept for: so many devices, whether it cuts windows, whether mesh axes are
 turned, and rules."""
-
-
-def fewer(machine: Machine) -> list[int]:
-    """How many of its devices are worth a try alone: half of them, and the greatest powers of two
-    below their number and that of a unit, which come after those that a cut by 3 can use."""
-    units = machine.devices, min(machine.levels[0].count, machine.devices)
-    powers = {1 << (unit - 1).bit_length() - 1 for unit in units if unit > 1}
-    halves = {machine.devices // 2} if machine.devices % 2 == 0 else set[int]()
-    return sorted(powers | halves, reverse=True)
 
 
 @dataclass
@@ -81,6 +77,8 @@ class MeshPlanner:
     dimensions: frozenset[IndexRole] | None = None
     """What may be cut; everything by default."""
     teller: Teller = field(default_factory=Teller)
+    recompute: Recompute = Recompute.AUTO
+    """What may be recomputed in the backward pass."""
     _phases: Phases = field(init=False, default_factory=Phases)
     _choosers: dict[_Kept, Chooser] = field(init=False, default_factory=dict[_Kept, Chooser])
     _short: Folded = field(init=False)
@@ -105,7 +103,7 @@ class MeshPlanner:
             try:
                 return self._planned(name, graph, short, start)
             except NotAlike:
-                pass
+                self._phases.has_plan = False
         return self._planned(name, graph, Folded(graph, 0), start)
 
     def _planned(self, name: str, graph: Graph, short: Folded, start: float) -> Planned:
@@ -166,7 +164,8 @@ class MeshPlanner:
         raise NotAlike
 
     def _judge(self, more: int) -> Judge:
-        return Judge(self.machine, self._phases, more, deep=self._short.more > 0)
+        deep = self._short.more > 0
+        return Judge(self.machine, self._phases, more, deep, self.recompute)
 
     def _searched(self, graph: Graph, search: SearchState) -> Stop:
         """Look for plans until all is tried or time is up, or somebody interrupts: which it was."""
@@ -258,10 +257,9 @@ class MeshPlanner:
             made = list(self._fitting(trial, allowed, search))
             if allowed.data_parallel and trial.chooser.pricing.cost.machine == self.machine:
                 search.data_parallel += made[:1]
-            if not made:
-                continue
-            fastest = min(candidate.seconds for candidate in made)
-            search.fastest[trial] = min(fastest, search.fastest.get(trial, inf))
+            if made:
+                fastest = min(candidate.seconds for candidate in made)
+                search.fastest[trial] = min(fastest, search.fastest.get(trial, inf))
 
     @property
     def _cuts_data(self) -> bool:
@@ -273,7 +271,7 @@ class MeshPlanner:
             return ()
 
         def judge(made: Simulated) -> PricedPlans:
-            return tuple(self._judge(self._short.more).judged(trial.chooser, made))
+            return tuple(self._judge(self._short.more).judged(trial.chooser, made, 0.0))
 
         apart = replace(trial, judge=judge)
         try:
@@ -308,7 +306,7 @@ class MeshPlanner:
         chooser = self._phases.timed("rules", lambda: self._chooser(variant.graph, cost, turned))
 
         def judge(made: Simulated) -> PricedPlans:
-            plans = tuple(self._judge(self._short.more).judged(chooser, made))
+            plans = tuple(self._judge(self._short.more).judged(chooser, made, search.known))
             if self.family == "zero" and not made.choice.fully_sharded:
                 return plans  # on the way to fully sharded weights, and none of what was asked for
             search.priced |= dict.fromkeys(plans, trial)
@@ -365,15 +363,22 @@ class MeshPlanner:
             best += self._in_parts(trial, min(first, key=lambda one: one.seconds))
         yield from best
         fastest = min(one.seconds for one in best)
-        if search.known <= fastest or any(c.fits for c in best):
+        if search.known <= fastest or any(one.fits_plainly for one in best):
             return
         low, high = 0.0, best[0].seconds / best[0].limit
-        for _ in range(PRICES):
+        last, same, found = first, 0, False
+        for number in range(PRICES):
+            if number >= FEW_PRICES and search.fits_sparing:
+                return
             price = high if low == 0.0 else (low + high) / 2
-            tried = [candidate for one in tries(price) for candidate in one.judged]
+            plans = tries(price)
+            same = same + 1 if plans == last else 0
+            if same == SAME and self._short.more and not found:
+                return
+            last, tried = plans, [candidate for one in plans for candidate in one.judged]
             yield from tried
-            if any(c.fits for c in tried):
-                high = price
+            if any(one.fits_plainly for one in tried):
+                high, found = price, True
                 if low > 0.0 and high < 1.5 * low:
                     return
                 low = low or price / 4

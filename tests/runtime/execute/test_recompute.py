@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
+import pytest
 import torch
 from support.plans.by_hand import make_plan
+from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
+from pcg.capture import capture
+from pcg.graph.graph import Node
 from pcg.plan.text import parse_graph
 from runtime.execute.executor import Executor
 from runtime.program.lower import Lowering
@@ -56,6 +61,76 @@ def test_what_is_computed_again_changes_nothing():
         assert losses == train(again), names
         for register, weight in kept.weights.items():
             assert torch.equal(weight, again.weights[register]), names
+
+
+BLOCK = """
+x = input[16, 8, 8]
+g = weight[8]
+b = weight[8]
+w = weight[8, 8]
+v = weight[8, 8]
+n = layer_norm(x, g, b, eps=0.001)
+q = matmul(n, w)
+k = matmul(n, v)
+s = softmax(batch_matmul(q, transpose(k, dim0=1, dim1=2)), axis=2)
+a = batch_matmul(s, q)
+c = concat(a, n, axis=2)
+f = flatten(c, axis=0)
+return mean_loss(gelu(layer_norm(add(a, x), g, b, eps=0.001))), f
+"""
+
+
+def trained_block(nodes) -> tuple[list[float], dict[str, torch.Tensor]]:
+    graph = parse_graph(BLOCK)
+    again = frozenset(n for n in graph.nodes if not n.is_leaf and nodes(n))
+    plan = replace(make_plan(graph, graph, 1, {}), recompute=again)
+    made = Executor(Lowering(plan).program(0), World(), "fp64")
+    return train(made), made.weights
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_set_of_operators_changes_nothing(seed):
+    """Norms, attention, products, views of what is recomputed, to the last bit."""
+    random = Random(seed)
+    share = random.choice((0.2, 0.5, 0.8, 1.0))
+    losses, weights = trained_block(lambda node: False)
+    found, others = trained_block(lambda node: random.random() < share)
+    assert losses == found
+    for register, weight in weights.items():
+        assert torch.equal(weight, others[register])
+
+
+def test_dropout_draws_the_same_numbers_again():
+    class Dropped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(32, 64), nn.Linear(64, 8)
+            self.drop = nn.Dropout(0.4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(self.drop(torch.relu(self.first(self.drop(x))))).square().mean()
+
+    graph = capture(Dropped(), (torch.ones(16, 32),)).graph
+    every = frozenset(node for node in graph.nodes if not node.is_leaf)
+    found: list[list[float]] = []
+    for again in (frozenset[Node](), every):
+        plan = replace(make_plan(graph, graph, 1, {}), recompute=again)
+        found.append(train(Executor(Lowering(plan).program(0), World(), "fp64"), 3))
+    assert found[0] == found[1]
+    assert len(set(found[0])) == 3
+
+
+def test_a_chain_may_be_as_long_as_a_graph():
+    lines = ["x = input[2, 2]", "w = weight[2, 2]", "h0 = matmul(x, w)"]
+    lines += [f"h{i + 1} = tanh(h{i})" for i in range(1100)]
+    graph = parse_graph("\n".join([*lines, "return mean_loss(gelu(h1100))"]))
+    plan = make_plan(graph, graph, 1, {})
+    made = [
+        Executor(Lowering(replace(plan, recompute=again)).program(0), World(), "fp64")
+        for again in (frozenset[Node](), frozenset(n for n in graph.nodes if n.name == "tanh"))
+    ]
+    kept, again = (train(one, 1) for one in made)
+    assert kept == again
 
 
 def peak_bytes(made: Executor) -> int:

@@ -15,10 +15,10 @@ from pcg.placement.schedule import schedule
 from pcg.placement.view import MachineView
 from pcg.plan.text import parse_graph
 from pcg.plan.training import Optimizer, Training
+from search.cost.chains import worth_recomputing
 from search.cost.cost import SGD, CostModel
 from search.cost.liveness import liveness, saved_positions
 from search.cost.memory import peak_memory
-from search.cost.recomputation import worth_recomputing
 from search.cost.simulate import recomputing, simulate
 
 

@@ -11,8 +11,8 @@ from pcg.graph.graph import Graph
 from pcg.machine import load_machine
 from pcg.placement.schedule import Schedule, schedule
 from pcg.plan.training import Training
+from search.cost.chains import worth_recomputing
 from search.cost.cost import CostModel
-from search.cost.liveness import worth_recomputing
 from search.cost.memory import peak_memory
 from search.cost.simulate import recomputing
 from search.cost.unroll import NotAlike, Repeated

@@ -23,6 +23,7 @@ from runtime.program.program import (
     PieceRegion,
     Program,
     ReduceScatter,
+    Repeat,
     Run,
     is_local,
     sources,
@@ -90,6 +91,8 @@ def _changes(
         yield "wrong transpose", [_as(instruction, BackSwap)]
     if isinstance(instruction, Exchange):
         yield from _messages(instruction)
+    if isinstance(instruction, Repeat):
+        yield "dropped collective", []
     if isinstance(instruction, Load):
         yield from _loads(instruction)
     if isinstance(instruction, Run):

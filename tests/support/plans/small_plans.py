@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 from support.graphs.images import ONE_IMAGE, four_devices
@@ -14,6 +15,8 @@ from pcg.placement.view import MachineView
 from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph
 from search.mesh.plan.planner import MeshPlanner
+from search.mesh.rules.cuts import Cuts
+from search.mesh.rules.fully_sharded import PlacedGraph, fully_sharded
 from substitutions.rules.store import load_library
 
 MLP = """
@@ -154,7 +157,24 @@ def in_chunks() -> Plan:
     return plan_of(parse_graph(THEIR_CHUNKS), graph, views, 2, 4, interleave=2)
 
 
-NAMES = (*CUT, "halos", "1f1b", "2bw", "tail", "interleaved")
+def again(plan: Plan) -> Plan:
+    """A plan that recomputes all there is."""
+    nodes = frozenset(node for node in plan.graph.nodes if not node.is_leaf)
+    return replace(plan, recompute=nodes)
+
+
+def gathered(plan: Plan, devices: int) -> Plan:
+    """A plan with its weights fully sharded on so many devices each, gathered again in the backward
+    pass."""
+    weights = {leaf.leaf.name for leaf in plan.graph.leaves}
+    parts = Cuts(load_library().concrete(plan.graph)).parting
+    made = fully_sharded(PlacedGraph(plan.graph, plan.views), weights, devices, parts, None)
+    nodes = frozenset(node for node in made.graph.nodes if node.name == "combine")
+    return replace(plan, graph=made.graph, views=made.views, recompute=nodes)
+
+
+AGAIN = ("again", "1f1b gathered", "2bw again", "interleaved gathered")
+NAMES = (*CUT, "halos", "1f1b", "2bw", "tail", "interleaved", *AGAIN)
 
 
 @lru_cache
@@ -169,5 +189,13 @@ def small_plan(name: str) -> Plan:
             return in_chunks()
         case "tail":
             return planned("tied", load_library(), 4, 2, "1f1b")
+        case "again":
+            return again(cut("fully sharded weights"))
+        case "1f1b gathered":
+            return gathered(two_stages("1f1b"), 2)
+        case "2bw again":
+            return again(gathered(two_stages("2bw"), 2))
+        case "interleaved gathered":
+            return again(gathered(in_chunks(), 2))
         case _:
             return cut(name)

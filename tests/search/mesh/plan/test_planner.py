@@ -34,9 +34,10 @@ from search.cost.planned import SearchReport
 from search.cost.simulate import simulate
 from search.mesh.choose.choosing import Choice, Chooser
 from search.mesh.plan.building import Builder
+from search.mesh.plan.devices import fewer
 from search.mesh.plan.families import PLANNERS, TURNED
 from search.mesh.plan.overlap import Trial
-from search.mesh.plan.planner import MeshPlanner, fewer
+from search.mesh.plan.planner import MeshPlanner
 from search.mesh.rules.cuts import Cuts
 from search.mesh.space.allow import Allowed, batch_axes, everything
 from search.report.describe import cut_text, rows

@@ -1,0 +1,45 @@
+"""Where weights are kept, and who trains them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from pcg.graph.graph import Leaf
+from pcg.placement.layout import Layout
+from pcg.placement.schedule import Schedule, Slot
+from runtime.program.program import Weight
+
+
+class Home(NamedTuple):
+    """A weight: its register, where it is kept, and the position of the step that first reads
+    it."""
+
+    register: str
+    leaf: Leaf
+    layout: Layout
+    first: int
+
+
+def homes_of(
+    schedule: Schedule, places: Mapping[int, int], register: Callable[[Slot], str]
+) -> tuple[Home, ...]:
+    """Those of all weights, by name. ``places``: the position of each step."""
+    first: dict[Slot, int] = {}
+    for number, place in sorted(places.items(), key=lambda item: item[1]):
+        for slot in schedule.steps[number].operands:
+            first.setdefault(slot, place)
+    nodes = sorted(schedule.homes, key=lambda node: node.leaf.name)
+    slots = [Slot(node.value(), schedule.homes[node]) for node in nodes]
+    return tuple(
+        Home(register(slot), slot.value.node.leaf, slot.layout, first.get(slot, 0))
+        for slot in slots
+    )
+
+
+def weights_on(homes: Iterable[Home], rank: int) -> Iterator[Weight]:
+    """The pieces that a rank keeps."""
+    for name, leaf, layout, first in homes:
+        piece = layout.by_device.get(rank)
+        if piece is not None:
+            yield Weight(name, leaf, layout.regions[rank], layout.holders[piece], first)

@@ -1,0 +1,281 @@
+"""What is worth recomputing: which operators a plan does again so that it fits.
+
+Problem: choose operators whose results are not kept, such that the plan fits and a step takes
+little longer. Method: what the backward pass reads falls into *units*: a tensor, and the steps that
+make it again from what is kept. A greedy takes units by bytes freed for each second of
+recomputation, as many as it takes to fit: first what is large and cheap, such as the inside of
+attention (selective), in the end all (full). So that not everything is made again at once from
+data, spans of the schedule keep what passes between them. Their boundaries lie where least is
+held, for a transformer between its blocks, and there are about as many as makes what they keep and
+what one span holds the least together.
+
+Source: a knapsack by density; spans of equal parts as in Chen et al., arXiv:1604.06174;
+selective recomputation as in Korthikanti et al., MLSys 2023, section 5. Complexity: linear in the
+steps for units, and some ten counts of memory, by bisection. The choice is heuristic; whether it
+fits and what it costs is counted and simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, sqrt
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcg.graph.graph import Node
+from pcg.placement.backward import gradients
+from pcg.placement.recomputation import again
+from pcg.placement.saved import SavedTensors, saved_tensors
+from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot, trace
+from search.choices import Recompute
+from search.cost.cost import CostModel
+from search.cost.tasks import timed_steps
+
+DEEPEST = 64
+"""Steps that make one tensor again, at most."""
+FINENESS = (1.0, 2.0, 0.5)
+"""How many spans are tried, as parts of the number that is best for equal ones."""
+AROUND = 0.4
+"""Of a span's length: so far from its place in equal spans a boundary may lie."""
+
+Chosen = frozenset[Node]
+CountBytes = Callable[[Chosen], int]
+"""Bytes on the fullest device, with the results of some operators recomputed."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Something that the backward pass reads, and the operators that make it again."""
+
+    nodes: Chosen
+    bytes: int
+    """Elements on a device that are not held."""
+    seconds: float
+    """Of a step, to make it again."""
+    is_cheap: bool
+    """Whether no product with a weight and no communication is repeated."""
+    gathers: bool
+    """Whether it is a weight that is gathered again."""
+    first: int
+    """The number of the step that makes it."""
+
+    @property
+    def worth(self) -> float:
+        return self.bytes / self.seconds if self.seconds else inf
+
+
+def ways_to_fit(
+    schedule: Schedule,
+    seconds: Sequence[float],
+    counted: CountBytes,
+    limit: int,
+    choice: Recompute = Recompute.AUTO,
+    stage: int | None = None,
+    chunks: Mapping[int, int] = MappingProxyType({}),
+) -> Iterator[Chosen]:
+    """Sets of operators to recompute that are worth a simulation. By ``AUTO``, those with which a
+    plan fits that does not without; where none does, what takes least memory. ``seconds``: of each
+    step forward, of all micro-batches; ``limit``: bytes; ``stage``: the devices of a stage of a
+    pipeline; ``chunks``: of its steps, as ``again`` takes them."""
+    if choice is Recompute.NONE:
+        return
+    finder = _Units(saved_tensors(schedule), seconds, stage, chunks)
+    units = _fewest_bytes(finder, counted)
+    if choice is not Recompute.AUTO:
+        cheap = choice is Recompute.SELECTIVE
+        some = _union([u for u in units if not u.gathers and (u.is_cheap or not cheap)])
+        yield from (some,) if some else ()
+        return
+    if not units:
+        return
+    if counted(_union(units)) > limit:
+        yield _union(units)
+        return
+    gathers = _union([unit for unit in units if unit.gathers])
+    if gathers and counted(gathers) <= limit:
+        yield gathers
+    low, high = 0, len(units)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if counted(_union(units[:middle])) <= limit:
+            high = middle
+        else:
+            low = middle
+    yield _union(units[:high])
+
+
+def forward_seconds(schedule: Schedule, cost: CostModel, micro_batches: int = 1) -> list[float]:
+    """What it takes to do each step again, in a step of training: loads nothing. Of micro-batches,
+    what is not done by slices, such as the gathering of a weight, is then done for each of them
+    forward and back."""
+    timed = iter(timed_steps(schedule, gradients(schedule), cost, by_slice=micro_batches > 1))
+    found: list[float] = []
+    for step in schedule.steps:
+        if isinstance(step, LeafAtHome):
+            found.append(0.0)
+            continue
+        own = next(timed)
+        times = micro_batches if own.repeated else 2 * micro_batches - 1
+        found.append(own.forward.longest * times)
+    return found
+
+
+def _union(units: Sequence[Unit]) -> Chosen:
+    return frozenset(node for unit in units for node in unit.nodes)
+
+
+def _fewest_bytes(finder: _Units, counted: CountBytes) -> list[Unit]:
+    """The units between the boundaries with which least is held where all are taken, the most
+    worthwhile first."""
+    best: tuple[int, list[Unit]] | None = None
+    for parts in finder.numbers_of_spans():
+        units = finder.units(finder.boundaries(parts))
+        held = counted(_union(units))
+        if best is None or held < best[0]:
+            best = held, units
+    return [] if best is None else sorted(best[1], key=lambda unit: -unit.worth)
+
+
+class _Units:
+    """Finds the units of a schedule."""
+
+    def __init__(
+        self,
+        tensors: SavedTensors,
+        seconds: Sequence[float],
+        stage: int | None,
+        chunks: Mapping[int, int],
+    ) -> None:
+        self._tensors, self._seconds = tensors, seconds
+        self._chains = _chains_of(tensors.schedule)
+        every = {s.node for s in tensors.steps if isinstance(s, Compute)}
+        every.update(node for chain in self._chains.values() for node in chain)
+        self._allowed = {
+            number
+            for number in again(tensors, every, stage, chunks).steps
+            if isinstance(tensors.steps[number], Compute) or number in self._chains
+        }
+        outputs = {tensors.root(slot) for slot in tensors.schedule.outputs}
+        saved = {slot for read in tensors.reads for slot in read}
+        saved -= tensors.static | outputs
+        self._saved = {slot: None for slot in tensors.maker if slot in saved}
+        self._last: dict[Slot, int] = {}
+        for i in range(len(tensors.steps)):
+            self._last.update(dict.fromkeys(tensors.read(i), i))
+        self._held, self._sums = self._profile()
+
+    def _profile(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """By step, the elements that are read after it, and those that were saved up to it."""
+        count = len(self._tensors.steps)
+        change, saved = np.zeros(count + 1), np.zeros(count)
+        for slot, made in self._tensors.maker.items():
+            size, last = self._tensors.size(slot), self._last.get(slot, made)
+            change[made] += size
+            change[last] -= size
+            saved[made] += size if slot in self._saved else 0
+        return change[:-1].cumsum(), saved.cumsum()
+
+    def numbers_of_spans(self) -> list[int]:
+        """How many spans are worth a try."""
+        total = self._sums[-1] if len(self._sums) else 0.0
+        inside = (self._sums > total / 4) & (self._sums < 3 * total / 4) & (self._held > 0)
+        if not inside.any():
+            return [1]
+        equal = sqrt(total / self._held[inside].min())
+        return list(dict.fromkeys(max(1, round(equal * part)) for part in FINENESS))
+
+    def boundaries(self, parts: int) -> list[int]:
+        """The steps after which spans end, but the last one."""
+        total = self._sums[-1]
+        ends: list[int] = []
+        for part in range(1, parts):
+            aim, slack = total * part / parts, AROUND * total / parts
+            first = int(np.searchsorted(self._sums, aim - slack))
+            last = int(np.searchsorted(self._sums, aim + slack, side="right"))
+            if first < last:
+                ends.append(first + int(self._held[first:last].argmin()))
+        return list(dict.fromkeys(ends))
+
+    def units(self, ends: Sequence[int]) -> list[Unit]:
+        """What may be made again where spans keep what passes between them."""
+        places = np.array(ends, np.intp)
+        found: list[Unit] = []
+        for slot in self._saved:
+            if self._passes(slot, places):
+                continue
+            steps = self._steps(slot, places)
+            if steps:
+                found.append(self._unit(slot, steps))
+        # In the order of the schedule, whatever that of the set.
+        return sorted(found, key=lambda unit: unit.first)
+
+    def _passes(self, slot: Slot, ends: NDArray[np.intp]) -> bool:
+        """Whether a tensor passes from one span to another."""
+        made, last = self._tensors.maker[slot], self._last.get(slot, 0)
+        at = int(np.searchsorted(ends, made))
+        return at < len(ends) and int(ends[at]) < last and not self._is_gather(made)
+
+    def _steps(self, slot: Slot, ends: NDArray[np.intp]) -> list[int]:
+        """The steps that make a tensor again from what is kept; none where it is kept itself."""
+        wanted, steps = [self._tensors.maker[slot]], dict[int, None]()
+        if wanted[0] not in self._allowed:
+            return []
+        while wanted:
+            number = wanted.pop()
+            if number in steps:
+                continue
+            steps[number] = None
+            if len(steps) > DEEPEST:
+                return []
+            for read in self._tensors.read(number):
+                made = self._tensors.maker[read]
+                if read in self._tensors.static or read in self._saved:
+                    continue
+                if made in self._allowed and not self._passes(read, ends):
+                    wanted.append(made)
+        return list(steps)
+
+    def _unit(self, slot: Slot, steps: Sequence[int]) -> Unit:
+        made = [self._tensors.steps[number] for number in steps]
+        nodes = (
+            step.node if isinstance(step, Compute) else self._chains[number][0]
+            for number, step in zip(steps, made, strict=True)
+        )
+        number = self._tensors.maker[slot]
+        return Unit(
+            frozenset(nodes),
+            self._tensors.size(slot),
+            sum(self._seconds[number] for number in steps),
+            all(isinstance(step, Compute) and not _reads_matrix(step) for step in made),
+            self._is_gather(number),
+            number,
+        )
+
+    def _is_gather(self, number: int) -> bool:
+        step = self._tensors.steps[number]
+        return isinstance(step, Reshard) and step.source.value.node.is_weight
+
+
+def _reads_matrix(step: Compute) -> bool:
+    """Whether it reads a weight of two dimensions or more, such as a product does."""
+    weights = (slot.value for slot in step.operands if slot.value.node.is_weight)
+    return any(value.type.rank > 1 for value in weights)
+
+
+def _chains_of(schedule: Schedule) -> dict[int, tuple[Node, ...]]:
+    """By resharding, the parallel operators that it carries out, first the one to call it by: what
+    combines, else the last."""
+    maker = {slot: i for i, step in enumerate(schedule.steps) for slot in step.results}
+    chains: dict[int, tuple[Node, ...]] = {}
+    for step in schedule.steps:
+        if not isinstance(step, Compute):
+            continue
+        for value, slot in zip(step.node.inputs, step.operands, strict=True):
+            if isinstance(schedule.steps[maker[slot]], Reshard):
+                chain = trace(value)[1][::-1]
+                named = sorted(chain, key=lambda node: node.name != "combine")
+                chains.setdefault(maker[slot], tuple(named))
+    return {number: chain for number, chain in chains.items() if chain}

@@ -1,0 +1,47 @@
+"""Plans that recompute, communication too, on four processes: as training on one."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from support.cases import a_third
+from support.plans.small_plans import small_plan
+
+from pcg.machine import load_machine
+from pcg.models import capture_model
+from pcg.plan.training import Training
+from search.choices import Recompute
+from search.mesh.plan.planner import MeshPlanner
+from search.pipeline.planner import PipelinePlanner
+from substitutions.rules.store import load_library
+
+RANKS = 4
+EXACT = 1e-9
+
+
+def exact(report) -> bool:
+    """Within the tolerance that is asked of every new kind of plan."""
+    return all(min(c.absolute, c.relative) <= EXACT for c in report.comparisons)
+
+
+@pytest.mark.parametrize("name", ["again", "1f1b gathered", "2bw again"])
+def test_weights_that_are_gathered_again(name, agree):
+    assert exact(agree.of(small_plan(name)))
+
+
+@pytest.mark.parametrize(
+    ("planner", "choice"),
+    a_third([*product(("megatron", "zero", "pipeline"), (Recompute.SELECTIVE, Recompute.FULL))]),
+)
+def test_what_a_planner_recomputes(planner, choice, agree):
+    """Sequence parallelism, fully sharded weights, and micro-batches in stages."""
+    machine, training = load_machine("local").with_devices(RANKS), Training("adam")
+    graph = capture_model("bert-large-tiny", 8, RANKS).graph
+    if planner == "pipeline":
+        search = PipelinePlanner(machine, load_library(), training=training, recompute=choice)
+    else:
+        search = MeshPlanner(machine, load_library(), planner, training=training, recompute=choice)
+    plan = search.plan("bert", graph).plan
+    assert plan.recompute
+    assert exact(agree.of(plan, 2))
