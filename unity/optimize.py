@@ -74,6 +74,13 @@ class Options:
         Mode,
         typer.Option(help="When algebraic rewrites are judged: with the cuts, before, or never."),
     ] = Mode.JOINT
+    degrees: Annotated[
+        str | None,
+        typer.Option(
+            help="The plan by hand of such degrees as tensor=8,sequence,pipeline=4,micro-batches=16"
+            " in place of a search."
+        ),
+    ] = None
     allow: Annotated[
         str | None,
         typer.Option(

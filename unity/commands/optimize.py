@@ -189,6 +189,7 @@ def _given(options: Options) -> Collection[str]:
         "mode": options.mode is not Mode.JOINT,
         "allow": options.allow is not None,
         "recompute": options.recompute is not Recompute.AUTO,
+        "degrees": options.degrees is not None,
         "views": options.views is not None,
         "threshold": options.threshold != Settings.threshold,
     }
@@ -247,6 +248,7 @@ def _searched(
                 question.dimensions,
                 show,
                 options.recompute,
+                options.degrees,
             )
             return planner.plan(options.model, graph)
         limits = Settings(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from math import inf
 
-from pcg.errors import one_of
+from pcg.errors import InputError, one_of
 from pcg.machine import Machine
 from pcg.plan.precision import default_precision, precision_of
 from pcg.plan.training import Training, optimizer_of
 from pcg.zoo import default_optimizer
+from search.by_hand.degrees import parse_degrees
+from search.by_hand.planner import HandPlanner
 from search.choices import PLANNER_NAMES, IndexRole, Mode, Recompute
 from search.cost.efficiency import Speed
 from search.cost.planned import Planner
@@ -52,13 +54,20 @@ def planner_of(
     dimensions: frozenset[IndexRole] | None = None,
     progress: Progress = silent,
     recompute: Recompute = Recompute.AUTO,
+    degrees: str | None = None,
 ) -> Planner:
     """A planner that may search for so many seconds. Pipelines leave ``mode`` aside. The joint
     planner considers them too, unless the dimensions leave them out; but in its algebra mode, which
     is of data parallelism alone. ``progress`` is told how far the search is; ``recompute``: what
-    the backward pass may make again. Raises InputError for a name that is none."""
+    the backward pass may make again; ``degrees`` of a plan by hand, in place of a search. Raises
+    InputError for a name that is none."""
     check_name(name)
     teller = Teller(progress)
+    if degrees is not None:
+        if name != "joint":
+            raise InputError("--degrees", f"with --planner {name}, expected one of the two")
+        asked = parse_degrees(degrees)
+        return HandPlanner(machine, library, asked, training, speed, teller=teller)
 
     def pipelines(kind: ScheduleKind, than: float = inf, used: float = 0.0) -> Planner:
         left = max(0.0, seconds - used)
