@@ -7,7 +7,8 @@ recomputation, as many as it takes to fit: first what is large and cheap, such a
 attention (selective), in the end all (full). So that not everything is made again at once from
 data, spans of the schedule keep what passes between them. Their boundaries lie where least is
 held, for a transformer between its blocks, and there are about as many as makes what they keep and
-what one span holds the least together.
+what one span holds the least together. Where one block of a schedule stands for many, these are its
+spans, and the same is done again in all of them.
 
 Source: a knapsack by density; spans of equal parts as in Chen et al., arXiv:1604.06174;
 selective recomputation as in Korthikanti et al., MLSys 2023, section 5. Complexity: linear in the
@@ -17,7 +18,7 @@ fits and what it costs is counted and simulated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
 from types import MappingProxyType
@@ -33,6 +34,7 @@ from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot,
 from search.choices import Recompute
 from search.cost.cost import CostModel
 from search.cost.tasks import timed_steps
+from search.cost.unroll import NotAlike, Repeated, window_of
 
 DEEPEST = 64
 """Steps that make one tensor again, at most."""
@@ -44,6 +46,16 @@ AROUND = 0.4
 Chosen = frozenset[Node]
 CountBytes = Callable[[Chosen], int]
 """Bytes on the fullest device, with the results of some operators recomputed."""
+
+
+@dataclass(frozen=True)
+class AlikeSpans:
+    """Spans of a schedule in which the same is made again."""
+
+    ends: tuple[int, ...]
+    """The steps after which they end."""
+    kinds: Mapping[int, int]
+    """Equal numbers for steps at the same place of a span."""
 
 
 @dataclass(frozen=True)
@@ -75,15 +87,17 @@ def ways_to_fit(
     choice: Recompute = Recompute.AUTO,
     stage: int | None = None,
     chunks: Mapping[int, int] = MappingProxyType({}),
+    alike: AlikeSpans | None = None,
 ) -> Iterator[Chosen]:
     """Sets of operators to recompute that are worth a simulation. By ``AUTO``, those with which a
     plan fits that does not without; where none does, what takes least memory. ``seconds``: of each
     step forward, of all micro-batches; ``limit``: bytes; ``stage``: the devices of a stage of a
-    pipeline; ``chunks``: of its steps, as ``again`` takes them."""
+    pipeline; ``chunks``: of its steps, as ``again`` takes them; ``alike``: the spans, where they
+    are not free."""
     if choice is Recompute.NONE:
         return
     finder = _Units(saved_tensors(schedule), seconds, stage, chunks)
-    units = _fewest_bytes(finder, counted)
+    units = _fewest_bytes(finder, counted) if alike is None else finder.alike(alike)
     if choice is not Recompute.AUTO:
         cheap = choice is Recompute.SELECTIVE
         some = _union([u for u in units if not u.gathers and (u.is_cheap or not cheap)])
@@ -123,6 +137,41 @@ def forward_seconds(schedule: Schedule, cost: CostModel, micro_batches: int = 1)
     return found
 
 
+def in_whole(few: Schedule, whole: Schedule, repeated: Repeated, nodes: Chosen) -> Chosen:
+    """Operators of a whole schedule, given those of one with few blocks, of which the middle one
+    stands for others. Raises NotAlike where the one does not stand for the other."""
+    window = window_of(few, repeated)
+    own, every = _names_of(few), _names_of(whole)
+    if window is None or len(every) != len(own) + window.more * window.length:
+        raise NotAlike
+    left_out = window.more * window.length
+
+    def image(number: int) -> int:
+        if number < window.stop:
+            return number
+        if number < window.stop + left_out:
+            return window.first + (number - window.first) % window.length
+        return number - left_out
+
+    chosen: set[Node] = set()
+    for number, node in enumerate(every):
+        other = own[image(number)]
+        if (node is None) != (other is None):
+            raise NotAlike
+        if node is not None and other in nodes:
+            chosen.add(node)
+    return frozenset(chosen)
+
+
+def _names_of(schedule: Schedule) -> list[Node | None]:
+    """By step, the operator that it is called by."""
+    chains = _chains_of(schedule)
+    return [
+        step.node if isinstance(step, Compute) else chains.get(number, (None,))[0]
+        for number, step in enumerate(schedule.steps)
+    ]
+
+
 def _union(units: Sequence[Unit]) -> Chosen:
     return frozenset(node for unit in units for node in unit.nodes)
 
@@ -136,7 +185,22 @@ def _fewest_bytes(finder: _Units, counted: CountBytes) -> list[Unit]:
         held = counted(_union(units))
         if best is None or held < best[0]:
             best = held, units
-    return [] if best is None else sorted(best[1], key=lambda unit: -unit.worth)
+    return [] if best is None else _by_worth(best[1])
+
+
+def _by_worth(units: Iterable[Unit]) -> list[Unit]:
+    return sorted(units, key=lambda unit: -unit.worth)
+
+
+def _together(units: Sequence[Unit]) -> Unit:
+    return Unit(
+        _union(units),
+        sum(unit.bytes for unit in units),
+        sum(unit.seconds for unit in units),
+        all(unit.is_cheap for unit in units),
+        any(unit.gathers for unit in units),
+        units[0].first,
+    )
 
 
 class _Units:
@@ -211,6 +275,15 @@ class _Units:
                 found.append(self._unit(slot, steps))
         # In the order of the schedule, whatever that of the set.
         return sorted(found, key=lambda unit: unit.first)
+
+    def alike(self, spans: AlikeSpans) -> list[Unit]:
+        """What may be made again in all spans, the most worthwhile first."""
+        kinds: dict[tuple[bool, int], list[Unit]] = {}
+        for unit in self.units(spans.ends):
+            inside = unit.first in spans.kinds
+            key = inside, spans.kinds[unit.first] if inside else unit.first
+            kinds.setdefault(key, []).append(unit)
+        return _by_worth(map(_together, kinds.values()))
 
     def _passes(self, slot: Slot, ends: NDArray[np.intp]) -> bool:
         """Whether a tensor passes from one span to another."""

@@ -20,9 +20,11 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 from pcg.graph.graph import Graph, Leaf, Node, Value
 from pcg.placement.schedule import Compute, Schedule
+from search.cost.units import AlikeSpans
 from search.cost.unroll import ONCE, Repeated
 from search.mesh.choose.tied import FREE
 
@@ -72,6 +74,18 @@ class Blocks:
             if (source := place.get(value.node)) is not None
             and (source - self.first) // self.length != (at - self.first) // self.length
         )
+
+    def spans(self, steps: Schedule) -> AlikeSpans:
+        """The blocks of a schedule of the graph, for the same to be made again in all of them."""
+        places = [at for at, step in enumerate(steps.steps) if isinstance(step, Compute)]
+        places.append(len(steps.steps))
+        starts = [self.first + number * self.length for number in range(self.count + 1)]
+        ends = tuple(places[start - 1] for start in starts if start)
+        kinds: dict[int, int] = {}
+        for start, after in pairwise(starts):
+            first = places[start]
+            kinds |= {at: at - first for at in range(first, places[after])}
+        return AlikeSpans(ends, kinds)
 
     def looks(self) -> Mapping[Node, int]:
         """Equal numbers for operators that are to be cut alike: of all blocks but the first and the

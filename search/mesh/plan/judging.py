@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 
 from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine
-from pcg.placement.schedule import Schedule
+from pcg.placement.schedule import Schedule, schedule
 from search.choices import Recompute
 from search.cost.chains import worth_recomputing
 from search.cost.cost import CostModel
 from search.cost.memory import peak_memory
 from search.cost.progress import Phases
 from search.cost.simulate import recomputing
-from search.cost.units import forward_seconds, ways_to_fit
-from search.cost.unroll import Repeated
+from search.cost.units import forward_seconds, in_whole, ways_to_fit
+from search.cost.unroll import ONCE, NotAlike, Repeated
 from search.mesh.choose.blocks import blocks_of, repeated
 from search.mesh.choose.choosing import Choice, Chooser
+from search.mesh.plan.building import Cut
 from search.mesh.plan.finish import memory_limit
 from search.mesh.plan.incumbent import PricedPlan, PricedPlans
 from search.mesh.plan.overlap import Simulated, updates
@@ -53,39 +55,57 @@ class Judge:
             yield plain
         if self.recompute is Recompute.NONE or (self.recompute is Recompute.AUTO and plain.fits):
             return
-        less = [
-            replace(
-                plain,
-                seconds=recomputing(steps, cost, nodes, often).simulation.step_seconds,
-                memory=self.memory(steps, cost, nodes, often),
-                recompute=nodes,
-                spares=spares,
-            )
-            for nodes, spares in self._recomputed(made, cost, limit, known)
-        ]
+        less: list[PricedPlan] = []
+        for nodes, spares in self._recomputed(made, cost, limit, known):
+            # What does not come out alike in all blocks is no way for the whole.
+            with suppress(NotAlike):
+                one = self._remade(plain, steps, cost, nodes, often)
+                less.append(replace(one, spares=spares))
         yield from less or ([plain] if self.recompute is not Recompute.AUTO else ())
+
+    def _remade(
+        self,
+        plain: PricedPlan,
+        steps: Schedule,
+        cost: CostModel,
+        nodes: frozenset[Node],
+        often: Repeated,
+    ) -> PricedPlan:
+        """A plan with operators recomputed."""
+        seconds = recomputing(steps, cost, nodes, often).simulation.step_seconds
+        memory = self.memory(steps, cost, nodes, often)
+        return replace(plain, seconds=seconds, memory=memory, recompute=nodes)
 
     def _recomputed(
         self, made: Simulated, cost: CostModel, limit: int, known: float
     ) -> Iterator[tuple[frozenset[Node], bool]]:
         """What may be recomputed in a plan, and whether that is more than needs no thought."""
         steps, graph = made.steps, made.choice.graph
-        often = repeated(graph, self.more)
-
-        def counted(nodes: frozenset[Node]) -> int:
-            return self.memory(steps, cost, nodes, often)
-
         if self.recompute is Recompute.AUTO:
             chains = self.phases.timed("memory", lambda: self.recomputed(graph, steps))
             if chains:
                 yield chains, False
             if made.seconds >= known:
                 return
-        if self.deep:
-            return
-        seconds = forward_seconds(steps, cost)
-        for nodes in ways_to_fit(steps, seconds, counted, limit, self.recompute):
+        for nodes in self._ways(graph, steps, cost, limit):
             yield nodes, self.recompute is Recompute.AUTO
+
+    def _ways(
+        self, graph: Graph, steps: Schedule, cost: CostModel, limit: int
+    ) -> list[frozenset[Node]]:
+        """What may be recomputed for a schedule of a graph to fit: where few blocks are searched
+        for all, the same in each; none where that does not come out alike."""
+        often, blocks = repeated(graph, self.more), blocks_of(graph) if self.deep else None
+        alike = None if blocks is None else blocks.spans(steps)
+
+        def counted(nodes: frozenset[Node]) -> int:
+            return self.memory(steps, cost, nodes, often)
+
+        try:
+            given = steps, forward_seconds(steps, cost), counted, limit, self.recompute
+            return list(ways_to_fit(*given, alike=alike))
+        except NotAlike:
+            return []
 
     def unfit(
         self, chooser: Chooser, choice: Choice, cut: PlacedGraph, steps: Schedule
@@ -95,22 +115,35 @@ class Judge:
         cost, limit = chooser.pricing.cost, memory_limit(self.machine, cut.views)
         often = repeated(choice.graph, self.more)
         held = self.memory(steps, cost, frozenset(), often)
-        if held > limit and (recomputed := self.recomputed(choice.graph, steps)):
-            held = min(held, self.memory(steps, cost, recomputed, often))
+        for nodes in self._least(choice.graph, steps, cost) if held > limit else ():
+            with suppress(NotAlike):
+                held = min(held, self.memory(steps, cost, nodes, often))
         if held <= limit:
             return None
         strategies = sum(len(chooser.spaces.of(node)) for node in choice.strategies)
         return (PricedPlan(choice, inf, held, limit, strategies, inf, inf),)
 
+    def _least(self, graph: Graph, steps: Schedule, cost: CostModel) -> Iterator[frozenset[Node]]:
+        """What is recomputed where a schedule is to take least memory."""
+        if self.recompute is Recompute.NONE:
+            return
+        if self.recompute is Recompute.AUTO:
+            yield self.recomputed(graph, steps)
+        yield from self._ways(graph, steps, cost, 0)
+
     def again(
-        self, best: PricedPlan, choice: Choice, steps: Schedule, cost: CostModel
-    ) -> PricedPlan:
-        """A plan as it is for a whole graph, for which it was found with few blocks."""
-        recompute = self.recomputed(choice.graph, steps) if best.recompute else best.recompute
-        often = repeated(choice.graph, self.more)
-        memory = self.memory(steps, cost, recompute, often)
-        seconds = recomputing(steps, cost, recompute, often).simulation.step_seconds
-        return replace(best, seconds=seconds, memory=memory, recompute=recompute)
+        self, best: PricedPlan, few: Cut, steps: Schedule, cost: CostModel
+    ) -> PricedPlan | None:
+        """A plan as it is for a whole graph, whose schedule is ``steps``, for which it was found
+        with few blocks. None where what it recomputes is not the same there."""
+        nodes = best.recompute
+        if nodes:
+            own = schedule(few.graph, few.views)
+            try:
+                nodes = in_whole(own, steps, repeated(best.choice.graph, self.more), nodes)
+            except NotAlike:
+                return None
+        return self._remade(best, steps, cost, nodes, ONCE)
 
     def recomputed(self, graph: Graph, steps: Schedule) -> frozenset[Node]:
         """What is worth to be recomputed in a schedule of a graph: of one with blocks that stand

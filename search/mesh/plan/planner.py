@@ -146,9 +146,11 @@ class MeshPlanner:
             cut = trial.builder.cut(choice, before)
             steps = schedule(cut.graph, cut.views)
             if short.more:
-                best = self._judge(0).again(best, choice, steps, cost)
-                if not best.fits:
+                few = trial.builder.cut(best.choice, trial.before)
+                found = self._judge(short.more).again(best, few, steps, cost)
+                if found is None or not found.fits:
                     continue
+                best = found
             return finished(
                 name,
                 graph,

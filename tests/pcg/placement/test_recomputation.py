@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from support.plans.small_plans import small_plan
 
 from pcg.graph.graph import Graph
 from pcg.placement.layout import grid
 from pcg.placement.recomputation import Again, again
 from pcg.placement.saved import saved_tensors
-from pcg.placement.schedule import Compute, Schedule, schedule
+from pcg.placement.schedule import Compute, Reshard, Schedule, schedule
 from pcg.placement.view import MachineView
+from pcg.plan.chunks import chunks_of
 from pcg.plan.text import parse_graph
 
 
@@ -149,3 +151,24 @@ def test_chains_may_be_as_long_as_graphs():
     ((_, made), *others) = done(steps, {"gelu"}).before.items()
     assert len(made) == 3000
     assert not others
+
+
+def test_nothing_is_done_again_across_the_chunks_of_a_stage():
+    plan = small_plan("interleaved gathered")
+    steps = schedule(plan.graph, plan.views)
+    chunks = chunks_of(steps, 2, 2, 2)
+    found = again(saved_tensors(steps), plan.recompute, 2, chunks.numbers)
+    assert found.moved
+    every = chunks.with_moved(steps, found.moved)
+    number = {at: ends.source for at, ends in every.steps.items()}
+    for reader, own in found.before.items():
+        assert {number.get(made) for made in own} == {number.get(reader)}
+    # What the next chunk reads is kept: here h, which two later ones read.
+    for at in found.steps:
+        made = set(steps.steps[at].results)
+        readers = [n for n, step in enumerate(steps.steps) if not made.isdisjoint(step.operands)]
+        assert {number.get(n) for n in readers} <= {number.get(at)}
+    # Each weight is gathered by the chunk that reads it, and all of them are needed again.
+    gathers = {at for at in found.moved if isinstance(steps.steps[at], Reshard)}
+    assert len({number[at] for at in gathers}) == 3
+    assert gathers <= found.held_from().keys()

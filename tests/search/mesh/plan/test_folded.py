@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 from support.graphs.deep import blocks, with_bias, with_pairs
+from support.graphs.transformer import transformer
 
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph
 from pcg.machine import load_machine
 from pcg.placement.schedule import schedule
+from pcg.plan.plan import Plan
 from pcg.plan.training import Training
+from search.choices import Recompute
 from search.cost.cost import CostModel
 from search.cost.memory import peak_memory
 from search.cost.simulate import recomputing
@@ -25,9 +28,19 @@ TRAINING = Training("adam", "bf16")
 DEPTH = 14
 
 
-def planner(devices: int = 4) -> MeshPlanner:
+def planner(
+    devices: int = 4, memory: int | None = None, recompute: Recompute = Recompute.AUTO
+) -> MeshPlanner:
     machine = load_machine("dgx-a100").with_devices(devices)
-    return MeshPlanner(machine, load_library(), training=TRAINING)
+    if memory is not None:
+        device = machine.device.model_copy(update={"memory_bytes": memory})
+        machine = machine.model_copy(update={"device": device})
+    given = machine, load_library(), "data-parallel" if memory else "joint"
+    return MeshPlanner(*given, training=TRAINING, recompute=recompute)
+
+
+def bytes_of(plan: Plan) -> int:
+    return plan.estimates.peak_memory_bytes
 
 
 @pytest.mark.parametrize("model", [blocks, with_bias, with_pairs])
@@ -49,6 +62,33 @@ def test_a_deep_plan_is_a_plan_of_the_whole(model, monkeypatch: pytest.MonkeyPat
     # What it gives up is the freedom to cut blocks in the middle unlike each other.
     assert plan.estimates.step_seconds <= 1.02 * free.plan.estimates.step_seconds
     assert found.data_parallel_seconds == pytest.approx(free.data_parallel_seconds)
+
+
+@pytest.mark.parametrize("part", [0.8, 0.3])
+def test_a_deep_plan_recomputes_alike_in_all_blocks(part: float, monkeypatch: pytest.MonkeyPatch):
+    whole, large = transformer(DEPTH, 16, 128), 1 << 40
+    monkeypatch.setattr(module, "FREE", 20)
+    assert folded(whole) is not None
+    most = bytes_of(planner(2, large, Recompute.NONE).plan("deep", whole).plan)
+    full = planner(2, large, Recompute.FULL).plan("deep", whole).plan
+    least = bytes_of(full)
+    assert least < 0.7 * most
+    # The fuller part of a device's memory is not to be used.
+    room = least + int(part * (most - least))
+    limited = planner(2, large)
+    used = limited.machine.memory_limit() / large
+    found = planner(2, int(room / used)).plan("deep", whole).plan
+    assert bytes_of(found) <= room
+    assert found.recompute
+    steps = schedule(found.graph, found.views)
+    cost = CostModel(limited.machine, TRAINING)
+    run = recomputing(steps, cost, found.recompute)
+    assert found.estimates.step_seconds == run.simulation.step_seconds
+    assert bytes_of(found) == peak_memory(steps, TRAINING, found.recompute).total
+    assert run.simulation.step_seconds <= full.estimates.step_seconds * (1 + 1e-9)
+    monkeypatch.setattr(module, "FREE", 100_000)
+    free = planner(2, int(room / used)).plan("deep", whole).plan
+    assert found.estimates.step_seconds <= 1.1 * free.estimates.step_seconds
 
 
 def test_what_is_unlike_its_few_blocks_is_searched_as_it_is(monkeypatch: pytest.MonkeyPatch):
