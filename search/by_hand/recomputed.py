@@ -14,6 +14,7 @@ from typing import Literal
 from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.schedule import trace
 from pcg.readings.kind import kind_of
+from pcg.readings.work import gradient_nodes
 from search.mesh.choose.blocks import Blocks
 
 
@@ -30,10 +31,30 @@ def recomputed(
     cut = dict(zip(graph.operators, inner, strict=True))
     again = frozenset[Node]()
     if kind == "selective":
-        again = frozenset(cut[node] for node in between_products(graph))
+        again = frozenset(_with_data(graph, between_products(graph), cut))
     if kind == "full" and blocks is not None:
         again = frozenset(_within(blocks, cut))
     return again | frozenset(_gathers(inner)) if sharded else again
+
+
+def _with_data(graph: Graph, chosen: frozenset[Node], cut: Mapping[Node, Node]) -> Iterator[Node]:
+    """Some operators, and what is made of data alone and read by them alone, such as a mask, with
+    the moves of that: kept, it would take the memory that they free."""
+    readers: dict[Node, set[Node]] = {}
+    for node in graph.operators:
+        for value in node.inputs:
+            readers.setdefault(value.node, set()).add(node)
+    trained, outputs = gradient_nodes(graph), {value.node for value in graph.outputs}
+    wanted = set(chosen)
+    for node in reversed(graph.operators):
+        own = readers.get(node, set())
+        if node not in trained and node not in outputs and own and own <= wanted:
+            wanted.add(node)
+    for node in wanted:
+        yield cut[node]
+        for value, operand in zip(node.inputs, cut[node].inputs, strict=True):
+            if value.node not in trained:
+                yield from trace(operand)[1]
 
 
 def _within(blocks: Blocks, cut: Mapping[Node, Node]) -> Iterator[Node]:

@@ -29,7 +29,8 @@ from search.mesh.plan.building import Builder
 from search.mesh.rules.cuts import Cuts
 from substitutions.rules.store import load_library
 
-A100 = load_machine("dgx-a100")
+PRESET = load_machine("dgx-a100")
+A100 = PRESET.model_copy(update={"device": PRESET.device.model_copy(update={"slowdown": 1.0})})
 UNMEASURED = A100.device.model_copy(update={"efficiency": (), "kernel_latency": 5e-6})
 
 

@@ -37,7 +37,8 @@ def cost_of(devices: int) -> CostModel:
     machine = load_machine("dgx-a100").with_devices(devices)
     rates = {"all_reduce": None, "all_gather": None}
     levels = tuple(level.model_copy(update=rates) for level in machine.levels)
-    return CostModel(machine.model_copy(update={"levels": levels}), speed=PLAIN)
+    device = machine.device.model_copy(update={"slowdown": 1.0})
+    return CostModel(machine.model_copy(update={"levels": levels, "device": device}), speed=PLAIN)
 
 
 def checked(text: str) -> Graph:
