@@ -130,7 +130,7 @@ def _measured(level: Level, links: tuple[LinkSeries, ...], path: str | Path) -> 
     rates: dict[str, object] = {}
     for link in (link for link in links if link.level == level.name):
         rate = link_rate(link, path)
-        rates |= dict(rate) if link.of == "message" else {link.of: rate}
+        rates |= dict(rate) if link.of == "message" else {link.of: (rate,)}
     return level.model_copy(update=rates)
 
 
