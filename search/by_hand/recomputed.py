@@ -94,19 +94,16 @@ def between_products(graph: Graph) -> frozenset[Node]:
             trained.update(node.outputs)
         elif kind_of(node) == "contraction" and trained.isdisjoint(node.inputs):
             products.add(node)
-    after: dict[Value, set[Node]] = {}
     between: set[Node] = set()
     ways: dict[Value, set[Node]] = {}
     for node in graph.operators:
-        firsts = set[Node]().union(*(after.get(value, ()) for value in node.inputs))
         passed = set[Node]().union(*(ways.get(value, ()) for value in node.inputs))
         if node in products:
             between |= passed
-            firsts, passed = {node}, {node}
+            passed = {node}
         elif kind_of(node) == "contraction":
-            firsts, passed = set(), set()
-        elif firsts:
+            passed = set()
+        elif passed:
             passed = passed | {node}
-        for value in node.outputs:
-            after[value], ways[value] = firsts, passed
+        ways.update(dict.fromkeys(node.outputs, passed))
     return frozenset(between)

@@ -18,7 +18,8 @@ above the mean.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -91,50 +92,60 @@ class CrossingSeconds:
     crossings: Sequence[Crossing]
 
     @cached_property
-    def _spans(self) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
-        """For each position of a cut and each tensor that crosses it: the position, who makes the
-        tensor, and who is the first to read it from there on; in the order of positions."""
-        cuts = [np.arange(c.maker + 1, c.readers[-1] + 1) for c in self.crossings]
-        pairs = list(zip(self.crossings, cuts, strict=True))
-        makers = [np.full(len(at), c.maker) for c, at in pairs]
-        readers = [np.array(c.readers)[np.searchsorted(c.readers, at)] for c, at in pairs]
-        flat = [np.concatenate([np.zeros(0, np.intp), *own]) for own in (cuts, makers, readers)]
-        order = np.argsort(flat[0], kind="stable")
-        return flat[0][order], flat[1][order], flat[2][order]
+    def _at(self) -> Mapping[int, Sequence[tuple[int, int, float]]]:
+        """By position of a cut, what crosses it: who makes it, who is the first to read it from
+        there on, and its seconds."""
+        crossing: dict[int, list[tuple[int, int, float]]] = defaultdict(list)
+        for c in self.crossings:
+            cuts = range(c.maker + 1, c.readers[-1] + 1)
+            for cut, first in zip(cuts, np.searchsorted(c.readers, cuts).tolist(), strict=True):
+                crossing[cut].append((c.maker, c.readers[first], c.seconds))
+        return crossing
 
     @cached_property
-    def _seconds(self) -> NDArray[np.float64]:
-        """Those of each tensor that ``_spans`` lists."""
-        counts = [c.readers[-1] - c.maker for c in self.crossings]
-        cuts = [np.arange(c.maker + 1, c.readers[-1] + 1) for c in self.crossings]
-        flat = np.repeat([c.seconds for c in self.crossings], counts)
-        return flat[np.argsort(np.concatenate([np.zeros(0, np.intp), *cuts]), kind="stable")]
+    def _read(self) -> Mapping[int, _Steps]:
+        """By position of a cut, what crosses it in the order of who is the first to read it."""
+        rows = ((at, sorted(own, key=lambda one: one[1])) for at, own in self._at.items())
+        return {at: _Steps.of([(reader, s) for _, reader, s in own]) for at, own in rows}
+
+    @cached_property
+    def _made(self) -> Mapping[int, _Steps]:
+        """By position of a cut, what crosses it, made last first; places count backwards."""
+        rows = ((at, sorted(own, key=lambda one: -one[0])) for at, own in self._at.items())
+        return {at: _Steps.of([(-maker, s) for maker, _, s in own]) for at, own in rows}
 
     def comes(self, starts: Band, ends: Band) -> StageTable:
         """From stages before: what crosses where a stage begins and is first read before its
         end."""
-        at, _, readers = self._spans
-        own = self._within(starts)
-        ended = np.clip(readers[own] + 1 - ends.first, 0, len(ends.positions))
-        table = np.zeros((len(starts.positions), len(ends.positions) + 1))
-        np.add.at(table, (at[own] - starts.first, ended), self._seconds[own])
-        return np.where(_legal(starts, ends), table.cumsum(axis=1)[:, :-1], np.inf)
+        table = np.zeros((len(starts.positions), len(ends.positions)))
+        for row, start in zip(table, starts.positions.tolist(), strict=True):
+            if start in self._read:
+                row[:] = self._read[start].before(ends.positions)
+        return np.where(_legal(starts, ends), table, np.inf)
 
     def goes(self, starts: Band, ends: Band) -> StageTable:
         """To later stages: what crosses where a stage ends and is made from its begin on."""
-        at, makers, _ = self._spans
-        own = self._within(ends)
-        made = np.clip(makers[own] + 1 - starts.first, 0, len(starts.positions))
-        table = np.zeros((len(starts.positions) + 1, len(ends.positions)))
-        np.add.at(table, (made, at[own] - ends.first), self._seconds[own])
-        later = table[::-1].cumsum(axis=0)[::-1]
-        return np.where(_legal(starts, ends), later[1:], np.inf)
+        table = np.zeros((len(ends.positions), len(starts.positions)))
+        for row, end in zip(table, ends.positions.tolist(), strict=True):
+            if end in self._made:
+                row[:] = self._made[end].before(1 - starts.positions)
+        return np.where(_legal(starts, ends), table.T, np.inf)
 
-    def _within(self, band: Band) -> slice:
-        """Those of ``_spans`` in a band."""
-        at, _, _ = self._spans
-        first, last = np.searchsorted(at, (band.first, band.last + 1))
-        return slice(int(first), int(last))
+
+class _Steps(NamedTuple):
+    """Seconds at ascending places, and their sum up to each."""
+
+    places: NDArray[np.intp]
+    sums: NDArray[np.float64]
+
+    @staticmethod
+    def of(seconds: Sequence[tuple[int, float]]) -> _Steps:
+        places = np.array([place for place, _ in seconds], np.intp)
+        return _Steps(places, np.cumsum([0.0, *(own for _, own in seconds)]))
+
+    def before(self, places: NDArray[np.intp]) -> NDArray[np.float64]:
+        """The sum of those that stand before each of some places."""
+        return self.sums[np.searchsorted(self.places, places)]
 
 
 def _legal(starts: Band, ends: Band) -> NDArray[np.bool_]:
