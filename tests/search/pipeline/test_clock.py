@@ -6,28 +6,13 @@ import networkx as nx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.plans.stage_seconds import chunks, stages
 
 from pcg.plan.pipeline import turns
 from search.pipeline import clock
 from search.pipeline.clock import WEIGHT_VERSIONS, StageSeconds, flush_ends, step_seconds
 
 COUNTS = [(1, 1), (1, 5), (2, 1), (2, 8), (4, 4), (4, 3), (4, 16), (16, 64), (7, 2)]
-seconds = st.floats(0.0, 4.0)
-stages = st.lists(
-    st.builds(StageSeconds, seconds, seconds, seconds, seconds), min_size=1, max_size=5
-)
-
-
-@st.composite
-def _chunks(draw: st.DrawFn) -> tuple[list[StageSeconds], int]:
-    """Chunks of some stages, and how many each has."""
-    interleave, count = draw(st.integers(1, 3)), draw(st.integers(1, 4))
-    one = st.builds(StageSeconds, seconds, seconds, seconds, seconds)
-    size = interleave * count
-    return draw(st.lists(one, min_size=size, max_size=size)), interleave
-
-
-chunks = _chunks()
 
 
 @pytest.mark.parametrize(("count", "micro_batches"), COUNTS)

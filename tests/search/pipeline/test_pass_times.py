@@ -7,30 +7,15 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.plans.stage_seconds import chunks, stages
 
 from pcg.plan.pipeline import Turn, turns
 from search.pipeline.clock import StageSeconds, step_seconds
 from search.pipeline.pass_times import Pass, passes
 
-seconds = st.floats(0.0, 4.0)
-stages = st.lists(
-    st.builds(StageSeconds, seconds, seconds, seconds, seconds), min_size=1, max_size=5
-)
 kinds = st.sampled_from(["1f1b", "2bw"])
 SLACK = 1e-9
 WAYS = ("forward", "backward")
-
-
-@st.composite
-def _chunks(draw: st.DrawFn) -> tuple[list[StageSeconds], int]:
-    """Chunks of some stages, and how many each has."""
-    interleave, count = draw(st.integers(1, 3)), draw(st.integers(1, 4))
-    one = st.builds(StageSeconds, seconds, seconds, seconds, seconds)
-    size = interleave * count
-    return draw(st.lists(one, min_size=size, max_size=size)), interleave
-
-
-chunks = _chunks()
 
 
 def by_batch(found: list[Pass], kind: str, stage: int) -> list[Pass]:
