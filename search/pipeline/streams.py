@@ -17,6 +17,7 @@ from pcg.graph.graph import Graph, Node, Value
 from pcg.types.parallel_operators import IN_TIME
 from search.cost.derivation import Derivation
 from search.mesh.rules.cuts import Cuts, opened
+from search.mesh.space.allow import sampled
 from substitutions.rules.rule import Rule
 from substitutions.rules.store import Library
 
@@ -49,9 +50,9 @@ def streams(graph: Graph, library: Library) -> Streams:
     # both graphs.
     rules = library.concrete(graph)
     slicing = Cuts(rules, IN_TIME)
-    closed = _Roles(graph, batch, slicing)
+    closed = _Roles(graph, slicing)
     graph, steps = opened(graph, Derivation.start(graph), closed.tail, rules)
-    roles = _Roles(graph, batch, slicing)
+    roles = _Roles(graph, slicing)
     if roles.mixing is not None:
         name = (closed.mixing or roles.mixing).name
         problem = "reads all samples together, so the batch cannot be taken in slices"
@@ -65,30 +66,22 @@ def streams(graph: Graph, library: Library) -> Streams:
 class _Roles:
     """The sample index of every operator that streams, and what comes after them."""
 
-    def __init__(self, graph: Graph, batch: int, cuts: Cuts) -> None:
+    def __init__(self, graph: Graph, cuts: Cuts) -> None:
         self.axes: dict[Node, str] = {}
         self.rules: dict[Node, Rule] = {}
         self.tail: list[Node] = []
-        self.dependent: set[Node] = set()
+        self._dims: dict[Value, int] = dict.fromkeys(sampled(graph), 0)
+        self.dependent = {value.node for value in self._dims}
         """Everything that depends on a sample."""
-        self._dims: dict[Value, int] = {}
         self._cuts = cuts
         for node in graph.nodes:
-            if node.is_leaf:
-                self._leaf(node, batch)
-            elif any(value.node in self.dependent for value in node.inputs):
+            if not node.is_leaf and any(value.node in self.dependent for value in node.inputs):
                 self._operator(node)
 
     @property
     def mixing(self) -> Node | None:
         """The first operator that does not stream and is not linear in what depends on samples."""
         return next((node for node in self.tail if not _is_linear(node, self.dependent)), None)
-
-    def _leaf(self, node: Node, batch: int) -> None:
-        shape = node.types[0].shape
-        if node.leaf.kind == "input" and shape and shape[0] == batch:
-            self.dependent.add(node)
-            self._dims[node.value()] = 0
 
     def _operator(self, node: Node) -> None:
         self.dependent.add(node)
@@ -116,8 +109,7 @@ class _Roles:
 
 
 def _batch(graph: Graph) -> int:
-    shapes = (n.types[0].shape for n in graph.leaves if n.leaf.kind == "input")
-    batch = next((shape[0] for shape in shapes if shape), None)
+    batch = next((value.type.shape[0] for value in sampled(graph)), None)
     if batch is None:
         raise NegativeAnswer("pipeline: the model has no input with a dimension of samples")
     if batch == 1:
