@@ -1,17 +1,12 @@
-"""What a search can be asked for, by name: engines, planners, modes and dimensions. Nothing is
-loaded for it, so that the help of a command is there at once."""
+"""What a search can be asked for, by name: planners, modes and dimensions. Nothing is loaded for
+it, so that the help of a command is there at once."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
-
-class Engine(StrEnum):
-    """How to search: all operators' strategies together, or as in the paper."""
-
-    STRATEGIES = "strategies"
-    BACKTRACKING = "backtracking"
-
+THRESHOLD = 1.05
+"""So many times as slow as the best a graph may be and still be rewritten: the paper's factor."""
 
 PLANNER_NAMES = (
     "joint",

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from pcg.zoo import MODELS
-from search.choices import PLANNER_NAMES, Engine, IndexRole, Mode, Recompute
+from search.choices import PLANNER_NAMES, THRESHOLD, IndexRole, Mode, Recompute
 from unity.support.batch_norm import HELP, LOCAL_PLANNERS, WHOLE
 from unity.support.cli import app_of, run_app, say
 from unity.support.options import (
@@ -63,9 +63,6 @@ class Options:
     rules: Rules = None
     profile: Profile = None
     operators: Operators = None
-    views: Annotated[
-        Path | None, typer.Option(help="Backtracking: a Python file with further view generators.")
-    ] = None
     planner: Annotated[
         str,
         typer.Option(help=f"Family of plans: one of {', '.join(PLANNER_NAMES)}."),
@@ -94,25 +91,14 @@ class Options:
             " and cheap, or all but what passes between spans."
         ),
     ] = Recompute.AUTO
-    engine: Annotated[
-        Engine,
-        typer.Option(help="strategies: all operators together; backtracking: the paper's method."),
-    ] = Engine.STRATEGIES
     budget: SearchSeconds = 600.0
     threshold: Annotated[
         float,
         typer.Option(
-            min=1.0, help="Backtracking: a step may be so many times as slow as the best."
+            min=1.0,
+            help="A graph may be so many times as slow as the best and still be rewritten further.",
         ),
-    ] = 1.05
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            help="Backtracking: draws the order of graphs of equal cost; without it they keep"
-            " theirs. Strategies and pipelines draw nothing. The same options give the same file,"
-            " unless --budget ends the search."
-        ),
-    ] = None
+    ] = THRESHOLD
     optimizer: Annotated[
         str | None,
         typer.Option(help="sgd, momentum or adam; by default that of the zoo's model, else sgd."),

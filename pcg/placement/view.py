@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from math import prod
-
-from pcg.machine import Machine
-
-Range = tuple[int, int]
-"""Consecutive devices: the first, and how many."""
 
 
 @dataclass(frozen=True)
@@ -61,15 +56,3 @@ class MachineView:
     def __str__(self) -> str:
         axes = ", ".join(f"{n}:{s}" for n, s in zip(self.shape, self.strides, strict=True))
         return f"{self.start} + [{axes}]"
-
-
-@dataclass(frozen=True)
-class ViewGenerator:
-    """Proposes views to the search: for a task grid, on a machine, within a range of devices.
-
-    Views have the grid's shape, place each task on a device of its own, and stay in the range. They
-    are tried beside those that the search knows; the fastest is taken, so none does harm.
-    """
-
-    name: str
-    views: Callable[[tuple[int, ...], Machine, Range], Iterable[MachineView]]

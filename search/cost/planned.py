@@ -9,9 +9,8 @@ from typing import Literal, Protocol
 from pcg.graph.graph import Graph
 from pcg.plan.plan import Plan
 
-Stop = Literal["exhausted", "budget", "time", "interrupted"]
-"""Why a search ended: all was tried, so many candidates or seconds were spent, or somebody
-interrupted."""
+Stop = Literal["exhausted", "time", "interrupted"]
+"""Why a search ended: all was tried, its seconds were spent, or somebody interrupted."""
 
 
 @dataclass(frozen=True)

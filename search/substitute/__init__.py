@@ -1,1 +1,1 @@
-"""Where the library's rules apply to a graph, and what each application makes of it."""
+"""Cost-ordered backtracking over what rewrites make of a graph."""

@@ -169,12 +169,6 @@ class Rule:
         return inputs and attribute_symbols(self.left) <= determined_symbols(self.left)
 
     @cached_property
-    def is_resharding(self) -> bool:
-        """Whether both sides consist of parallel operators alone."""
-        nodes = both(self._sides).nodes
-        return all(node.is_leaf or node.is_parallel for node in nodes)
-
-    @cached_property
     def stand_ins(self) -> tuple[str, ...]:
         """The stand-ins that it is about, by name."""
         nodes = [node for node in both(self._sides).nodes if not node.is_leaf]

@@ -12,14 +12,16 @@ from pcg.models.mlp import MlpSize
 from pcg.ops.algebra import add, matmul, multiply, relu, scale
 from pcg.ops.layers import mean_loss
 from pcg.ops.parallel import combine, partition, reduce, replicate
-from search.backtracking.mapping import Mapper
+from pcg.placement.layout import grid
+from pcg.placement.schedule import schedule
+from pcg.placement.view import MachineView
 from search.cost.cost import CostModel
+from search.cost.simulate import simulate
 
 
 def best_by_hand(machine: Machine, size: MlpSize, batch: int, *, on_all: bool) -> tuple[float, str]:
     """Seconds of the best data x tensor plan of all degrees, and its name. ``on_all``: of those
     that use all devices."""
-    mapper = Mapper(machine, CostModel(machine))
     best, name = inf, "none"
     degrees = [d for d in range(1, machine.devices + 1) if machine.devices % d == 0]
     for data, tensor in product(degrees, repeat=2):
@@ -30,10 +32,21 @@ def best_by_hand(machine: Machine, size: MlpSize, batch: int, *, on_all: bool) -
             graph.check()
         except OperatorError:
             continue  # the degree does not divide a size
-        mapped = mapper.best(graph)
-        if mapped is not None and mapped.seconds < best:
-            best, name = mapped.seconds, f"data {data} x tensor {tensor}"
+        seconds = min(_seconds(graph, machine, (tensor, 1)), _seconds(graph, machine, (1, data)))
+        if seconds < best:
+            best, name = seconds, f"data {data} x tensor {tensor}"
     return best, name
+
+
+def _seconds(graph: Graph, machine: Machine, strides: tuple[int, int]) -> float:
+    """Seconds of a step. ``strides``: from one part of the batch to the next, and from one part of
+    a layer to the next, in devices."""
+    rows, layer = strides
+    views = {
+        node: MachineView(0, shape := grid(node), (rows, *[layer] * (len(shape) - 1)))
+        for node in graph.operators
+    }
+    return simulate(schedule(graph, views), CostModel(machine)).step_seconds
 
 
 def data_times_tensor(batch: int, size: MlpSize, data: int, tensor: int) -> Graph:

@@ -13,7 +13,6 @@ from pcg.machine import load_machine
 from pcg.models import build_model
 from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph
-from search.backtracking.optimizer import Optimizer
 from search.cost.planned import Planned, Planner, SearchReport
 from search.cost.progress import Progress, Status, Teller
 from search.mesh.plan.planner import MeshPlanner
@@ -75,13 +74,6 @@ def test_without_a_plan_an_interrupt_ends_the_search(library, model):
 
     with pytest.raises(KeyboardInterrupt):
         mesh(library, teller=Teller(at_once)).plan("m", model)
-
-
-def test_backtracking_gives_the_best_so_far_as_well(library, model):
-    teller = Teller(interrupting(after=8))
-    found = Optimizer(MACHINE.with_devices(2), library, teller=teller).planned("m", model)
-    assert found.report.stop == "interrupted"
-    check(found.plan, model, library)
 
 
 def test_without_time_there_is_one_plan(library, model, whole):

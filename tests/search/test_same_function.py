@@ -19,7 +19,6 @@ from pcg.models import MODELS, build_model
 from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph, print_graph
 from pcg.readings.evaluate import by_equation
-from search.backtracking.optimizer import Optimizer, Settings
 from search.choices import Mode
 from search.mesh.plan.planner import MeshPlanner
 from search.pipeline.planner import PIPELINES, PipelinePlanner
@@ -44,11 +43,8 @@ def machine_with(devices: int) -> Machine:
 def planned(
     library: Library, name: str, graph: Graph, devices: int, how: str, mode: Mode = Mode.JOINT
 ) -> Plan:
-    """The plan of an engine or of a planner."""
+    """The plan of a planner."""
     machine = machine_with(devices)
-    if how == "backtracking":
-        tuned = Settings(budget=60, final_budget=20, seconds=SECONDS)
-        return Optimizer(machine, library, tuned).optimize(name, graph).plan
     if how in PIPELINES:
         return PipelinePlanner(machine, library, PIPELINES[how], SECONDS).plan(name, graph).plan
     return MeshPlanner(machine, library, how, SECONDS, mode=mode).plan(name, graph).plan
@@ -81,7 +77,6 @@ def check(library: Library, name: str, devices: int, how: str, mode: Mode = Mode
         pytest.param("candle-uno-tiny", 4, "megatron", "joint", marks=pytest.mark.soak),
         ("dlrm-tiny", 4, "pipeline", "joint"),
         ("mlp-mnist", 3, "pipeline-2bw", "joint"),
-        ("mlp-mnist", 2, "backtracking", "joint"),
     ],
 )
 def test_a_plan_computes_what_the_model_does(library, name, devices, how, mode):
@@ -98,12 +93,6 @@ def test_a_plan_computes_what_the_model_does(library, name, devices, how, mode):
 def test_all_plans_compute_what_the_model_does(library, name, devices, how):
     mode = how if isinstance(how, Mode) else Mode.JOINT
     check(library, name, devices, "joint" if isinstance(how, Mode) else how, mode)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("name", [n for n in TINY if not n.startswith(("resnext", "inception"))])
-def test_plans_of_the_papers_engine_compute_what_the_model_does(library, name):
-    check(library, name, 2, "backtracking")
 
 
 RANDOM = st.tuples(

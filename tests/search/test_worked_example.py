@@ -2,23 +2,34 @@
 
 The paper compares data parallelism after fusion, which exchanges both weights' gradients, with
 reduction parallelism on the first layer, which exchanges that layer's output and its gradient.
-Both are found by the search from generated rules alone when it is held to that family of plans;
+Both are what the search chooses from generated rules alone when it is held to that family of plans;
 left free, it finds a plan, reduction-parallel on the second layer, that exchanges far less.
 Elements are counted in both directions, forward and backward, without the loss, a number.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from support.paths import ROOT
 
-from pcg.graph.graph import Node
+from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine, load_machine
 from pcg.models import build_model
-from pcg.placement.layout import grid
-from search.backtracking.optimizer import Allow, Optimized, Optimizer, Settings, anything
+from pcg.placement.schedule import schedule
+from pcg.plan.plan import Plan
+from search.choices import Mode
+from search.cost.cost import CostModel
+from search.cost.derivation import Derivation
+from search.mesh.choose.choosing import Chooser
+from search.mesh.plan.building import Builder
+from search.mesh.plan.finish import finished
+from search.mesh.plan.planner import MeshPlanner
+from search.mesh.rules.cuts import Cuts
+from search.mesh.space.allow import Mask
+from search.mesh.space.strategies import Space
 from search.report.describe import rows
-from substitutions.rules.store import load_library
+from substitutions.rules.store import Library, load_library
 
 BATCH, INPUTS, HIDDEN, OUTPUTS = 64, 784, 512, 10
 MACHINE = ROOT / "tests" / "data" / "two-devices.toml"
@@ -29,59 +40,60 @@ def machine() -> Machine:
     return load_machine(MACHINE)
 
 
-def search(machine: Machine, allow: Allow, part: int = 100) -> Optimized:
-    graph = build_model("mlp-mnist", BATCH, machine.devices)
-    settings = Settings(part=part, budget=400, final_budget=50)
-    return Optimizer(machine, load_library(), settings, allow=allow).optimize("mlp-mnist", graph)
-
-
-def cut_axes(node: Node) -> set[str]:
-    """The indices of an operator that are cut, by name."""
-    typing = node.operator_call.typing(tuple(value.type.rank for value in node.inputs))
-    degrees = zip(typing.axes, grid(node), strict=False)
-    return {axis.name for axis, degree in degrees if degree > 1}
-
-
-def data_parallel(node: Node) -> bool:
-    return node.name != "join" and cut_axes(node) <= {"a0", "i0"}
-
-
-def paper_family(node: Node) -> bool:
-    """The first layer cut along the sum, what follows it copied, the second along its outputs."""
-    if node.name == "matmul":
-        first = node.inputs[0].type.shape == (BATCH, INPUTS)
-        return cut_axes(node) <= ({"k"} if first else {"n"})
-    if node.name == "relu":
-        return not cut_axes(node)
-    return cut_axes(node) <= {"i1"}
-
-
-@pytest.mark.soak
-def test_data_parallelism_exchanges_the_gradients_of_both_weights(machine: Machine) -> None:
-    found = search(machine, data_parallel)
-    exchanged = found.plan.estimates.communication_elements
-    assert exchanged == 2 * (INPUTS * HIDDEN + HIDDEN * OUTPUTS) == 813_056
-    assert all(step.rule for step in found.plan.derivation)
+@pytest.fixture(scope="module")
+def library() -> Library:
+    return load_library()
 
 
 @pytest.fixture(scope="module")
-def papers(machine: Machine) -> Optimized:
+def model(machine: Machine) -> Graph:
+    return build_model("mlp-mnist", BATCH, machine.devices)
+
+
+def paper_family(node: Node, space: Space) -> Mask:
+    """The first layer cut along the sum, what follows it copied, the second along its outputs."""
+    if node.name == "matmul":
+        first = node.inputs[0].type.shape == (BATCH, INPUTS)
+        wanted = "k" if first else "n"
+    else:
+        wanted = "none" if node.name == "relu" else "i1"
+    at = [place for place, axis in enumerate(space.axes) if axis.name == wanted]
+    cuts = space.strategies >= 0
+    mask = (~cuts | np.isin(space.strategies, at)).all(axis=1)
+    return mask & cuts.any(axis=1) if at else mask
+
+
+def test_data_parallelism_exchanges_the_gradients_of_both_weights(machine, library, model):
+    planner = MeshPlanner(machine, library, mode=Mode.ALGEBRA)
+    plan = planner.plan("mlp-mnist", model).plan
+    exchanged = plan.estimates.communication_elements
+    assert exchanged == 2 * (INPUTS * HIDDEN + HIDDEN * OUTPUTS) == 813_056
+    assert all(step.rule for step in plan.derivation)
+
+
+@pytest.fixture(scope="module")
+def papers(machine: Machine, library: Library, model: Graph) -> Plan:
     """The best plan of the paper's family."""
-    return search(machine, paper_family)
+    cost = CostModel(machine)
+    chooser = Chooser.on(cost, Cuts(library.concrete(model)))
+    choice = chooser.choose(model, 0.0, paper_family)
+    cut = Builder(chooser.spaces).cut(choice, Derivation.start(model))
+    steps = schedule(cut.graph, cut.views)
+    known = "mlp-mnist", model, cut, steps, cost, library.hash
+    return finished(*known, seconds=choice.seconds, memory=0)
 
 
-def test_reduction_parallelism_exchanges_the_papers_4bh(papers: Optimized) -> None:
-    found = papers
-    assert found.plan.estimates.communication_elements == 4 * BATCH * HIDDEN == 131_072
-    cuts = {row.call: row.cut for row in rows(found.plan) if row.call.startswith("matmul")}
+def test_reduction_parallelism_exchanges_the_papers_4bh(papers: Plan):
+    assert papers.estimates.communication_elements == 4 * BATCH * HIDDEN == 131_072
+    cuts = {row.call: row.cut for row in rows(papers) if row.call.startswith("matmul")}
     assert list(cuts.values()) == ["reduction 2", "model 2"]
 
 
 def test_the_free_search_finds_a_reduction_parallel_plan_that_exchanges_less(
-    machine: Machine, papers: Optimized
-) -> None:
-    found = search(machine, anything, part=2)
-    cuts = [row.cut for row in rows(found.plan) if row.call.startswith("matmul")]
+    machine, library, model, papers
+):
+    plan = MeshPlanner(machine, library).plan("mlp-mnist", model).plan
+    cuts = [row.cut for row in rows(plan) if row.call.startswith("matmul")]
     assert any("reduction 2" in cut for cut in cuts)
-    assert found.plan.estimates.communication_elements <= 4 * BATCH * HIDDEN
-    assert found.plan.estimates.step_seconds <= papers.plan.estimates.step_seconds
+    assert plan.estimates.communication_elements <= 4 * BATCH * HIDDEN
+    assert plan.estimates.step_seconds <= papers.estimates.step_seconds

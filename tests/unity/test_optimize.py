@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.cases import a_third
 from support.paths import ROOT
 from support.runs.commands import no_worker_is_left, run_here
 from typer.testing import CliRunner, Result
@@ -66,14 +65,6 @@ def test_json_has_the_figures(tmp_path: Path) -> None:
     assert result.stderr == "", "where no terminal is, nothing but the plan is printed"
 
 
-def test_the_papers_engine_is_kept_to_compare(tmp_path: Path, shown: tuple[Result, Path]) -> None:
-    arguments = ["mlp-tiny", "--devices", "2", "-o", str(tmp_path / "plan.json"), "--json"]
-    theirs = json.loads(optimize(*arguments, "--engine", "backtracking").stdout)
-    assert theirs["rules_applied"] > 0
-    ours = load_plan(shown[1]).estimates.step_seconds
-    assert ours <= 1.02 * theirs["predicted_seconds"]
-
-
 @pytest.mark.soak
 def test_a_pipeline_is_planned_and_run(tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
@@ -113,15 +104,9 @@ def test_a_pipeline_takes_no_options_of_other_planners(
     ("arguments", "says"),
     [
         (
-            ("--engine", "backtracking", "--mode", "parallel"),
-            "--mode: needs --engine strategies",
+            ("--planner", "zero", "--threshold", "1.5"),
+            "--threshold: does not go with --planner zero",
         ),
-        (("--engine", "backtracking", "--allow", "data"), "--allow: needs --engine strategies"),
-        (
-            ("--engine", "backtracking", "--recompute", "full"),
-            "--recompute: needs --engine strategies",
-        ),
-        (("--threshold", "1.5"), "--threshold: needs --engine backtracking"),
         (("--planner", "zero", "--mode", "algebra"), "--mode: does not go with --planner zero"),
         (
             ("--planner", "expert", "--mode", "parallel"),
@@ -212,7 +197,7 @@ def test_a_model_from_a_file_is_planned_with_what_has_no_equation(tmp_path: Path
         (("missing.py:make_model",), "missing.py: no such file"),
         (("mlp-tiny", "--machine", "cray"), "no such machine"),
         (("mlp-tiny", "--planner", "alpa"), "planner alpa: unknown, expected one of joint, "),
-        (("mlp-tiny", "--planner", "expert", "--engine", "backtracking"), "expected joint"),
+        (("mlp-tiny", "--threshold", "0.9"), "threshold"),
         (("mlp-tiny", "--machine", "missing.toml"), "missing.toml: no such file"),
         (("mlp-tiny", "--nodes", "0"), "expected 1 node or more"),
         (("mlp-tiny", "--devices", "9"), "expected 1 to 4 devices"),
@@ -316,13 +301,6 @@ def test_a_profile_changes_what_is_predicted(tmp_path: Path) -> None:
     assert simulated["step_seconds"] == json.loads(result.stdout)["predicted_seconds"]
 
 
-def test_views_are_for_backtracking(tmp_path: Path) -> None:
-    path = tmp_path / "views.py"
-    path.write_text("")
-    result = optimize("mlp-mnist", "--views", str(path))
-    assert "--views: needs --engine backtracking" in str(result.exception)
-
-
 def test_the_line_of_progress() -> None:
     assert progress_line(Status("rules", 0, None)) == "rules: 0 plans priced"
     line = progress_line(Status("all strategies", 1234, 0.0248))
@@ -334,7 +312,6 @@ import sys
 from pcg.machine import load_machine
 from pcg.plan.plan import save_plan
 from pcg.plan.text import parse_graph
-from search.backtracking.optimizer import Optimizer, Settings
 from substitutions.rules.store import load_library
 from search.cost.cost import SGD
 from unity.support.planners import planner_of
@@ -342,16 +319,12 @@ from unity.support.planners import planner_of
 machine, library = load_machine("local").with_devices(2), load_library()
 text = "x = input[64, 784]\\nw = weight[784, 256]\\nreturn mean_loss(relu(matmul(x, w)))"
 graph = parse_graph(text)
-if sys.argv[2] == "backtracking":
-    search = Optimizer(machine, library, Settings(budget=3, final_budget=1, seed=7))
-    plan = search.optimize("layers", graph).plan
-else:
-    plan = planner_of(sys.argv[2], machine, library, 600.0, SGD, None).plan("layers", graph).plan
+plan = planner_of(sys.argv[2], machine, library, 600.0, SGD, None).plan("layers", graph).plan
 save_plan(plan, sys.argv[1])
 """
 
 
-@pytest.mark.parametrize("planner", a_third(["joint", "pipeline", "backtracking"]))
+@pytest.mark.parametrize("planner", ["joint", "pipeline"])
 def test_the_same_search_writes_the_same_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planner: str
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -24,15 +24,12 @@ from pcg.models import capture_model
 from pcg.plan.naming import batch_of
 from pcg.plan.plan import Plan, machine_record, save_plan
 from pcg.plan.training import Training
-from search.backtracking.optimizer import Optimizer as Backtracking
-from search.backtracking.optimizer import Settings
-from search.backtracking.views import load_views
-from search.choices import Engine, IndexRole, Mode, Recompute
+from search.choices import THRESHOLD, IndexRole, Mode
 from search.cost.cost import CostModel
 from search.cost.efficiency import Speed
 from search.cost.kept_whole import KeptWhole, kept_whole
 from search.cost.planned import Planned
-from search.cost.progress import Progress, Status, Teller, silent
+from search.cost.progress import Progress, Status, silent
 from search.pipeline.planner import PIPELINES
 from search.report.describe import overall, pipeline_text, remade, remade_text, rows, rules_used
 from search.report.trace import representatives, simulate_plan, write_trace
@@ -52,12 +49,6 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 40
 """Longer tables are cut short; the plan file has everything."""
-
-ENGINE_OPTIONS = {
-    Engine.STRATEGIES: ("mode", "allow", "recompute"),
-    Engine.BACKTRACKING: ("views", "threshold"),
-}
-"""What one of the engines alone takes."""
 
 
 @dataclass(frozen=True)
@@ -166,41 +157,24 @@ def _subject(options: Options) -> Subject:
 
 
 def check(options: Options) -> None:
-    """Refuse a planner that there is not, and options that what plans does not take: of all
-    planners, only the joint one has modes."""
-    planner, engine = options.planner, options.engine
+    """Refuse a planner that there is not, and options that it does not take: of all planners, only
+    the joint one rewrites."""
+    planner = options.planner
     check_name(planner)
-    if engine is Engine.BACKTRACKING and planner != "joint":
-        raise InputError(
-            "--planner", f"{planner} does not go with --engine {engine}, expected joint"
-        )
-    refused = {"mode", "allow"} if planner in PIPELINES else {"mode"}
-    for option in _given(options):
-        if option in refused and planner != "joint":
-            raise InputError(f"--{option}", f"does not go with --planner {planner}")
-        for own, others in ENGINE_OPTIONS.items():
-            if option in others and engine is not own:
-                raise InputError(f"--{option}", f"needs --engine {own}")
-
-
-def _given(options: Options) -> Collection[str]:
-    """The options of one engine that are not as they are by default."""
     is_given = {
         "mode": options.mode is not Mode.JOINT,
-        "allow": options.allow is not None,
-        "recompute": options.recompute is not Recompute.AUTO,
-        "degrees": options.degrees is not None,
-        "views": options.views is not None,
-        "threshold": options.threshold != Settings.threshold,
+        "threshold": options.threshold != THRESHOLD,
+        # Pipelines cut as they do; the other planners cut along less, where that is asked for.
+        "allow": options.allow is not None and planner in PIPELINES,
     }
-    return [option for option, given in is_given.items() if given]
+    for option, given in is_given.items():
+        if given and planner != "joint":
+            raise InputError(f"--{option}", f"does not go with --planner {planner}")
 
 
 def load(options: Options) -> None:
     """Load what the user has written."""
     load_user_operators(options.operators)
-    if options.views is not None:
-        load_views(options.views)
 
 
 def _question(options: Options) -> SearchQuestion:
@@ -233,32 +207,23 @@ def _dimensions(allow: str | None) -> frozenset[IndexRole] | None:
 def _searched(
     options: Options, question: SearchQuestion, library: Library, graph: Graph
 ) -> Planned:
-    """The plan of the engine and the planner that are asked for."""
-    machine, speed, training = question.machine, question.speed, question.training
+    """The plan of the planner that is asked for."""
     with _progress(shown=not options.as_json) as show:
-        if options.engine is Engine.STRATEGIES:
-            planner = planner_of(
-                options.planner,
-                machine,
-                library,
-                options.budget,
-                training,
-                speed,
-                options.mode,
-                question.dimensions,
-                show,
-                options.recompute,
-                options.degrees,
-            )
-            return planner.plan(options.model, graph)
-        limits = Settings(
-            threshold=options.threshold,
-            seconds=options.budget,
-            training=training,
-            seed=options.seed,
+        planner = planner_of(
+            options.planner,
+            question.machine,
+            library,
+            options.budget,
+            question.training,
+            question.speed,
+            options.mode,
+            question.dimensions,
+            show,
+            options.recompute,
+            options.degrees,
+            options.threshold,
         )
-        search = Backtracking(machine, library, limits, teller=Teller(show), speed=speed)
-        return search.planned(options.model, graph)
+        return planner.plan(options.model, graph)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pcg.plan.training import Training, optimizer_of
 from pcg.zoo import default_optimizer
 from search.by_hand.degrees import parse_degrees
 from search.by_hand.planner import HandPlanner
-from search.choices import PLANNER_NAMES, IndexRole, Mode, Recompute
+from search.choices import PLANNER_NAMES, THRESHOLD, IndexRole, Mode, Recompute
 from search.cost.efficiency import Speed
 from search.cost.planned import Planner
 from search.cost.progress import Progress, Teller, silent
@@ -55,11 +55,13 @@ def planner_of(
     progress: Progress = silent,
     recompute: Recompute = Recompute.AUTO,
     degrees: str | None = None,
+    threshold: float = THRESHOLD,
 ) -> Planner:
     """A planner that may search for so many seconds. Pipelines leave ``mode`` aside. The joint
     planner considers them too, unless the dimensions leave them out; but in its algebra mode, which
     is of data parallelism alone. ``progress`` is told how far the search is; ``recompute``: what
-    the backward pass may make again; ``degrees`` of a plan by hand, in place of a search. Raises
+    the backward pass may make again; ``degrees`` of a plan by hand, in place of a search;
+    ``threshold``: so many times as slow as the best a graph may be and still be rewritten. Raises
     InputError for a name that is none."""
     check_name(name)
     teller = Teller(progress)
@@ -77,7 +79,7 @@ def planner_of(
     if name in PIPELINES:
         return pipelines(PIPELINES[name])
     settings = machine, library, name, seconds, training, speed, mode, dimensions, teller
-    plain = MeshPlanner(*settings, recompute)
+    plain = MeshPlanner(*settings, recompute, threshold)
     left_out = dimensions is not None and IndexRole.PIPELINE not in dimensions
     if name != "joint" or mode is Mode.ALGEBRA or left_out:
         return plain

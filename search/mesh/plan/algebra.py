@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from pcg.graph.graph import Graph, Node, Value
-from pcg.graph.pairs import both
+from pcg.graph.pairs import both, side
+from pcg.language.poly import Poly
 from pcg.memo import Memo
+from pcg.types.halo import states_halo
+from pcg.types.operator import Call
+from pcg.types.parallel_operators import IN_TIME
 from search.cost.derivation import Applied
-from search.substitute.applications import is_usable
 from substitutions.rules.match import build, could_match, matches_at
 from substitutions.rules.rule import Rule
 
@@ -102,3 +105,28 @@ def _joints(node: Node, position: int) -> Iterator[int]:
                 assert dim is not None
                 if first[dim] != value.type.shape[dim]:
                     yield first[dim]
+
+
+def is_usable(rule: Rule) -> bool:
+    """Whether a direction of a rule can be applied: all that the right side has is determined.
+    What takes two steps with other rules is left to these. So are rules about slices in time, which
+    are the pipeline planner's, and those about halos."""
+    if rule.derived:
+        return False
+    nodes = both((rule.left, rule.right)).nodes
+    calls = [n.operator_call for n in nodes if not n.is_leaf]
+    if any(call.name in IN_TIME or states_halo(call) for call in calls):
+        return False
+    return rule.is_applicable and rule.free_symbols <= _degree_symbols(rule.right)
+
+
+def _degree_symbols(values: tuple[Value, ...]) -> frozenset[str]:
+    """The symbols that stand for degrees of parallel operators."""
+    return frozenset(
+        symbol
+        for node in side(values).nodes
+        if isinstance(node.call, Call)
+        for name, value in node.call.attributes
+        if name == "degree" and isinstance(value, Poly)
+        for symbol in value.symbols
+    )

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
-from math import inf, prod
+from math import inf
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -167,15 +167,16 @@ class Trial(Generic[Judged]):
         """Seconds of a step by restricted strategies, where nearly all communication is hidden."""
         return self._choice(0.0, allowed, AT_BEST).seconds
 
-    def work_at_best(self) -> float:
-        """Those seconds times the devices that are used: about what must be done, on however many
-        devices."""
-        choice, mesh = self._choice(0.0, everything, AT_BEST), self.chooser.mesh
-        used = max(
-            prod(p for p, entry in zip(mesh.primes, strategy, strict=True) if entry != IDLE)
-            for strategy in choice.strategies.values()
-        )
-        return used * self._at_best(choice)
+    def least_work(self) -> float:
+        """Seconds of computation of all devices together, with the strategies that take least of
+        them: what must be done, on however many devices."""
+        primes = np.array(self.chooser.mesh.primes, np.int64)
+        seconds = 0.0
+        for node, own in self.chooser.pricing.computing(self.graph).items():
+            rows = self.chooser.spaces.of(node).strategies
+            devices = np.where(rows == IDLE, 1, primes).prod(axis=1)
+            seconds += self._times.get(node, 1) * float((own * devices).min())
+        return seconds
 
     def _at_best(self, choice: Choice) -> float:
         saved: dict[frozenset[Node], float] = {}

@@ -25,7 +25,7 @@ from pcg.machine import Machine
 from pcg.placement.schedule import Schedule, schedule
 from pcg.plan.plan import Plan
 from pcg.plan.training import Training
-from search.choices import IndexRole, Mode, Recompute
+from search.choices import THRESHOLD, IndexRole, Mode, Recompute
 from search.cost.cost import SGD, CostModel
 from search.cost.efficiency import Speed
 from search.cost.planned import Planned, SearchReport, Stop
@@ -39,7 +39,7 @@ from search.mesh.plan.finish import does_not_fit, finished
 from search.mesh.plan.incumbent import PricedPlan, PricedPlans, PricedTrial, SearchState
 from search.mesh.plan.judging import Judge
 from search.mesh.plan.overlap import LEAST_SAVED, Simulated, Trial, Tried
-from search.mesh.plan.rewrites import Limits
+from search.mesh.plan.rewrites import Limits, least_gain
 from search.mesh.plan.variants import Variant, of_whole, on_whole, rewritten, variants
 from search.mesh.rules.cuts import Cuts
 from search.mesh.rules.fully_sharded import PlacedGraph
@@ -48,8 +48,6 @@ from search.mesh.space.axes import Mesh
 from substitutions.rules.rule import Rule
 from substitutions.rules.store import Library
 
-TRIES = 32
-"""How many groups of rewrites are looked at."""
 PRICES = 12
 """How many prices of memory are tried to make a plan fit."""
 FEW_PRICES = 4
@@ -79,6 +77,8 @@ class MeshPlanner:
     teller: Teller = field(default_factory=Teller)
     recompute: Recompute = Recompute.AUTO
     """What may be recomputed in the backward pass."""
+    threshold: float = THRESHOLD
+    """So many times as slow as the best a graph may be and still be rewritten."""
     _phases: Phases = field(init=False, default_factory=Phases)
     _choosers: dict[_Kept, Chooser] = field(init=False, default_factory=dict[_Kept, Chooser])
     _short: Folded = field(init=False)
@@ -215,7 +215,7 @@ class MeshPlanner:
         fewer no better."""
         base, best = search.base, self.machine
         variants = [self._variants_of[one.graph] for one in search.trials]
-        work = 0.0 if base.is_small else base.work_at_best()
+        work = 0.0 if base.is_small else base.least_work()
         while search.known < inf:
             whole, known = best, search.known
             for devices in fewer(whole):
@@ -337,11 +337,11 @@ class MeshPlanner:
 
     def _rewritten(self, base: PricedTrial) -> Variant | None:
         self.teller.works_on("rewriting as it is cut")
-        variant = self._variants_of[base.graph]
-        return rewritten(variant, self.library, base.chooser, self._limits())
+        limits = replace(self._limits(), least=least_gain(base.graph))
+        return rewritten(self._variants_of[base.graph], self.library, base.chooser, limits)
 
     def _limits(self) -> Limits:
-        return Limits(TRIES, lambda: self._phases.is_over)
+        return Limits(self.threshold, is_over=lambda: self._phases.is_over)
 
     def _fitting(
         self, trial: PricedTrial, allowed: Strategies, search: SearchState

@@ -4,13 +4,15 @@ Problem: find rewrites of a graph, by rules of the library, after which its best
 less time. Judging a rewrite after parallelization, not before, is what makes the optimization joint
 (Unity, OSDI 2022, sections 2 and 6.4).
 
-Method: greedy descent over groups of rewrites. Places that look alike and are cut alike are one
-group, of which one place is tried. The operators near it choose their strategies anew, those
-further away keep theirs. Where the place gains, the rewrite is made at all places of the group; it
-stays if the whole graph, with all strategies chosen again, is faster.
+Method: cost-ordered backtracking (``search.substitute.backtrack``) over groups of rewrites. Places
+that look alike and are cut alike are one group, of which one place is tried: the operators near it
+choose their strategies anew, those further away keep theirs. What it gains there, times the places,
+is the estimate for the rewrite at all of them; the price is that of the whole graph, with all
+strategies chosen again. Groups that gain a little each are also made all at once.
 
-The gain of a place is an estimate, the gain of the whole is as the sum of ``choosing`` has it. That
-no other order of rewrites gains more is not shown.
+A gain is known by what a place looks like, so that after a rewrite only places near it are tried.
+The gain of the whole is as the sum of ``choosing`` has it. Estimates are no bounds: that no other
+graph is faster is not shown, and how many rewrites were left is told.
 
 Some rules want a fully sharded weight where a model has it whole. Such a weight, or a part of it
 that an earlier rewrite has made, is *opened* first, by the rule that a tensor is the concat of its
@@ -24,17 +26,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pcg.graph.graph import Graph, Node, Value, rebuild, topological
+from search.choices import THRESHOLD
 from search.cost.derivation import Applied, Derivation, Scribe
 from search.mesh.choose.blocks import blocks_of
 from search.mesh.choose.choosing import Choice, Chooser
 from search.mesh.plan.algebra import Algebra
 from search.mesh.plan.excerpt import Excerpt
+from search.substitute.backtrack import Extent, Promise, backtrack
 from substitutions.rules.match import build
 
 LEAST_GAIN = 2e-3
 """Of the seconds of a step, what a rewrite has to gain to be made."""
 NEAR = 1
 """So many operators away from a rewrite, strategies are chosen anew."""
+LARGE, LEAST_OF_LARGE = 500, 5e-3
+"""What all rewrites of a graph of so many operators have to gain together: it takes long to plan
+what they make."""
+TRIES, ALONE_TRIES = 160, 32
+"""How many groups of rewrites are looked at, as a graph is cut and on one device."""
+IN_VAIN = 400
+"""Of so many operators the strategies are chosen again, in graphs in a row that gain nothing,
+before the search ends; but in two graphs at least."""
 DEPTH = 3
 """Places look alike where what they compute from looks alike, so many operators deep."""
 
@@ -44,20 +56,44 @@ Steps = tuple[Applied, ...]
 
 @dataclass(frozen=True)
 class Limits:
-    """How far to look for rewrites. ``tries``: how many groups of them are looked at;
-    ``is_over``: whether to stop with what is found."""
+    """How far to look for rewrites. ``threshold``: so many times as slow as the best a graph may be
+    and still be rewritten; ``tries``: how many groups of rewrites are looked at;
+    ``together``: whether groups are made at once that gain a little each; ``least``: the part of a
+    step's seconds that all rewrites gain at least; ``is_over``: whether to stop with what is
+    found."""
 
-    tries: int = 1 << 20
+    threshold: float = THRESHOLD
+    tries: int = TRIES
+    together: bool = True
+    least: float = LEAST_GAIN
     is_over: Callable[[], bool] = lambda: False
 
 
 @dataclass(frozen=True, eq=False)
 class RewrittenGroup:
-    """A rewrite that was made at all places of a group: ``choice`` was how all was cut before, and
-    ``key`` is by which rules it is made, and what its places look like."""
+    """Rewrites that were made at all places of their groups at once: ``choice`` was how all was cut
+    before, and each of ``keys`` is by which rules one is made, and what its places look like."""
 
     choice: Choice
+    keys: tuple[object, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _State:
+    """A graph with its best strategies, how it was derived, and the rewrites in a row."""
+
+    choice: Choice
+    derivation: Derivation
+    made: tuple[RewrittenGroup, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class _GroupGain:
+    """What a rewrite at all places of a group promises to save."""
+
     key: object
+    places: Sequence[Node]
+    seconds: float
 
 
 @dataclass
@@ -68,49 +104,69 @@ class Rewriter:
     algebra: Algebra
     limits: Limits = Limits()
     tried: int = field(init=False, default=0)
-    made: list[RewrittenGroup] = field(init=False, default_factory=list[RewrittenGroup])
-    """The rewrites that were kept, one after the other."""
+    left: int = field(init=False, default=0)
+    """How many rewrites within the threshold were not made on the way, as the search ended."""
+    made: tuple[RewrittenGroup, ...] = field(init=False, default=())
+    """The rewrites of the best graph, one after the other."""
+    _gains: dict[object, float] = field(init=False, default_factory=dict[object, float])
+    """Seconds that a rewrite saves a place, by the key of its group."""
+    _known: set[Graph] = field(init=False, default_factory=set[Graph])
 
     def improved(self, graph: Graph, derivation: Derivation) -> Rewritten | None:
         """The graph with rewrites that make it faster; None if there are none."""
-        first = choice = self.chooser.choose(graph)
-        refused: set[object] = set()
-        while not self._is_over():
-            better = self._step(choice, derivation, refused)
-            if better is None:
-                break
-            choice, derivation = better
-        return None if choice is first else (choice.graph, derivation)
+        start = _State(self.chooser.choose(graph), derivation)
+        self._known = {graph}
+        patience = max(2, IN_VAIN // max(1, len(graph.operators)))
+        limits = self.limits
+        extent = Extent(limits.threshold, patience, LEAST_GAIN, limits.is_over)
+        reached = backtrack(start, lambda state: state.choice.seconds, self._candidates, extent)
+        best, self.left = reached.best, reached.left
+        self.made = best.made
+        gains = best.choice.seconds <= (1 - limits.least) * start.choice.seconds
+        return (best.choice.graph, best.derivation) if gains and best is not start else None
 
-    def _is_over(self) -> bool:
-        return self.tried >= self.limits.tries or self.limits.is_over()
+    def _candidates(self, state: _State) -> Iterator[Promise[_State]]:
+        """What each group of rewrites may make of a graph, and what all do that gain alone."""
+        promises = list(self._promises(state.choice))
+        for promise in promises:
+            yield self._candidate(state, (promise,))
+        gaining = [one for one in promises if one.seconds > 0 and len(_rules(one.key)) == 1]
+        gaining.sort(key=lambda promise: -promise.seconds / len(promise.places))
+        if self.limits.together and len(gaining) > 1:
+            yield self._candidate(state, tuple(gaining))
 
-    def _step(
-        self, choice: Choice, derivation: Derivation, refused: set[object]
-    ) -> tuple[Choice, Derivation] | None:
-        """The first group of rewrites, those that promise most first, that the whole gains by."""
-        gains: list[tuple[float, int, object, Sequence[Node]]] = []
+    def _candidate(self, state: _State, promises: tuple[_GroupGain, ...]) -> Promise[_State]:
+        seconds = state.choice.seconds - sum(promise.seconds for promise in promises)
+        return Promise(seconds, lambda: self._rewritten(state, promises))
+
+    def _promises(self, choice: Choice) -> Iterator[_GroupGain]:
         times = self.chooser.times(choice.graph)
         for key, (steps, places) in self._groups(choice).items():
-            if key in refused or self._is_over():
-                continue
-            gain = sum(times.get(node, 1) for node in places) * self._gain(choice, steps)
-            if gain > LEAST_GAIN * choice.seconds:
-                gains.append((-gain, len(gains), key, places))
-            else:
-                refused.add(key)
-        for _, _, key, places in sorted(gains, key=lambda g: g[:2]):
-            if self.limits.is_over():
-                return None
-            refused.add(key)
-            graph, after = _everywhere(self.algebra, choice.graph, derivation, key, places)
-            if times and blocks_of(graph) is None:
-                continue
-            again = self.chooser.choose(graph)
-            if again.seconds < (1 - LEAST_GAIN) * choice.seconds:
-                self.made.append(RewrittenGroup(choice, key))
-                return again, after
-        return None
+            gain = self._gains.get(key)
+            if gain is None:
+                if self.tried >= self.limits.tries or self.limits.is_over():
+                    continue
+                gain = self._gains[key] = self._gain(choice, steps)
+            yield _GroupGain(key, places, gain * sum(times.get(node, 1) for node in places))
+
+    def _rewritten(self, state: _State, promises: tuple[_GroupGain, ...]) -> _State | None:
+        """The graph with all of some groups of rewrites made, and strategies chosen again."""
+        choice = state.choice
+        groups = [(promise.key, promise.places) for promise in promises]
+        graph, after = _everywhere(self.algebra, choice.graph, state.derivation, groups)
+        if graph in self._known:
+            return None
+        self._known.add(graph)
+        times = self.chooser.times(choice.graph)
+        if times and blocks_of(graph) is None:
+            return None
+        again = self.chooser.choose(graph)
+        if len(promises) == 1:
+            (promise,) = promises
+            count = sum(times.get(node, 1) for node in promise.places)
+            self._gains[promise.key] = (choice.seconds - again.seconds) / count
+        group = RewrittenGroup(choice, tuple(promise.key for promise in promises))
+        return _State(again, after, (*state.made, group))
 
     # -- what may be rewritten ----------------------------------------------------------------
 
@@ -130,14 +186,16 @@ class Rewriter:
 
     @staticmethod
     def everywhere(
-        algebra: Algebra, choice: Choice, derivation: Derivation, key: object
+        algebra: Algebra, choice: Choice, derivation: Derivation, keys: Sequence[object]
     ) -> Rewritten:
-        """The graph of a choice with a rewrite made at all places of a group. ``key``: the
-        group's."""
-        assert isinstance(key, tuple)
+        """The graph of a choice with rewrites made at all places of their groups. ``keys``: those
+        of the groups."""
         looks = _looks(choice)
-        places = [node for node in choice.graph.operators if looks[node] == key[0]]
-        return _everywhere(algebra, choice.graph, derivation, key, places)
+        groups = [
+            (key, [node for node in choice.graph.operators if looks[node] == _look(key)])
+            for key in keys
+        ]
+        return _everywhere(algebra, choice.graph, derivation, groups)
 
     # -- what a rewrite gains -----------------------------------------------------------------
 
@@ -173,6 +231,11 @@ class Rewriter:
         return old.seconds - new.seconds
 
 
+def least_gain(graph: Graph) -> float:
+    """The part of a step's seconds that the rewrites of a graph gain at least, to be planned."""
+    return LEAST_OF_LARGE if len(graph.operators) > LARGE else LEAST_GAIN
+
+
 def _at(algebra: Algebra, node: Node, graph: Graph) -> Iterator[Steps]:
     """The rewrites of what an operator computes."""
     for applied in algebra.applications(node, graph):
@@ -185,19 +248,33 @@ def _at(algebra: Algebra, node: Node, graph: Graph) -> Iterator[Steps]:
                 yield opening, applied
 
 
+def _look(key: object) -> object:
+    """What the places of a group look like."""
+    assert isinstance(key, tuple)
+    return key[0]
+
+
+def _rules(key: object) -> tuple[str, ...]:
+    """The rules of a group, one after the other."""
+    assert isinstance(key, tuple)
+    return key[2]
+
+
 def _everywhere(
     algebra: Algebra,
     graph: Graph,
     derivation: Derivation,
-    key: object,
-    places: Sequence[Node],
-) -> tuple[Graph, Derivation]:
-    """The graph with a rewrite made at all places that still look as they did."""
-    assert isinstance(key, tuple)
-    rules = key[2]
+    groups: Sequence[tuple[object, Sequence[Node]]],
+) -> Rewritten:
+    """The graph with rewrites made at all places of their groups: of several groups, each by one
+    rule, where no operator is in two places; of one by several rules, where a place still looks as
+    it did."""
     scribe = Scribe.after(derivation)
-    if len(rules) == 1:
-        return _at_once(graph, scribe, _apart(algebra, graph, rules[0], places))
+    (key, places), *others = groups
+    rules = _rules(key)
+    if others or len(rules) == 1:
+        ruled = [(_rules(key)[0], places) for key, places in groups]
+        return _at_once(graph, scribe, _apart(algebra, graph, ruled))
     names = {node: scribe.ids[node.value()] for node in places}
     for node in places:
         known = {scribe.ids[n.value()]: n for n in graph.nodes}
@@ -212,11 +289,13 @@ def _everywhere(
     return graph, scribe.derivation
 
 
-def _apart(algebra: Algebra, graph: Graph, rule: str, places: Sequence[Node]) -> list[Applied]:
-    """What a rule makes of places that have no operator in common."""
+def _apart(
+    algebra: Algebra, graph: Graph, ruled: Sequence[tuple[str, Sequence[Node]]]
+) -> list[Applied]:
+    """What rules make of places that have no operator in common."""
     taken: set[Node] = set()
     apart: list[Applied] = []
-    for node in places:
+    for rule, node in ((rule, node) for rule, places in ruled for node in places):
         here = algebra.applications(node, graph)
         applied = next((one for one in here if one.rule.name == rule), None)
         if applied is None:

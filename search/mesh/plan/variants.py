@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pcg.graph.graph import Graph, Node
 from search.choices import Mode
@@ -18,7 +18,7 @@ from search.cost.derivation import Derivation, Scribe
 from search.mesh.choose.blocks import blocks_of
 from search.mesh.choose.choosing import Choice, Chooser
 from search.mesh.plan.algebra import Algebra
-from search.mesh.plan.rewrites import Limits, Rewriter, RewrittenGroup
+from search.mesh.plan.rewrites import ALONE_TRIES, Limits, Rewriter, RewrittenGroup
 from search.mesh.rules.cuts import opened
 from search.mesh.space.allow import closed
 from substitutions.rules.store import Library
@@ -53,7 +53,7 @@ def of_whole(short: Variant, whole: Graph, more: int, library: Library) -> Varia
         if choice is None:
             return None
         algebra = Algebra.of(library.concrete(made.graph))
-        again = Rewriter.everywhere(algebra, choice, made.derivation, group.key)
+        again = Rewriter.everywhere(algebra, choice, made.derivation, group.keys)
         made = Variant(*again, (*made.made, group))
     return made if _stand_ins(short.graph, made.graph, more) is not None else None
 
@@ -83,7 +83,9 @@ def variants(
     if mode in (Mode.JOINT, Mode.PARALLEL):
         yield from _cuttable(start, library)
     if mode is not Mode.PARALLEL:
-        better = rewritten(start, library, alone, limits)
+        # Each variant is planned by itself, for which many gains of little are not enough.
+        few = replace(limits, tries=min(ALONE_TRIES, limits.tries), together=False)
+        better = rewritten(start, library, alone, few)
         if better is not None:
             yield from _cuttable(better, library)
         elif mode is not Mode.JOINT:

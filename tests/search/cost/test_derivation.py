@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 
 import pytest
-from support.cases import a_third
+from support.plans.walks import steps_from
 
 from pcg.graph.graph import Graph
 from pcg.machine import load_machine
@@ -14,7 +14,6 @@ from pcg.plan.derivation import Application
 from pcg.plan.plan import Plan, machine_record
 from pcg.plan.schema import EstimatesFile
 from pcg.plan.text import parse_graph
-from search.backtracking.optimizer import Optimizer, Settings
 from search.choices import Mode
 from search.cost.cost import CostModel
 from search.cost.derivation import Derivation, Scribe
@@ -24,7 +23,6 @@ from search.mesh.plan.rewrites import Limits
 from search.mesh.plan.variants import variants
 from search.mesh.rules.cuts import Cuts
 from search.mesh.space.allow import data_parallel
-from search.substitute.applications import Rewrites
 from substitutions.audit.replay import replay
 from substitutions.rules.store import Library, load_library
 
@@ -68,46 +66,16 @@ def plan_of(model: Graph, graph: Graph, steps: Sequence[Application]) -> Plan:
 def test_a_walk_is_replayed(name: str, library: Library):
     """At random, by any usable rule anywhere: values shared, merged and unfolded on the way."""
     model = parse_graph(MODELS[name])
-    rewrites = Rewrites(library.concrete(model), 4)
+    rules = library.concrete(model)
     for seed in range(3):
         random, graph = Random(seed), model
         scribe = Scribe.after(Derivation.start(model))
         for _ in range(4):
-            ways = [applied for _, applied in rewrites.applications(graph)]
-            graph = scribe.follow(graph, random.choice(ways))
+            graph = scribe.follow(graph, random.choice(list(steps_from(graph, rules, (2, 4)))))
         assert {v: scribe.ids[v] for n in graph.nodes for v in n.inputs}
         followed = replay(plan_of(model, graph, scribe.steps), library.rules)
         assert followed.findings == ()
         assert followed.steps == 4
-
-
-def test_how_a_tensor_crosses_is_replayed(library: Library):
-    """A value and its cuts, joined again: what reads it reads the whole, its cuts do not."""
-    model = parse_graph(MODELS["shared"])
-    rewrites = Rewrites(library.concrete(model), 4)
-    value = next(node for node in model.nodes if node.name == "matmul").value()
-    options = [option for option in rewrites.options(value) if option.applied]
-    assert any(len(option.applied) > 1 for option in options)
-    for option in options:
-        graph, scribe = model, Scribe.after(Derivation.start(model))
-        for applied in option.applied:
-            graph = scribe.follow(graph, applied)
-        assert replay(plan_of(model, graph, scribe.steps), library.rules).findings == ()
-
-
-@pytest.mark.parametrize("name", a_third(MODELS))
-def test_the_papers_engine_derives_what_it_returns(name: str, library: Library):
-    """In parts of one operator, so that tensors cross everywhere."""
-    sizes = {4: 256, 8: 512, 12: 768}
-    text = MODELS[name]
-    for small, large in sorted(sizes.items(), reverse=True):
-        text = text.replace(f"[{small},", f"[{large},").replace(f" {small}]", f" {large}]")
-    model = parse_graph(text.replace("at=4", "at=256"))
-    settings = Settings(part=1, budget=60, final_budget=30)
-    machine = load_machine("dgx-a100").with_devices(2)
-    plan = Optimizer(machine, library, settings).optimize(name, model).plan
-    assert replay(plan, library.rules).findings == ()
-    assert bool(plan.derivation) == (plan.graph != plan.model)
 
 
 def test_what_is_unfolded_is_derived_first(library: Library):
@@ -118,7 +86,7 @@ def test_what_is_unfolded_is_derived_first(library: Library):
     )
     machine = load_machine("dgx-a100").with_devices(2)
     alone = Chooser.on(CostModel(machine.with_devices(1)), Cuts(()))
-    variant = next(variants(model, library, Mode.PARALLEL, alone, Limits(0)))
+    variant = next(variants(model, library, Mode.PARALLEL, alone, Limits(tries=0)))
     graph, before = variant.graph, variant.derivation
     assert "batch_norm" not in {node.name for node in graph.nodes}
     assert replay(plan_of(model, graph, before.steps), library.rules).findings == ()

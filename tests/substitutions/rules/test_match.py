@@ -248,11 +248,9 @@ def test_properties_of_rules():
     assert ROW_CUT.free_symbols == {"k"}
     assert ROW_CUT.is_applicable
     assert ROW_CUT.reversed.free_symbols == frozenset()
-    assert not ROW_CUT.is_resharding
     assert operators_in(ROW_CUT.right) == 4
     assert ROW_CUT.text == f"{side_text(ROW_CUT.left)} == {side_text(ROW_CUT.right)}"
     assert not rule("x", "split(concat(x, y, axis=0), axis=0, at=|x.0|).0", x=1, y=1).is_applicable
-    assert rule("combine(x, dim=0, degree=k)", "batch(x, dim=0, degree=k)", x=1).is_resharding
 
 
 def test_an_ill_formed_rule_is_refused_when_it_is_made():

@@ -76,7 +76,7 @@ def test_what_mixes_samples_or_has_no_products_is_left_out():
     ],
 )
 def test_no_plan_by_hand_is_faster(preset, devices, width, batch):
-    """A person's best of all degrees, with the machine views that dynamic programming finds."""
+    """A person's best of all degrees, with the parts of a layer next to each other or far apart."""
     machine, size = load_machine(preset), MlpSize((width,) * 7)
     nodes = max(1, devices // machine.devices_per_node)
     machine = machine.with_nodes(nodes).with_devices(devices)

@@ -62,9 +62,9 @@ def test_what_moves_around_branches_takes_from_what_they_promise(library):
 
 
 def test_branches_of_a_larger_model_share_the_devices(library, monkeypatch):
-    """Tables of embeddings are looked up on devices of their own, and fewer of these exchange the
-    gradients of each."""
-    graph, machine = build_model("xdl-tiny", 24, 1), load_machine("summit").with_devices(6)
+    """Towers run on devices of their own, and fewer of these exchange the gradients of each."""
+    graph = build_model("candle-uno-tiny", 24, 1)
+    machine = load_machine("summit").with_devices(6)
     plan = plan_of(library, graph, machine)
     assert any(view.start for view in plan.views.values())
     assert_same(graph, plan.graph)

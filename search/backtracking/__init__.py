@@ -1,2 +1,0 @@
-"""The search of Unity's paper: backtracking over substitutions, over splits, over machine
-mappings."""

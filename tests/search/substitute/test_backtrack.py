@@ -1,0 +1,95 @@
+"""Backtracking over states that are numbers, with costs and edges drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from search.substitute.backtrack import Backtracked, Extent, Promise, backtrack
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """States 0, 1, ...; what each costs, what it is estimated to cost, and where it leads."""
+
+    costs: Sequence[float]
+    estimates: Sequence[float]
+    edges: Sequence[Sequence[int]]
+
+    def search(self, extent: Extent) -> Backtracked[int]:
+        known = {0}
+
+        def made(state: int) -> int | None:
+            if state in known:
+                return None
+            known.add(state)
+            return state
+
+        def candidates(state: int) -> Iterator[Promise[int]]:
+            for other in self.edges[state]:
+                yield Promise(self.estimates[other], lambda other=other: made(other))
+
+        return backtrack(0, self.costs.__getitem__, candidates, extent)
+
+    def reached(self, at_most: float) -> set[int]:
+        """The states that the first one leads to by states that cost so much at most."""
+        seen, pending = {0}, [0]
+        while pending:
+            for other in self.edges[pending.pop()]:
+                if other not in seen:
+                    seen.add(other)
+                    if self.costs[other] <= at_most:
+                        pending.append(other)
+        return seen
+
+
+@st.composite
+def drawn(draw: st.DrawFn) -> Drawn:
+    count = draw(st.integers(1, 8))
+    costs = draw(st.lists(st.integers(100, 130), min_size=count, max_size=count))
+    below = draw(st.lists(st.integers(0, 20), min_size=count, max_size=count))
+    others = st.lists(st.integers(0, count - 1), max_size=3)
+    edges = draw(st.lists(others, min_size=count, max_size=count))
+    return Drawn(costs, [c - b for c, b in zip(costs, below, strict=True)], edges)
+
+
+@given(drawn(), st.sampled_from((1.0, 1.05, 1.2, 2.0)))
+def test_the_best_of_what_is_reached_within_the_threshold(space: Drawn, threshold: float):
+    """Whatever the estimates are, as long as nothing costs less than its own."""
+    found = space.search(Extent(threshold))
+    cost = space.costs[found.best]
+    assert cost <= min(space.costs[state] for state in space.reached(threshold * cost))
+    assert found.best in space.reached(inf)
+    assert found.left == 0
+
+
+@given(drawn(), st.integers(0, 3))
+def test_patience_bounds_what_is_priced_in_vain(space: Drawn, patience: int):
+    found = space.search(Extent(inf, patience))
+    gains = len(space.costs)
+    assert found.priced <= patience * (gains + 1) + gains
+    if not patience:
+        assert found.best == found.priced == 0
+
+
+def test_a_step_that_costs_leads_to_one_that_gains():
+    space = Drawn((100, 103, 50), (100, 103, 50), ((1,), (2,), ()))
+    assert space.search(Extent(1.0)).best == 0
+    assert space.search(Extent(1.05)).best == 2
+
+
+def test_what_is_cut_short_says_what_is_left():
+    space = Drawn((100, 101, 102), (100, 101, 102), ((1, 2), (), ()))
+    over = iter((False, True))
+    found = space.search(Extent(1.05, is_over=lambda: next(over)))
+    assert (found.best, found.priced, found.left) == (0, 0, 2)
+
+
+def test_little_is_no_gain():
+    space = Drawn((1000, 999), (1000, 999), ((1,), ()))
+    assert space.search(Extent(least_gain=2e-3)).best == 0
+    assert space.search(Extent(least_gain=5e-4)).best == 1
