@@ -60,7 +60,7 @@ def paper_family(node: Node, space: Space) -> Mask:
     at = [place for place, axis in enumerate(space.axes) if axis.name == wanted]
     cuts = space.strategies >= 0
     mask = (~cuts | np.isin(space.strategies, at)).all(axis=1)
-    return mask & cuts.any(axis=1) if at else mask
+    return np.asarray(mask & cuts.any(axis=1) if at else mask, np.bool_)
 
 
 def test_data_parallelism_exchanges_the_gradients_of_both_weights(machine, library, model):
