@@ -27,7 +27,7 @@ class Loss(nn.Module):
 
 
 def compared(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Captured, float]:
-    """The capture of a module, which agrees with it, and the seconds of the processor that it took."""
+    """The capture of a module, which agrees with it, and its seconds of the processor."""
     begin = time.process_time()
     captured = capture(module, inputs)
     seconds = time.process_time() - begin
