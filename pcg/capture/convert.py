@@ -250,7 +250,8 @@ class _Walk:
                 given[name] = None
         arguments = {name: self._argument(value) for name, value in given.items()}
         choices = frozenset(name for name, value in given.items() if _is_choice(value))
-        return AtenCall(str(node.target), arguments, _shapes(node), choices, _formats(node))
+        formats, lies = _formats(node), _lies(given)
+        return AtenCall(str(node.target), arguments, _shapes(node), choices, formats, lies)
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, (list, tuple)):
@@ -278,6 +279,16 @@ def _formats(node: fx.Node) -> Mapping[str, str]:
     tensors = {name: value.meta["val"] for name, value in given.items() if hasattr(value, "meta")}
     return {
         name: str(tensor.dtype).removeprefix("torch.")
+        for name, tensor in tensors.items()
+        if isinstance(tensor, torch.Tensor)
+    }
+
+
+def _lies(given: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], int]]:
+    """How the tensors among the arguments of a call lie in memory."""
+    tensors = {n: v.meta["val"] for n, v in given.items() if isinstance(v, torch.fx.Node)}
+    return {
+        name: (tensor.stride(), tensor.storage_offset())
         for name, tensor in tensors.items()
         if isinstance(tensor, torch.Tensor)
     }

@@ -9,6 +9,7 @@ from collections.abc import Collection, Generator
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from importlib import import_module
 from io import StringIO
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from pcg.capture import apart, compiling, functions, known, watch
@@ -82,19 +83,37 @@ def _first_program(module: Module, inputs: tuple[Any, ...]) -> ExportedProgram:
     """Torch's program of a module as it is compiled. Where torch cannot make that one, its choices
     by constants are followed, and then it runs by itself, if it has asked which it is."""
     refused: Exception | None = None
-    for follows, by_itself in ((False, False), (True, False), (True, True)):
-        with questions(by_itself) as asked, known_constants() if follows else nullcontext():
+    for follows in (False, True):
+        with questions(False) as asked, known_constants() if follows else nullcontext():
+            try:
+                return torch.export.export(module, _apart(inputs, set()))
+            except UnityError:
+                raise
+            except Exception as error:
+                refused = error
+                if not asked.were_asked and type(error).__name__ not in CHOOSES:
+                    break
+    assert refused is not None, "it has failed"
+    if asked.were_asked and (program := _by_itself(module, inputs)) is not None:
+        return program
+    raise refused
+
+
+def _by_itself(module: Module, inputs: tuple[Any, ...]) -> ExportedProgram | None:
+    """The program of a module that is told that it is not compiled; None where there is none."""
+    compiled: set[CodeType] = set()
+    while True:
+        with questions(True, compiled) as asked, known_constants():
             try:
                 return torch.export.export(module, _apart(inputs, set()))
             except UnityError:
                 raise
             except Exception as error:
                 # What is followed no more is no answer to why the module is not.
-                refused = refused if by_itself else error
-                if not asked.were_asked and (follows or type(error).__name__ not in CHOOSES):
-                    break
-    assert refused is not None, "it has failed"
-    raise refused
+                asker = asked.led_to(error) if type(error).__name__ in CHOOSES else None
+        if asker is None or asker in compiled:
+            return None
+        compiled.add(asker)
 
 
 @contextmanager

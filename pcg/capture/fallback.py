@@ -19,17 +19,28 @@ if TYPE_CHECKING:
 PLACES = frozenset({"device", "layout", "pin_memory", "memory_format"})
 """Arguments that say where and how a tensor is stored, which is for the plan to say."""
 
+OF_MEMORY = frozenset(
+    {
+        *("aten.as_strided.default", "aten.as_strided_copy.default"),
+        *("aten.as_strided_scatter.default",),
+    }
+)
+"""Functions of how a tensor lies in memory, which is for the plan to say too."""
+
 
 def by_its_function(
     node: fx.Node, value: Callable[[fx.Node], Value], where: str
 ) -> Value | tuple[Value, ...]:
     """The results of a call without an equation: of a function of single elements as one operator
     that is cut as such, of one that works slice by slice as one that is cut between slices, of any
-    other as one that is never cut. Raises InputError for one that draws
-    random numbers, since copies of a tensor have to be equal, or is none of torch's own."""
+    other as one that is never cut. Raises InputError for one that draws random numbers, since
+    copies of a tensor have to be equal, one of memory, or one that is none of torch's own."""
     target: Any = node.target
     if draws(node):
         raise InputError(where, f"{target} draws random numbers, which no plan can repeat")
+    if str(target) in OF_MEMORY:
+        problem = "reads what lies in memory, beside the elements of its tensor or between them"
+        raise InputError(where, f"{target} {problem}, expected slices or contiguous()")
     if target.namespace != NAMESPACE:
         raise InputError(where, f"{target} has no equation, and is no function of torch's own")
     if not all(isinstance(size, int) for size in _sizes(node)):

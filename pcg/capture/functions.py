@@ -3,7 +3,8 @@
 A graph knows values, and differentiates them itself. So a function may stay where its own backward
 gives just that, as one does that only saves memory. Both are compared in float64: on random
 operands of the shapes of each use, small and large ones, with random gradients from 1e-3 to 1e3,
-which tell a backward that clips or rounds. That finds differences, it does not prove that there are
+which tell a backward that clips or rounds. Whole numbers are drawn of 0 and 1, as masks are, and
+where a function cannot take these, are 0. That finds differences, it does not prove that there are
 none.
 """
 
@@ -97,7 +98,7 @@ def check_use(use: Use, where: str) -> None:
     with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.enable_grad():
         for size in OPERANDS:
             try:
-                agree = _agrees(use, size)
+                agree = _agrees(use, size, 1) and _agree_on_masks(use, size)
             except Exception as error:
                 problem = f"its backward cannot be checked: {type(error).__name__}: {error}"
                 raise InputError(where, one_line(f"{name}: {problem}")) from error
@@ -105,10 +106,19 @@ def check_use(use: Use, where: str) -> None:
                 raise InputError(where, f"{name} has a backward of its own, {EXPECTED}")
 
 
-def _agrees(use: Use, size: float) -> bool:
+def _agree_on_masks(use: Use, size: float) -> bool:
+    """With whole numbers of 0 and 1; of those that are places, 1 may be beyond the last one."""
+    try:
+        return _agrees(use, size, 2)
+    except Exception:
+        return True
+
+
+def _agrees(use: Use, size: float, below: int) -> bool:
+    """On operands of a size, with whole numbers ``below`` this one."""
     torch.manual_seed(0)
-    operands = [_drawn(arg, size) for arg in use.args]
-    named = {key: _drawn(arg, size) for key, arg in use.kwargs.items()}
+    operands = [_drawn(arg, size, below) for arg in use.args]
+    named = {key: _drawn(arg, size, below) for key, arg in use.kwargs.items()}
     leaves = [x for x in (*operands, *named.values()) if _is_leaf(x)]
     torch.manual_seed(1)
     own = _tensors(use.function.apply(*_copies(operands), **named))
@@ -163,13 +173,13 @@ def _shaped(arg: Any) -> Any:
     return arg
 
 
-def _drawn(arg: Any, size: float) -> Any:
+def _drawn(arg: Any, size: float, below: int) -> Any:
     if isinstance(arg, (list, tuple)):
-        return type(arg)(_drawn(part, size) for part in arg)
+        return type(arg)(_drawn(part, size, below) for part in arg)
     if not isinstance(arg, Shaped):
         return arg
     if not arg.dtype.is_floating_point:
-        return torch.zeros(arg.shape, dtype=arg.dtype)
+        return torch.randint(below, arg.shape).to(arg.dtype)
     return (torch.randn(arg.shape, dtype=torch.float64) * size).requires_grad_()
 
 

@@ -152,6 +152,12 @@ class ParallelModule(Module):
         return tuple(name for name in self._own.engine.naming.inputs if name is not None)
 
     @property
+    def needs_scale(self) -> bool:
+        """Whether its gradients may be too small for the plan's number format, so that the loss has
+        to be scaled, as torch's GradScaler does."""
+        return self._own.engine.form.needs_scale
+
+    @property
     def parts(self) -> dict[str, tuple[str, ...]]:
         """By the name of each parameter: the names of those of the module itself that it is made
         of, one but for stacks."""
@@ -246,9 +252,12 @@ class ParallelModule(Module):
         """By leaf of the graph, what a call gives."""
         face, naming, wanted = self._own.face, self._own.engine.naming, self.inputs
         has_target = TARGET in wanted or not all(face.takes(name) for name in kwargs)
-        call = call_of(face, args, kwargs, has_target=has_target)
-        found = matched(wanted, tuple(call.tensors))
         expected = f"expected {', '.join(wanted)} as the plan was made with"
+        try:
+            call = call_of(face, args, kwargs, has_target=has_target)
+        except InputError as error:
+            raise InputError(error.where, f"{error.problem}, {expected}") from error
+        found = matched(wanted, tuple(call.tensors))
         if missing := [name for name in wanted if name not in found]:
             raise InputError("inputs", f"lack {', '.join(missing)}, {expected}")
         further = [name for name in call.tensors if name not in found.values()]

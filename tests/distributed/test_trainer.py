@@ -12,6 +12,7 @@ import pytest
 import torch
 from support.pages import ROOT, blocks
 from support.runs.torchrun import WAIT, killed, ran, torchrun
+from support.runs.trainers import Trainers
 
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
@@ -97,3 +98,16 @@ def test_killed_and_resumed_it_trains_as_on_one_process(tmp_path: Path):
     assert {name: again.state_dict()[name].tolist() for name in state} == {
         name: tensor.tolist() for name, tensor in state.items()
     }
+
+
+@pytest.mark.soak
+def test_grouped_killed_and_resumed_on_four_processes_it_trains_as_by_ddp(tmp_path: Path):
+    """With texts of several lengths, and an evaluation that does not divide."""
+    arguments = {"group_by_length": True, "per_device_eval_batch_size": 3}
+    trainers = Trainers(tmp_path, 4)
+    trainers.prepare("zero")
+    trainers.train("expected", "", arguments, 43)
+    trainers.kill("found", "plan.json", 4, arguments, 43)
+    assert (tmp_path / "found" / "checkpoint-3").is_dir()
+    trainers.train("found", "plan.json", arguments, 43)
+    assert trainers.difference("found", "expected") < 1e-9

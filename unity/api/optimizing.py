@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm  # pyright: ignore[reportPrivateUsage]
+from torch.nn.modules.dropout import _DropoutNd as Dropout  # pyright: ignore[reportPrivateUsage]
 
 from pcg.capture import Captured, capture
 from pcg.capture.watch import refuse_hooks
@@ -144,7 +146,13 @@ def _example(
     else:
         expected = "expected a tuple of arguments, a dictionary of keyword arguments, or a tensor"
         raise InputError("inputs", f"{expected}, got {type(inputs).__name__}")
-    call = call_of(Face.of(model), args, kwargs, has_target=losses.has_target)
+    try:
+        call = call_of(Face.of(model), args, kwargs, has_target=losses.has_target)
+    except InputError as error:
+        if losses.has_target:
+            raise
+        hint = "; a target beside what it takes needs loss="
+        raise InputError(error.where, f"{error.problem}{hint}") from error
     losses.check(call)
     first = next(iter(call.tensors.values()), None)
     if first is None or not first.dim() or not first.shape[0]:
@@ -184,7 +192,8 @@ class _Asked:
             made = [torch.empty(s, dtype=dtypes[n], device="meta") for n, s in shapes.items()]
         # On which the example call has tensors of its own, that are no inputs.
         seen = with_loss(model, self.call, self.losses)
-        return capture(seen, tuple(made), self.name, groups)
+        captured = capture(seen, tuple(made), self.name, groups)
+        return replace(captured, notes=(*captured.notes, *_told_of_mode(self.model)))
 
     def agreement(self) -> ModuleAgreement:
         """The module beside its graph, for the batch of one device."""
@@ -228,6 +237,20 @@ class _Asked:
         except InputError:
             return None
         return replace(asked._against(captured), copy=words)
+
+
+def _told_of_mode(model: Module) -> tuple[str, ...]:
+    """A line about a module that trains otherwise than it is planned, as those are that
+    ``from_pretrained`` returns: in evaluation mode."""
+    parts = [part for part in model.modules() if not part.training]
+    drops = any(isinstance(part, Dropout) and part.p > 0 for part in parts)
+    norms = any(isinstance(part, BatchNorm) and part.track_running_stats for part in parts)
+    if model.training or not (drops or norms):
+        return ()
+    without = ["without dropout"] if drops else []
+    without += ["with the statistics that batch norms keep"] if norms else []
+    words = " and ".join(without)
+    return (f"the module is in evaluation mode, so it is planned, and trains, {words}: train()",)
 
 
 def _shorter(call: ModuleCall) -> dict[str, Any]:

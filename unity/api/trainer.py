@@ -191,6 +191,7 @@ def asked(module: ParallelModule, frame: FrameType | None) -> bool:
     asker = None if frame is None else frame.f_locals.get("self")
     if asker is not None and hasattr(type(asker), "_save_optimizer_and_scheduler"):
         _check_arguments(asker)
+        _check_scale(asker, module)
         asker.__class__ = by_plan(type(asker))
     return ITEMS in module.inputs
 
@@ -206,3 +207,11 @@ def _check_arguments(trainer: Any) -> None:
         problem = f"{optimizer} may look at more of a weight than the shard that a rank has"
         expected = f"expected one of {', '.join(ELEMENTWISE)}, or optimizers= of the Trainer"
         raise InputError("TrainingArguments optim", f"{problem}, {expected}")
+
+
+def _check_scale(trainer: Any, module: ParallelModule) -> None:
+    """Raise InputError where gradients in fp16 would be too small, and nobody scales the loss."""
+    if module.needs_scale and getattr(trainer.accelerator, "scaler", None) is None:
+        problem = "the plan computes in fp16, which needs a loss that is scaled, as accelerate does"
+        expected = "expected True, and GPUs, or a plan of another precision"
+        raise InputError("TrainingArguments fp16", f"{problem} on GPUs alone, {expected}")

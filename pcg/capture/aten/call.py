@@ -51,6 +51,8 @@ class AtenCall:
 
     formats: Mapping[str, str]
     """By argument, the number format of one that is a tensor; that of the result by ``""``."""
+    lies: Mapping[str, tuple[Shape, int]]
+    """By argument, how one that is a tensor lies in memory: its strides and its first element."""
 
     def value(self, name: str) -> Value:
         """An argument that is a tensor. Raises Unsupported where it is none."""

@@ -129,11 +129,11 @@ def _slice(call: AtenCall) -> Value:
     axis = call.axis("dim", x.rank)
     first, step = _first(call, shape_of(x)[axis]), call.integer("step")
     if step > 1:
-        return _strided(x, axis, first, step, call.shape[axis])
+        return strided(x, axis, first, step, call.shape[axis])
     return narrowed(x, axis, first, call.shape[axis])
 
 
-def _strided(x: Value, axis: int, first: int, step: int, count: int) -> Value:
+def strided(x: Value, axis: int, first: int, step: int, count: int) -> Value:
     """Every ``step``-th element of an axis: the first ones of groups, the last of which may lack
     others."""
     before, size = shape_of(x)[:axis], shape_of(x)[axis]
@@ -326,7 +326,7 @@ def _diagonal(call: AtenCall) -> Value:
     offset, count = call.integer("offset"), call.shape[-1]
     start = offset if offset >= 0 else -offset * columns
     merged = reshaped(x, (*before, rows * columns))
-    return _strided(merged, len(before), start, columns + 1, count)
+    return strided(merged, len(before), start, columns + 1, count)
 
 
 def _full(call: AtenCall) -> Value:

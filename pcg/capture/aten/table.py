@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pcg.capture.aten import bags, layers, losses, moves, norms, pointwise, random, scatter, windows
+from pcg.capture.aten import (
+    bags,
+    layers,
+    losses,
+    moves,
+    norms,
+    pointwise,
+    random,
+    scatter,
+    strided,
+    windows,
+)
 from pcg.capture.aten.attention import attended_in_parts
 from pcg.capture.aten.call import Entry
 from pcg.graph.torch_calls import ATTENTION
@@ -18,6 +29,7 @@ TABLE: Mapping[str, Entry] = {
     **norms.ENTRIES,
     **losses.ENTRIES,
     **windows.ENTRIES,
+    **strided.ENTRIES,
 }
 """By torch's name of the operator. What is not here is taken apart by torch's own decompositions,
 and what is left then, and what an entry does not support, is opaque."""

@@ -48,6 +48,24 @@ def test_a_way_for_compilers_is_taken_where_it_means_the_same() -> None:
     compared(Chooses(), (torch.randn(3, 4),))
 
 
+def is_compiled() -> bool:
+    """Asked by a function of its own, as in transformers."""
+    return torch.compiler.is_compiling()
+
+
+def test_who_asks_to_leave_out_a_check_leaves_it_out_beside_a_way_that_runs() -> None:
+    class Checks(Masked):
+        def checked(self, x: Tensor) -> Tensor:
+            if is_compiled():
+                return x
+            return x.clamp(max=1e9) if (x > 1e9).any() else x
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(self.checked(x))
+
+    compared(Checks("is_compiling", lambda scores: torch.ones(5)), (torch.randn(3, 4),))
+
+
 def test_other_values_for_compilers_are_refused() -> None:
     module = Masked("is_compiling", lambda scores: torch.zeros(4))
     with pytest.raises(InputError, match="differ"):

@@ -65,6 +65,20 @@ class Clips(Function):
         return gradient.clamp(-1, 1)
 
 
+class Masks(Function):
+    """Which a mask of zeros alone does not tell from the derivative."""
+
+    @staticmethod
+    def forward(ctx, x, mask):
+        ctx.save_for_backward(mask)
+        return x * mask
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (mask,) = ctx.saved_tensors
+        return gradient * mask / 2, None
+
+
 class StraightThrough(Function):
     @staticmethod
     def forward(ctx, x):
@@ -212,6 +226,7 @@ REFUSED = {
     "scales": (lambda m, x: m.b(Scales.apply(m.a(x))).sum(), OWN.format("Scales")),
     "reverses": (lambda m, x: m.b(Reverses.apply(m.a(x))).sum(), OWN.format("Reverses")),
     "clips": (lambda m, x: m.b(Clips.apply(m.a(x))).sum(), OWN.format("Clips")),
+    "masks": (lambda m, x: m.b(Masks.apply(m.a(x), x > 0)).sum(), OWN.format("Masks")),
     "rounds": (
         lambda m, x: m.b(StraightThrough.apply(m.a(x))).sum(),
         OWN.format("StraightThrough"),

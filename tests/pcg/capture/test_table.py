@@ -37,6 +37,23 @@ X, IMAGE = (4, 6), (2, 4, 7, 9)
 WIDE, TALL = (3, 1), (1, 4)
 
 
+WINDOWS = {
+    "overlapping": (lambda x: x.as_strided((3, 2, 6), (6, 6, 1)), X),
+    "of parts of rows": (lambda x: x.as_strided((9, 6), (2, 1), 1), X),
+    "of dimensions merged": (lambda x: x.as_strided((2, 3, 4, 3), (24, 6, 3, 1)), (2, 2, 4, 3)),
+    "a corner": (lambda x: x.as_strided((3, 2), (6, 1), 1), X),
+    "of columns": (lambda x: x.t().as_strided((3, 2), (6, 1), 1), X),
+    "of what is cut out": (lambda x: x[1:, 1:5].as_strided((3, 2), (6, 2)), X),
+    "of what is cut out, from the start": (lambda x: x[1:].as_strided((2, 3), (6, 1), 7), X),
+    "turned": (lambda x: x.as_strided((6, 4), (1, 6)), X),
+    "a diagonal": (lambda x: x.as_strided((4,), (7,)), X),
+    "one element often": (lambda x: x.as_strided((3, 2, 4), (0, 7, 1)), X),
+    "in windows": (lambda x: x.as_strided((2, 2, 3, 2), (12, 4, 2, 1)), (4, 8)),
+    "one": (lambda x: x.as_strided((1, 1), (99, 99), 7), X),
+}
+"""By strides."""
+
+
 def batch_normed(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     return f.batch_norm(x, None, None, w, b, training=True)
 
@@ -240,6 +257,10 @@ CASES = {
     "least": case(lambda x: x.amin(1), X),
     "greatest of all": case(lambda x: x.max() * x.min(), X),
     "least and greatest": case(lambda x: torch.mul(*torch.aminmax(x, dim=1)), X),
+    "unfold": case(lambda x: x.unfold(1, 3, 2), (2, 8, 3)),
+    "unfold the last": case(lambda x: x.unfold(-1, 4, 1), X),
+    "unfold with gaps": case(lambda x: x.unfold(0, 2, 3), (8, 3)),
+    **{f"windows: {name}": case(*given) for name, given in WINDOWS.items()},
     "diagonal": case(lambda x: x.diagonal(1, 0, 2), (3, 4, 5)),
     "length": case(lambda x: x.norm(dim=0), X),
     "filled in place": case(lambda x, y: x * (y * 1).fill_(2.0) + (y * 1).zero_() + y, X, X),

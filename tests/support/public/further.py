@@ -32,6 +32,23 @@ GPT: Mapping[str, Any] = {
 }
 HEADS: Mapping[str, Any] = {**SHARED, "head_dim": 8}
 PADDED: Mapping[str, Any] = {**SHARED, "pad_token_id": 0}
+PADDED_TWICE: Mapping[str, Any] = {
+    **SIZES,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "cls_token_id": 1,
+    "sep_token_id": 2,
+}
+GROUPED: Mapping[str, Any] = {
+    f"{name}_groups": 2 for name in ("q", "k", "v", "post_attention", "intermediate", "output")
+}
+LED: Mapping[str, Any] = {
+    **{name: size for name, size in BART.items() if name != "max_position_embeddings"},
+    "max_encoder_position_embeddings": 64,
+    "max_decoder_position_embeddings": 64,
+    "attention_window": 4,
+}
 NO_HEADS: Mapping[str, Any] = {
     name: size for name, size in SIZES.items() if name != "num_attention_heads"
 }
@@ -200,6 +217,21 @@ FURTHER: Mapping[str, Maker] = {
     "rwkv": text(
         "Rwkv", **LAYERS, attention_hidden_size=32, intermediate_size=64, context_length=64
     ),
+    "olmo": text("Olmo", **PADDED),
+    "starcoder2": text("Starcoder2", **SHARED),
+    "codegen": text("CodeGen", **GPT, rotary_dim=4),
+    "gpt-bigcode": text("GPTBigCode", **GPT),
+    "mpt": text("Mpt", vocab_size=WORDS, d_model=32, n_heads=4, n_layers=2, max_seq_len=64),
+    "nemotron": text("Nemotron", **SHARED),
+    "smollm3": text("SmolLM3", **PADDED),
+    "lfm2": text("Lfm2", **PADDED, layer_types=["conv", "full_attention"]),
+    "xlm-roberta": masked("XLMRoberta", **SIZES),
+    "modernbert": masked("ModernBert", **PADDED_TWICE),
+    "mpnet": masked("MPNet", **SIZES),
+    "squeezebert": masked("SqueezeBert", **SIZES, embedding_size=32, **GROUPED),
+    "led": translated("LED", **LED),
+    "bigbird-pegasus": translated("BigBirdPegasus", **BART, attention_type="original_full"),
+    "m2m-100": translated("M2M100", **BART, encoder_layerdrop=0.0, decoder_layerdrop=0.0),
     "pegasus": translated("Pegasus", **BART, **BEGINS),
     "mbart": translated("MBart", **BART),
     "marian": text("Marian", "MTModel", **BART, **BEGINS, decoder_vocab_size=WORDS),
@@ -210,6 +242,21 @@ FURTHER: Mapping[str, Maker] = {
     "deit": shown("DeiT", **ENCODER),
     "beit": shown("Beit", **ENCODER),
     "dinov2": shown("Dinov2", **{n: s for n, s in ENCODER.items() if n != "intermediate_size"}),
+    "swin-v2": shown(
+        "Swinv2",
+        image_size=32,
+        patch_size=4,
+        embed_dim=16,
+        window_size=4,
+        depths=[1, 2],
+        num_heads=[2, 4],
+    ),
+    "poolformer": shown("PoolFormer", hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1]),
+    "vit-msn": shown("ViTMSN", **ENCODER),
+    "dinov2 with registers": shown(
+        "Dinov2WithRegisters", **{n: s for n, s in ENCODER.items() if n != "intermediate_size"}
+    ),
+    "wavlm": heard("WavLM"),
     "segformer": segmented,
     "siglip": siglip,
 }

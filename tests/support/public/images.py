@@ -120,8 +120,29 @@ def segmented(head: str, home: str) -> nn.Module:
     if head == "LRASPP":
         layers = parts.IntermediateLayerGetter(body, {"layer2": "low", "layer4": "high"})
         return where.LRASPP(layers, 128, 512, CLASSES, 16)
+    if head == "DeepLabV3":
+        layers = parts.IntermediateLayerGetter(body, {"layer4": "out"})
+        return where.DeepLabV3(layers, where.DeepLabHead(2048, CLASSES), None)
     layers = parts.IntermediateLayerGetter(body, {"layer4": "out", "layer3": "aux"})
     return fcn.FCN(layers, fcn.FCNHead(2048, CLASSES), fcn.FCNHead(1024, CLASSES))
+
+
+def viewed(v2: bool) -> Callable[[], nn.Module]:
+    """A transformer of videos at several scales, in both versions."""
+    home: Any = import_module("torchvision.models.video.mvit")
+    kernel, few, none = [3, 3, 3], [1, 2, 2], [1, 1, 1]
+    blocks = [
+        home.MSBlockConfig(1, 16, 32, kernel, [1, 4, 4], none, kernel),
+        home.MSBlockConfig(2, 32, 32, kernel, few, few, kernel),
+    ]
+    ways = {"residual_pool": v2, "residual_with_cls_embed": not v2, "rel_pos_embed": v2}
+    return lambda: home.MViT(
+        *((32, 32), 4, blocks),
+        **ways,
+        proj_after_attn=v2,
+        stochastic_depth_prob=0.2,
+        num_classes=CLASSES,
+    )
 
 
 class Flow(nn.Module):
@@ -210,6 +231,10 @@ TORCHVISION: Mapping[str, Maker] = {
             window_size=[2, 4, 4],
         )
     ),
+    "mvit": videos(viewed(v2=False), 4, 32),
+    "mvit-v2": videos(viewed(v2=True), 4, 32),
+    "mc3": videos(residual("Conv3DNoTemporal", "BasicStem")),
+    "deeplab": places(partial(segmented, "DeepLabV3", "deeplabv3")),
     "raft": lambda: (
         Flow(),
         (torch.randn(1, 3, 128, 128), torch.randn(1, 3, 128, 128), torch.randn(1, 2, 128, 128)),

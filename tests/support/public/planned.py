@@ -1,8 +1,12 @@
-"""Plans of public models for a real machine, and a line about each for the docs."""
+"""Plans of public models for a real machine, and what is said about each in the docs."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from time import process_time
+from typing import Any
 
 from support.public.every import Public
 
@@ -12,12 +16,74 @@ from pcg.graph.graph import Node
 from pcg.graph.opaque import Batched, Opaque
 from unity import PlannedModel
 
-HEADINGS = (
-    *("model", "attention", "with an equation", "batched", "whole"),
-    *("capture, s", "search, s", "times data parallelism"),
-)
 MOST = 0.01
 """Of the step, that a function may take which is kept whole."""
+
+
+@dataclass(frozen=True)
+class Gained:
+    """What a plan is worth. ``seconds``: of the processor, for the capture of the whole batch, the
+    rules and the search; ``gain``: how many times as fast as data parallelism, where that was
+    priced; ``shares`` of the step, by the name of a function that is kept whole."""
+
+    seconds: float
+    gain: float | None
+    shares: Mapping[str, float]
+
+    @property
+    def holds(self) -> bool:
+        """Whether the plan is as fast as data parallelism, and little of it is kept whole; a budget
+        that ends before that is priced shows nothing."""
+        good = self.gain is not None and self.gain >= 1.0
+        return good and all(share <= MOST for share in self.shares.values())
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table in the docs. ``capture``: seconds of the processor; ``whole``: how often
+    each function that is kept whole is called; ``gained``: by the number of nodes."""
+
+    name: str
+    attention: str
+    equations: int
+    batched: int
+    whole: Mapping[str, int]
+    capture: float
+    gained: Mapping[str, Gained]
+
+    @property
+    def holds(self) -> bool:
+        return all(gained.holds for gained in self.gained.values())
+
+    @property
+    def text(self) -> str:
+        shares = {name: max(g.shares.get(name, 0.0) for g in self.all) for name in self.whole}
+        whole = ", ".join(f"{n} {f} ({shares[f]:.2%})" for f, n in self.whole.items())
+        plans = ((f"{g.seconds:.1f}", gain_text(g.gain)) for g in self.all)
+        begin = (self.name, self.attention or "-", self.equations, self.batched, whole or "none")
+        return line(*begin, f"{self.capture:.1f}", *(cell for plan in plans for cell in plan))
+
+    @property
+    def all(self) -> list[Gained]:
+        return list(self.gained.values())
+
+
+def gain_text(gain: float | None) -> str:
+    """Rounded down: what is slower never looks as fast."""
+    return "not priced" if gain is None else f"{int(gain * 1000) / 1000:.3f}"
+
+
+def line(*cells: object) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def headings(nodes: tuple[int, ...]) -> str:
+    """The head of the table."""
+    counts = ["1 node" if count == 1 else f"{count} nodes" for count in nodes]
+    plans = [cell for count in counts for cell in (f"{count}: plan, s", "gain")]
+    kinds = ("with an equation", "batched", "whole", "capture, s")
+    names = ("model", "attention", *kinds, *plans)
+    return f"{line(*names)}\n|{'---|' * len(names)}"
 
 
 def planned(public: Public, nodes: int, budget: float) -> PlannedModel:
@@ -34,38 +100,39 @@ def planned(public: Public, nodes: int, budget: float) -> PlannedModel:
     )
 
 
-def holds(made: PlannedModel) -> bool:
-    """Whether a plan is as fast as data parallelism, and little of the step is kept whole; a budget
-    that ends before that is priced shows nothing."""
-    if made.speedup is None:
-        return False
-    return made.speedup >= 1.0 and all(kept.share <= MOST for kept in made.answer.whole)
+def gained(public: Public, nodes: int, budget: float) -> Gained:
+    """The plan, and what it took to make it."""
+    begin = process_time()
+    made = planned(public, nodes, budget)
+    shares = {_short(kept.function): kept.share for kept in made.answer.whole}
+    return Gained(process_time() - begin, made.speedup, shares)
 
 
-def row(name: str, attention: str, captured: Captured, seconds: float, made: PlannedModel) -> str:
-    """A line of the table in the docs."""
+def row(
+    name: str, attention: str, captured: Captured, seconds: float, plans: Mapping[str, Gained]
+) -> Row:
+    """What is said of a model."""
     operators = captured.graph.operators
     batched = sum(isinstance(_function(node), Batched) for node in operators)
-    whole = Counter(
-        f.target.split(".")[1] for f in map(_function, operators) if isinstance(f, Opaque)
-    )
-    shares = {kept.function.split(".")[1]: kept.share for kept in made.answer.whole}
-    named = ", ".join(f"{n} {f} ({shares.get(f, 0.0):.2%})" for f, n in whole.items())
-    cells = (
-        *(
-            name,
-            attention,
-            len(operators) - batched - sum(whole.values()),
-            batched,
-            named or "none",
-        ),
-        *(
-            f"{seconds:.1f}",
-            f"{made.planned.seconds:.1f}",
-            "not priced" if made.speedup is None else f"{made.speedup:.2f}",
-        ),
-    )
-    return f"| {' | '.join(map(str, cells))} |"
+    functions = map(_function, operators)
+    whole = Counter(_short(f.target) for f in functions if isinstance(f, Opaque))
+    equations = len(operators) - batched - sum(whole.values())
+    return Row(name, attention, equations, batched, whole, seconds, plans)
+
+
+def as_data(row: Row) -> dict[str, Any]:
+    """For a file of results."""
+    return asdict(row)
+
+
+def from_data(data: Mapping[str, Any]) -> Row:
+    """What such a file says."""
+    plans = {nodes: Gained(**made) for nodes, made in data["gained"].items()}
+    return Row(**{**data, "gained": plans})
+
+
+def _short(target: str) -> str:
+    return target.split(".")[1]
 
 
 def _function(node: Node) -> object:

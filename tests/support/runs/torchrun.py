@@ -36,7 +36,7 @@ def ran(command: list[str], folder: Path) -> str:
     return done.stdout
 
 
-def killed(command: list[str], folder: Path) -> None:
+def killed(command: list[str], folder: Path, processes: int = PROCESSES) -> None:
     """Run until all ranks wait to be killed, and kill them."""
     run = subprocess.Popen(
         command, cwd=folder, env=environment(), stdout=subprocess.PIPE,
@@ -45,7 +45,7 @@ def killed(command: list[str], folder: Path) -> None:
     assert run.stdout is not None
     ranks: list[int] = []
     ends = monotonic() + 300
-    while len(ranks) < PROCESSES:
+    while len(ranks) < processes:
         line = run.stdout.readline()
         assert line
         assert monotonic() < ends

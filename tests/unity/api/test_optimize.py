@@ -96,7 +96,7 @@ def test_inputs_and_losses(returns, inputs, loss, expected):
         (None, {"x": X}, "cross_entropy", "for the loss alone is nothing"),
         (None, {"x": X, "a": Y, "b": Y}, "cross_entropy", "for the loss alone is a, b"),
         (lambda o: [o, o], (X, Y), "cross_entropy", "neither a tensor nor has logits"),
-        (torch.mean, (X, X, X), None, "do not fit forward of Two: too many positional"),
+        (torch.mean, (X, X, X), None, "do not fit forward of Two: too many .* needs loss="),
         (torch.mean, {"z": X}, None, "do not fit forward of Two: missing a required argument: 'x'"),
         (torch.mean, {"x": 3.0}, None, "have no batch"),
         (torch.mean, torch.zeros(()), None, "have no batch"),
@@ -193,3 +193,21 @@ def test_a_module_is_planned_as_on_the_meta_device_and_left_alone(tmp_path):
     assert "Words on 1 x local" in first._repr_html_()
     assert first.step_seconds > 0
     assert first.memory_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [
+        (nn.Dropout(0.1), "trains, without dropout: train"),
+        (nn.BatchNorm1d(6), "trains, with the statistics that batch norms keep: train"),
+        (nn.Dropout(0.0), None),
+        (nn.LayerNorm(6), None),
+    ],
+)
+def test_evaluation_mode_is_told_where_it_matters(part: nn.Module, told: str | None):
+    model = nn.Sequential(part, nn.Linear(6, 5))
+    inputs = (X, Y)
+    assert made(model, inputs, "cross_entropy").notes == ()
+    notes = made(model.eval(), inputs, "cross_entropy").notes
+    assert len(notes) == (told is not None)
+    assert told is None or told in notes[0]

@@ -21,7 +21,7 @@ class Trainer:
         self.args, self.model = SimpleNamespace(**given), model
         self.compute_loss_func = given.get("compute_loss_func")
         self.train_dataset = range(42)
-        self.accelerator = SimpleNamespace(num_processes=4)
+        self.accelerator = SimpleNamespace(num_processes=4, scaler=given.get("scaler"))
         self.model_accepts_loss_kwargs = getattr(model, "accepts_loss_kwargs")  # noqa: B009
 
     def _save_optimizer_and_scheduler(self, folder: str) -> None:
@@ -66,6 +66,21 @@ def test_what_the_plan_decides_is_refused(model: unity.ParallelModule, name: str
 def test_another_loss_is_refused(model: unity.ParallelModule):
     with pytest.raises(unity.InputError, match=r"compute_loss_func: expected none: .*loss= of"):
         Trainer(model, compute_loss_func=print)
+
+
+@pytest.mark.parametrize("scaler", [None, object()])
+def test_a_plan_in_fp16_needs_a_scaled_loss(scaler: object):
+    module, inputs = Normed(), (torch.randn(2, 4),)
+    plan = unity.optimize(
+        *(module, inputs), devices=1, precision="fp16", planner="data-parallel", compare=False,
+        quiet=True,
+    )  # fmt: skip
+    model = unity.parallelize(module, plan)
+    if scaler is not None:
+        assert isinstance(Trainer(model, scaler=scaler), ByPlan)
+        return
+    with pytest.raises(unity.InputError, match="TrainingArguments fp16: the plan computes in fp16"):
+        Trainer(model)
 
 
 @pytest.mark.parametrize(

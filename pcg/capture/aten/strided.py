@@ -1,0 +1,163 @@
+"""Translate views by strides, whose windows may overlap, into slices of dimensions side by side.
+
+Problem: ``as_strided`` says where in memory each element of its result is, not of which dimension.
+Method: each dimension of the result steps along one of the tensor's: the one with the largest
+stride that divides its own. Where steps leave a dimension, it is merged with the one before it.
+Then a dimension of the tensor gives one element, a slice, or windows along it, which are slices
+side by side. Exact; what does not fit is refused, as how a tensor lies in memory is for the plan to
+say. Complexity: quadratic in the number of dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pcg.capture.aten.call import AtenCall, Entry, Shape, Unsupported
+from pcg.capture.aten.moves import MOST_TURNED, strided
+from pcg.capture.aten.shapes import joined, narrowed, reshaped, shape_of, spread
+from pcg.graph.graph import Value
+from pcg.ops.layout import permute
+
+Step = tuple[int, int, int]
+"""A dimension of the result, with how many elements of the tensor's it moves by, how often."""
+
+
+@dataclass(frozen=True)
+class Lying:
+    """A dimension of a tensor as it lies in memory."""
+
+    stride: int
+    size: int
+
+
+def _as_strided(call: AtenCall) -> Value:
+    x, size, stride = call.value("self"), call.integers("size"), call.integers("stride")
+    strides, begin = call.lies["self"]
+    offset = begin if call.arguments["storage_offset"] is None else call.integer("storage_offset")
+    # The outermost first. Of a dimension of one element the stride says nothing.
+    order = sorted(range(x.rank), key=lambda axis: (-strides[axis], axis))
+    lies = [Lying(strides[axis], n) for axis in order if (n := shape_of(x)[axis]) > 1]
+    lies = lies or [Lying(1, 1)]
+    if offset < begin or not lies[-1].stride:
+        raise Unsupported("storage_offset")
+    x = permute(x, order) if order != sorted(order) else x
+    counted = list(enumerate(zip(stride, size, strict=True)))
+    moved = [(axis, own, count) for axis, (own, count) in counted if own and count > 1]
+    while True:
+        firsts, steps = _along(lies, moved, offset - begin)
+        beyond = [j for j, n in enumerate(lies) if _last(firsts[j], steps[j]) >= n.size]
+        if not beyond:
+            break
+        _merge(lies, beyond[-1])
+    own = [1 if not step else count for step, count in zip(stride, size, strict=True)]
+    return spread(_viewed(reshaped(x, [n.size for n in lies]), firsts, steps, own), size)
+
+
+def _merge(lies: list[Lying], at: int) -> None:
+    """Take a dimension and the one before it for one. Raises Unsupported where there is memory
+    between them."""
+    outer, inner = lies[at - 1], lies[at]
+    if not at or outer.stride != inner.stride * inner.size:
+        raise Unsupported("size")
+    lies[at - 1 : at + 1] = [Lying(inner.stride, outer.size * inner.size)]
+
+
+def _along(
+    lies: Sequence[Lying], moved: Sequence[Step], offset: int
+) -> tuple[list[int], list[list[Step]]]:
+    """By dimension of a tensor, where the first element is, and the dimensions of the result that
+    step along it."""
+    firsts: list[int] = []
+    for own in lies:
+        first, offset = divmod(offset, own.stride)
+        firsts.append(first)
+    if offset:
+        raise Unsupported("storage_offset")
+    steps: list[list[Step]] = [[] for _ in lies]
+    for axis, stride, count in moved:
+        at = next((j for j, own in enumerate(lies) if stride % own.stride == 0), None)
+        if at is None:
+            raise Unsupported("stride")
+        steps[at].append((axis, stride // lies[at].stride, count))
+    return firsts, steps
+
+
+def _last(first: int, steps: Sequence[Step]) -> int:
+    """The last element of a dimension that is read."""
+    return first + sum(step * (count - 1) for _, step, count in steps)
+
+
+def _viewed(x: Value, firsts: Sequence[int], steps: Sequence[Sequence[Step]], size: Shape) -> Value:
+    """What the dimensions of a tensor give, in the order of the result."""
+    kept = [sorted(own, key=lambda step: -step[1]) for own in steps]
+    # From the last one on, so that positions before it stay as they are.
+    for axis in reversed(range(len(steps))):
+        x = _stepped(x, axis, firsts[axis], kept[axis])
+    x = reshaped(x, [count for own in kept for _, _, count in own])
+    order = [axis for own in kept for axis, _, _ in own]
+    places = [order.index(axis) for axis in sorted(order)]
+    return reshaped(permute(x, places) if places != sorted(places) else x, size)
+
+
+def _stepped(x: Value, axis: int, first: int, steps: Sequence[Step]) -> Value:
+    """The elements of a dimension that some of the result step along, the widest step first, which
+    become dimensions there."""
+    match steps:
+        case []:
+            return narrowed(x, axis, first, 1)
+        case [(_, 1, count)]:
+            return narrowed(x, axis, first, count)
+        case [(_, step, count)]:
+            return strided(x, axis, first, step, count)
+        case [(_, step, count), *others]:
+            x = windows_of(x, axis, first, step, count, _last(0, others) + 1)
+            return _stepped(x, axis + 1, 0, others)
+
+
+def windows_of(x: Value, axis: int, first: int, step: int, count: int, width: int) -> Value:
+    """``count`` windows of ``width`` elements of an axis, ``step`` apart, which become the next
+    dimension."""
+    if -(-width // step) > MOST_TURNED:
+        raise Unsupported("size")
+    before, after = shape_of(x)[:axis], shape_of(x)[axis + 1 :]
+    parts: list[Value] = []
+    for start in range(0, width, step):
+        own = min(step, width - start)
+        parts.append(_apart(x, axis, first + start, step, count, own, (before, after)))
+    return joined(parts, axis + 1)
+
+
+def _apart(
+    x: Value, axis: int, first: int, step: int, count: int, width: int, around: tuple[Shape, Shape]
+) -> Value:
+    """Windows that do not overlap. Of the last one there may be no more than its ``width``."""
+    (before, after), size = around, shape_of(x)[axis]
+    whole = min(count, (size - first) // step)
+    parts: list[Value] = []
+    if whole:
+        groups = reshaped(narrowed(x, axis, first, whole * step), (*before, whole, step, *after))
+        parts.append(narrowed(groups, axis + 1, 0, width))
+    if whole < count:
+        last = narrowed(x, axis, first + whole * step, width)
+        parts.append(reshaped(last, (*before, 1, width, *after)))
+    return joined(parts, axis)
+
+
+def _unfold(call: AtenCall) -> Value:
+    """Windows along a dimension, which become the last one."""
+    x = call.value("self")
+    if not x.rank:
+        raise Unsupported("self")
+    axis, width, step = call.axis("dimension", x.rank), call.integer("size"), call.integer("step")
+    if not width:
+        raise Unsupported("size")
+    made = windows_of(x, axis, 0, step, call.shape[axis], width)
+    order = [at for at in range(made.rank) if at != axis + 1]
+    return permute(made, [*order, axis + 1]) if axis + 1 < made.rank - 1 else made
+
+
+ENTRIES: Mapping[str, Entry] = {
+    "aten.as_strided.default": _as_strided,
+    "aten.unfold.default": _unfold,
+}

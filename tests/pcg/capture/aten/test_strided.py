@@ -1,0 +1,32 @@
+"""Views by strides that reach beyond their tensor are refused, by the line that takes them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pcg.capture import capture
+from pcg.errors import InputError
+
+BEYOND = {
+    "before it": lambda x: x[2:].as_strided((2, 3), (6, 1), 1),
+    "beside it": lambda x: x[:, :4].as_strided((3, 6), (6, 1)),
+    "copies": lambda x: x[:, None].expand(4, 2, 6).as_strided((2, 3), (6, 1), 1),
+    "replaced": lambda x: torch.as_strided_scatter(x, x[:2, :2], (2, 2), (6, 1), 1),
+}
+"""Which a plan, that says how tensors lie in memory, would not keep."""
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_what_lies_in_memory_beside_a_tensor_is_one_line(name: str) -> None:
+    class Reads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return BEYOND[name](self.layer(x)).square().sum()
+
+    with pytest.raises(InputError, match=r"line \d+: aten.as_strided\S* reads what lies in memory"):
+        capture(Reads(), (torch.zeros(4, 6),))
