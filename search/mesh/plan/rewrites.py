@@ -14,7 +14,8 @@ no other order of rewrites gains more is not shown.
 
 Some rules want a fully sharded weight where a model has it whole. Such a weight, or a part of it
 that an earlier rewrite has made, is *opened* first, by the rule that a tensor is the concat of its
-parts, where what it meets is a concat of just these.
+parts, where what it meets is a concat of just these. And what reduces an axis, such as a loss, is
+opened where the axis may then be cut (``search.mesh.rules.reduced``).
 """
 
 from __future__ import annotations
@@ -183,6 +184,7 @@ def _at(algebra: Algebra, node: Node, graph: Graph) -> Iterator[Steps]:
         for applied in algebra.applications(image.node, opened):
             if any(value in opening.made[0].node.inputs for value in _reads(applied)):
                 yield opening, applied
+    yield from algebra.reduced.opened(node)
 
 
 def _everywhere(
@@ -196,8 +198,9 @@ def _everywhere(
     assert isinstance(key, tuple)
     rules = key[2]
     scribe = Scribe.after(derivation)
-    if len(rules) == 1:
-        return _at_once(graph, scribe, _apart(algebra, graph, rules[0], places))
+    apart = _apart(algebra, graph, rules[0], places) if len(rules) == 1 else []
+    if apart:
+        return _at_once(graph, scribe, apart)
     names = {node: scribe.ids[node.value()] for node in places}
     for node in places:
         known = {scribe.ids[n.value()]: n for n in graph.nodes}
