@@ -92,7 +92,8 @@ class Rewriter:
         """The first group of rewrites, those that promise most first, that the whole gains by."""
         gains: list[tuple[float, int, object, Sequence[Node]]] = []
         times = self.chooser.times(choice.graph)
-        for key, (steps, places) in self._groups(choice).items():
+        groups = sorted(self._groups(choice).items(), key=lambda group: not _reduces(group[1][0]))
+        for key, (steps, places) in groups:
             if key in refused or self._is_over():
                 continue
             gain = sum(times.get(node, 1) for node in places) * self._gain(choice, steps)
@@ -144,7 +145,7 @@ class Rewriter:
 
     def _gain(self, choice: Choice, steps: Steps) -> float:
         """Seconds that a rewrite saves where operators near it choose anew."""
-        self.tried += 1
+        self.tried += not _reduces(steps)
         whole = choice.graph
         excerpt = Excerpt.of(whole, _around(whole, _touched(whole, steps), NEAR + 1))
         strategies = {image: choice.strategies[node] for node, image in excerpt.images.items()}
@@ -172,6 +173,12 @@ class Rewriter:
         among = {before[node] for node in near | ring} | fresh
         new = self.chooser.choose(graph, among=among, fixed=fixed, ends=ends)
         return old.seconds - new.seconds
+
+
+def _reduces(steps: Steps) -> bool:
+    """Whether they let a reduction be cut along its axis. A graph has few of these, most often in
+    its end; they are looked at first, and besides those that there is a limit to."""
+    return bool(steps[-1].free)  # the blocks of the axis; other rewrites leave nothing to choose
 
 
 def _at(algebra: Algebra, node: Node, graph: Graph) -> Iterator[Steps]:
