@@ -18,10 +18,11 @@ from pcg.machine import Machine
 from pcg.placement.schedule import Schedule, schedule
 from pcg.plan.pipeline import PipelineFile
 from pcg.plan.training import Training
-from search.by_hand.cuts import by_hand
+from search.by_hand.cuts import by_hand, opened_ends
 from search.by_hand.degrees import HandDegrees
 from search.by_hand.recomputed import recomputed
 from search.cost.cost import SGD, CostModel
+from search.cost.derivation import Derivation
 from search.cost.efficiency import Speed
 from search.cost.memory import peak_memory
 from search.cost.planned import Planned, SearchReport
@@ -102,8 +103,11 @@ class HandPlanner:
 
     def _at_once(self, graph: Graph) -> HandPlan:
         """The whole batch at once, by all devices."""
-        cost = self._cost(self.machine)
-        chooser = Chooser.on(cost, Cuts(self.library.concrete(graph)))
+        cost, rules = self._cost(self.machine), self.library.concrete(graph)
+        before = Derivation.start(graph)
+        if self.degrees.tensor > 1:
+            graph, before = opened_ends(graph, rules)
+        chooser = Chooser.on(cost, Cuts(rules))
         allowed = by_hand(
             graph,
             chooser.spaces.of,
@@ -113,7 +117,7 @@ class HandPlanner:
         )
         choice = chooser.choose(graph, allowed=allowed)
         parts = self.degrees.data(self.machine.devices) if self.degrees.sharded else 1
-        cut = Builder(chooser.spaces, parts).cut(choice)
+        cut = Builder(chooser.spaces, parts).cut(choice, before)
         steps = schedule(cut.graph, cut.views)
         again = self._again(graph, blocks_of(graph), list(cut.views))
         seconds = recomputing(steps, cost, again).simulation.step_seconds
