@@ -103,11 +103,10 @@ class HandPlanner:
 
     def _at_once(self, graph: Graph) -> HandPlan:
         """The whole batch at once, by all devices."""
-        cost, rules = self._cost(self.machine), self.library.concrete(graph)
-        before = Derivation.start(graph)
+        cost, before = self._cost(self.machine), Derivation.start(graph)
         if self.degrees.tensor > 1:
-            graph, before = opened_ends(graph, rules)
-        chooser = Chooser.on(cost, Cuts(rules))
+            graph, before = opened_ends(graph, self.library.concrete(graph))
+        chooser = Chooser.on(cost, Cuts(self.library.concrete(graph)))
         allowed = by_hand(
             graph,
             chooser.spaces.of,
@@ -127,7 +126,8 @@ class HandPlanner:
     def _in_slices(self, graph: Graph) -> HandPlan:
         """Micro-batches through stages, or through all devices."""
         degrees, size = self.degrees, self.machine.devices // self.degrees.pipeline
-        source, cuts = streams(graph, self.library), Cuts(self.library.concrete(graph))
+        source = streams(graph, self.library)
+        cuts = Cuts(self.library.concrete(source.graph))
         cost = self._cost(self.machine.with_devices(size))
         batches = MicroBatches(source, cost, cuts, degrees.micro_batches)
         mesh = Mesh(cost.machine)

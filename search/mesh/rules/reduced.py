@@ -10,7 +10,8 @@ for each row and block (Megatron-LM, arXiv:1909.08053, section 3). What has a re
 unfolded first, by a rule that leads to few operators. Exact, as the rules are proved for all sizes.
 
 The number of blocks does not depend on the machine, so that what is found for one graph is the same
-in any other: the largest that divides the axis and ``BLOCKS``. It is a multiple of the degrees by
+in any other: the largest that divides the axis and ``BLOCKS``, if blocks have more than one
+element then. It is a multiple of the degrees by
 which the axis is cut within a node.
 """
 
@@ -96,6 +97,9 @@ class ReducedAxes:
     def unfolded(self, node: Node) -> Steps:
         """The steps that lead from an operator to a graph of simpler ones, the reductions among
         them in blocks; none where no rule unfolds it."""
+        steps = next(self.opened(node), None)
+        if steps is not None:
+            return steps
         simple = next(self.unfold(node), None)
         return () if simple is None else (simple, *self._after(simple))
 
@@ -115,14 +119,20 @@ class ReducedAxes:
         for rule, count, size in self.by_blocks.get(node.name, ()):
             axis = node.operator_call.integer("axis")
             length = node.inputs[0].type.shape[axis]
-            blocks = gcd(length, BLOCKS)
+            blocks = _count(length)
             ranks = tuple(value.rank for value in node.inputs)
-            if blocks in (1, length) or node.operator_call.typing(ranks).axis_at(0, axis):
+            if blocks == 1 or node.operator_call.typing(ranks).axis_at(0, axis):
                 continue
             made = applied_alone(rule, node, {count: blocks, size: length // blocks})
             if made is not None:
                 return made
         return None
+
+
+def _count(length: int) -> int:
+    """In how many blocks of more than one element an axis is."""
+    common = gcd(length, BLOCKS)
+    return max((n for n in range(1, BLOCKS + 1) if common % n == 0 and n < length), default=1)
 
 
 def applied_alone(rule: Rule, node: Node, free: Mapping[str, int]) -> Applied | None:
