@@ -37,8 +37,8 @@ scores = divide_by_root(batch_matmul(q, transpose(k, dim0=1, dim1=2)), size=8)
 hidden = {mask}
 y = batch_matmul(softmax(add(scores, hidden), axis=2), v)
 """
-MASK = "scale(shift(expand(lower_triangle(rows=16, columns=16), axis=0, size=2), offset=-1.0),"
-MASK += " factor=1e30)"
+SEEN = "expand(lower_triangle(rows=16, columns=16), axis=0, size=2)"
+MASK = f"scale(shift({SEEN}, offset=-1.0), factor=1e30)"
 """How capture writes what may not be seen."""
 
 KINDS = {
