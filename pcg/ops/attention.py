@@ -30,11 +30,14 @@ def _attention(
 
 
 def _causal_attention(task: KernelTask, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Rows are global: those of this task may begin in the middle."""
+    """Rows are global: those of this task may begin in the middle. Keys after its last row are
+    seen by none of them, and left out."""
     if task.start("i") == 0 and q.shape[-2] == k.shape[-2]:
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     rows = torch.arange(q.shape[-2], device=q.device) + task.start("i")
-    columns = torch.arange(k.shape[-2], device=q.device)
+    seen = min(task.start("i") + q.shape[-2], k.shape[-2])
+    k, v = k[..., :seen, :], v[..., :seen, :]
+    columns = torch.arange(seen, device=q.device)
     return _attention(task, q, k, v, columns <= rows.unsqueeze(-1))
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from pcg.lazy import torch
+from pcg.ops.lookup import held_rows
 from pcg.types.operator import Operator
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from pcg.types.task import KernelTask
@@ -38,6 +42,54 @@ log_softmax = Operator(
 )
 
 
+@lru_cache(maxsize=1)
+def _with_gradient() -> Callable[[Tensor, int], Tensor]:
+    """``torch.logsumexp`` along an axis, whose gradient is 0 where all numbers are -inf, as those
+    of one block of masked classes may be; torch's is no number there. (A function, as its class
+    needs torch.)"""
+
+    class LogSumExp(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, axis: int) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+            out = torch.logsumexp(x, axis)
+            ctx.save_for_backward(x, out)
+            ctx.axis = axis
+            return out
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+            x, out = ctx.saved_tensors
+            total = out.masked_fill(out == -torch.inf, 0.0).unsqueeze(ctx.axis)
+            return (x - total).exp_().mul_(gradient.unsqueeze(ctx.axis)), None
+
+    return LogSumExp.apply
+
+
+# No exponential overflows, whatever the numbers are: they are taken relative to the greatest.
+logsumexp = Operator(
+    "logsumexp",
+    "x[a..., j@axis, b...] -> out[a..., b...] = log(sum j: exp(x[a..., j, b...]))",
+    kernel=lambda task, x: _with_gradient()(x, task.attributes["axis"]),
+)
+
+
+def _nll(task: KernelTask, logits: Tensor, target: Tensor, total: Tensor) -> Tensor:
+    """The rows whose class is among those that this task holds; the others are another's."""
+    classes, held = held_rows(task, target, logits.shape[1])
+    chosen = logits.gather(1, classes.unsqueeze(1)).squeeze(1)
+    return torch.where(held, total - chosen, 0.0)
+
+
+# The negative log-likelihood of a class of each row, where ``total`` has the logsumexp of the row's
+# logits. Classes may be cut: all but one device then find nothing in a row.
+nll = Operator(
+    "nll",
+    "logits[n, v], target[n], total[n]"
+    " -> out[n] = sum v: (target[n] == v) * (total[n] - logits[n, v])",
+    kernel=_nll,
+)
+
+
 def _cross_entropy(task: KernelTask, logits: Tensor, target: Tensor) -> Tensor:
     """This task's part of the mean over all rows."""
     entropy = torch.nn.functional.cross_entropy(logits, target.long(), reduction="sum")
@@ -52,4 +104,4 @@ cross_entropy = Operator(
     kernel=_cross_entropy,
 )
 
-OPERATORS = (sum_axis, mean_axis, max_axis, log_softmax, cross_entropy)
+OPERATORS = (sum_axis, mean_axis, max_axis, log_softmax, logsumexp, nll, cross_entropy)

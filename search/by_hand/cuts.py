@@ -1,7 +1,8 @@
 """Which strategies a plan by hand leaves to each operator.
 
 Tensor parallelism is Megatron's (Shoeybi et al., 2019, section 3): columns of one product, rows of
-the next, and in between what follows; tables of tokens by rows. With sequence parallelism
+the next, and in between what follows; tables of tokens by rows, and logits by classes, as far as
+the loss. With sequence parallelism
 (Korthikanti et al., MLSys 2023) what is left is cut along one index of its own among the same
 devices, most often the sequence. The batch is cut among all other devices. Of what is left open,
 the least sum of seconds decides (``search.mesh.choose``).
@@ -19,10 +20,14 @@ from numpy.typing import NDArray
 from pcg.graph.graph import Graph, Node, Value
 from pcg.readings.work import gradient_nodes
 from pcg.types.local import Axis
+from search.cost.derivation import Derivation
 from search.mesh.plan.megatron import by_columns, followed
+from search.mesh.rules.cuts import opened
+from search.mesh.rules.reduced import ReducedAxes
 from search.mesh.space.allow import UNUSED, Allowed, Mask, batch_axes
 from search.mesh.space.axes import Mesh
 from search.mesh.space.strategies import REPLICATE, Space, passes
+from substitutions.rules.rule import Rule
 
 
 def by_hand(
@@ -63,6 +68,14 @@ def _mask(
         if mask.any():
             return mask
     return None
+
+
+def opened_ends(graph: Graph, rules: Sequence[Rule]) -> tuple[Graph, Derivation]:
+    """The graph with what reads logits that tensor parallelism cuts, such as a loss, as operators
+    that may be cut so too, where rules say how; and the steps that lead there."""
+    reduced, start = ReducedAxes.of(rules), Derivation.start(graph)
+    ends = {node for node in _Followed(graph).ends if any(reduced.opened(node))}
+    return opened(graph, start, ends, rules) if ends else (graph, start)
 
 
 class _Followed:

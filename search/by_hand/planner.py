@@ -18,10 +18,11 @@ from pcg.machine import Machine
 from pcg.placement.schedule import Schedule, schedule
 from pcg.plan.pipeline import PipelineFile
 from pcg.plan.training import Training
-from search.by_hand.cuts import by_hand
+from search.by_hand.cuts import by_hand, opened_ends
 from search.by_hand.degrees import HandDegrees
 from search.by_hand.recomputed import recomputed
 from search.cost.cost import SGD, CostModel
+from search.cost.derivation import Derivation
 from search.cost.efficiency import Speed
 from search.cost.memory import peak_memory
 from search.cost.planned import Planned, SearchReport
@@ -102,7 +103,9 @@ class HandPlanner:
 
     def _at_once(self, graph: Graph) -> HandPlan:
         """The whole batch at once, by all devices."""
-        cost = self._cost(self.machine)
+        cost, before = self._cost(self.machine), Derivation.start(graph)
+        if self.degrees.tensor > 1:
+            graph, before = opened_ends(graph, self.library.concrete(graph))
         chooser = Chooser.on(cost, Cuts(self.library.concrete(graph)))
         allowed = by_hand(
             graph,
@@ -113,7 +116,7 @@ class HandPlanner:
         )
         choice = chooser.choose(graph, allowed=allowed)
         parts = self.degrees.data(self.machine.devices) if self.degrees.sharded else 1
-        cut = Builder(chooser.spaces, parts).cut(choice)
+        cut = Builder(chooser.spaces, parts).cut(choice, before)
         steps = schedule(cut.graph, cut.views)
         again = self._again(graph, blocks_of(graph), list(cut.views))
         seconds = recomputing(steps, cost, again).simulation.step_seconds
@@ -123,7 +126,8 @@ class HandPlanner:
     def _in_slices(self, graph: Graph) -> HandPlan:
         """Micro-batches through stages, or through all devices."""
         degrees, size = self.degrees, self.machine.devices // self.degrees.pipeline
-        source, cuts = streams(graph, self.library), Cuts(self.library.concrete(graph))
+        source = streams(graph, self.library)
+        cuts = Cuts(self.library.concrete(source.graph))
         cost = self._cost(self.machine.with_devices(size))
         batches = MicroBatches(source, cost, cuts, degrees.micro_batches)
         mesh = Mesh(cost.machine)

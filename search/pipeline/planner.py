@@ -99,7 +99,7 @@ class PipelinePlanner:
             problem = "has devices of several kinds, and stages are taken to be alike"
             raise NegativeAnswer(f"pipeline: {self.machine.name} {problem}")
         source = self._phases.timed("rules", lambda: streams(graph, self.library))
-        cuts = self._phases.timed("rules", lambda: Cuts(self.library.concrete(graph)))
+        cuts = self._phases.timed("rules", lambda: Cuts(self.library.concrete(source.graph)))
         tried: list[Outline] = []
         built: list[Built] = []
         outlines = self._outlines(source, cuts)

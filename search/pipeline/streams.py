@@ -46,13 +46,11 @@ def streams(graph: Graph, library: Library) -> Streams:
     its operators. Raises NegativeAnswer for a model with no samples to slice, or with an operator
     that reads all samples together and is not linear in them."""
     batch = _batch(graph)
-    # The operators that rules unfold into are within reach of the graph's, so these rules do for
-    # both graphs.
     rules = library.concrete(graph)
-    slicing = Cuts(rules, IN_TIME)
-    closed = _Roles(graph, slicing)
+    closed = _Roles(graph, Cuts(rules, IN_TIME))
     graph, steps = opened(graph, Derivation.start(graph), closed.tail, rules)
-    roles = _Roles(graph, slicing)
+    rules = library.concrete(graph)  # blocks of an axis are an axis more
+    roles = _Roles(graph, Cuts(rules, IN_TIME))
     if roles.mixing is not None:
         name = (closed.mixing or roles.mixing).name
         problem = "reads all samples together, so the batch cannot be taken in slices"

@@ -55,7 +55,7 @@ FRACTIONS = (
 
 SMOOTH = (
     *("silu", "conv2d", "batch_norm", "ghost_batch_norm", "rms_norm", "log_softmax"),
-    *("cross_entropy", "attention", "causal_attention", "masked_attention"),
+    *("cross_entropy", "logsumexp", "nll", "attention", "causal_attention", "masked_attention"),
 )
 """Operators of more than a few steps whose slopes are tame everywhere."""
 

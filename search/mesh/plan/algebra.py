@@ -15,6 +15,7 @@ from pcg.types.halo import states_halo
 from pcg.types.operator import Call
 from pcg.types.parallel_operators import IN_TIME
 from search.cost.derivation import Applied
+from search.mesh.rules.reduced import ReducedAxes
 from substitutions.rules.match import build, could_match, matches_at
 from substitutions.rules.rule import Rule
 
@@ -29,6 +30,8 @@ class Algebra:
     by_root: Mapping[tuple[str, int], tuple[Rule, ...]]
     openings: tuple[Rule, ...]
     """Those by which any tensor is two parts joined, of which one size is free."""
+    reduced: ReducedAxes
+    """Those by which what reduces an axis may be cut along it."""
     _fitting: Memo[object, tuple[Rule, ...]] = field(
         init=False, default_factory=Memo[object, tuple[Rule, ...]]
     )
@@ -51,7 +54,8 @@ class Algebra:
                     openings.append(rule)
             elif is_usable(rule) and not rule.free_symbols:
                 by_root[root.name, root.ranks[0]].append(rule)
-        return Algebra({root: tuple(own) for root, own in by_root.items()}, tuple(openings))
+        own = {root: tuple(own) for root, own in by_root.items()}
+        return Algebra(own, tuple(openings), ReducedAxes.of(rules))
 
     def applications(self, node: Node, graph: Graph) -> Iterator[Applied]:
         """What the rules make of what an operator computes."""

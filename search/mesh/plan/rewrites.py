@@ -16,24 +16,25 @@ graph is faster is not shown, and how many rewrites were left is told.
 
 Some rules want a fully sharded weight where a model has it whole. Such a weight, or a part of it
 that an earlier rewrite has made, is *opened* first, by the rule that a tensor is the concat of its
-parts, where what it meets is a concat of just these.
+parts, where what it meets is a concat of just these. And what reduces an axis, such as a loss, is
+opened where the axis may then be cut (``search.mesh.rules.reduced``).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
-from pcg.graph.graph import Graph, Node, Value, rebuild, topological
+from pcg.graph.graph import Graph, Node, rebuild, topological
 from search.choices import THRESHOLD
-from search.cost.derivation import Applied, Derivation, Scribe
+from search.cost.derivation import Derivation
 from search.mesh.choose.blocks import blocks_of
 from search.mesh.choose.choosing import Choice, Chooser
 from search.mesh.plan.algebra import Algebra
 from search.mesh.plan.excerpt import Excerpt
+from search.mesh.plan.places import Rewritten, Steps, look_of, made_everywhere, rewrites_at
 from search.substitute.backtrack import Extent, Promise, backtrack
-from substitutions.rules.match import build
 
 LEAST_GAIN = 2e-3
 """Of the seconds of a step, what a rewrite has to gain to be made."""
@@ -49,9 +50,6 @@ IN_VAIN = 400
 before the search ends; but in two graphs at least."""
 DEPTH = 3
 """Places look alike where what they compute from looks alike, so many operators deep."""
-
-Rewritten = tuple[Graph, Derivation]
-Steps = tuple[Applied, ...]
 
 
 @dataclass(frozen=True)
@@ -89,11 +87,13 @@ class _State:
 
 @dataclass(frozen=True, eq=False)
 class _GroupGain:
-    """What a rewrite at all places of a group promises to save."""
+    """What a rewrite at all places of a group promises to save. ``is_one``: whether it is one rule
+    with nothing to choose, so that it can be made at once with others."""
 
     key: object
     places: Sequence[Node]
     seconds: float
+    is_one: bool
 
 
 @dataclass
@@ -130,7 +130,7 @@ class Rewriter:
         promises = list(self._promises(state.choice))
         for promise in promises:
             yield self._candidate(state, (promise,))
-        gaining = [one for one in promises if one.seconds > 0 and len(_rules(one.key)) == 1]
+        gaining = [one for one in promises if one.seconds > 0 and one.is_one]
         gaining.sort(key=lambda promise: -promise.seconds / len(promise.places))
         if self.limits.together and len(gaining) > 1:
             yield self._candidate(state, tuple(gaining))
@@ -141,19 +141,22 @@ class Rewriter:
 
     def _promises(self, choice: Choice) -> Iterator[_GroupGain]:
         times = self.chooser.times(choice.graph)
-        for key, (steps, places) in self._groups(choice).items():
+        groups = sorted(self._groups(choice).items(), key=lambda group: not _reduces(group[1][0]))
+        for key, (steps, places) in groups:
             gain = self._gains.get(key)
             if gain is None:
-                if self.tried >= self.limits.tries or self.limits.is_over():
+                is_late = self.tried >= self.limits.tries and not _reduces(steps)
+                if is_late or self.limits.is_over():
                     continue
                 gain = self._gains[key] = self._gain(choice, steps)
-            yield _GroupGain(key, places, gain * sum(times.get(node, 1) for node in places))
+            gain *= sum(times.get(node, 1) for node in places)
+            yield _GroupGain(key, places, gain, len(steps) == 1 and not _reduces(steps))
 
     def _rewritten(self, state: _State, promises: tuple[_GroupGain, ...]) -> _State | None:
         """The graph with all of some groups of rewrites made, and strategies chosen again."""
         choice = state.choice
         groups = [(promise.key, promise.places) for promise in promises]
-        graph, after = _everywhere(self.algebra, choice.graph, state.derivation, groups)
+        graph, after = made_everywhere(self.algebra, choice.graph, state.derivation, groups)
         if graph in self._known:
             return None
         self._known.add(graph)
@@ -179,7 +182,7 @@ class Rewriter:
             alike[looks[node]].append(node)
         groups: dict[object, tuple[Steps, list[Node]]] = {}
         for look, nodes in alike.items():
-            for number, steps in enumerate(_at(self.algebra, nodes[0], graph)):
+            for number, steps in enumerate(rewrites_at(self.algebra, nodes[0], graph)):
                 key = (look, number, tuple(step.rule.name for step in steps))
                 groups[key] = (steps, nodes)
         return groups
@@ -192,16 +195,16 @@ class Rewriter:
         of the groups."""
         looks = _looks(choice)
         groups = [
-            (key, [node for node in choice.graph.operators if looks[node] == _look(key)])
+            (key, [node for node in choice.graph.operators if looks[node] == look_of(key)])
             for key in keys
         ]
-        return _everywhere(algebra, choice.graph, derivation, groups)
+        return made_everywhere(algebra, choice.graph, derivation, groups)
 
     # -- what a rewrite gains -----------------------------------------------------------------
 
     def _gain(self, choice: Choice, steps: Steps) -> float:
         """Seconds that a rewrite saves where operators near it choose anew."""
-        self.tried += 1
+        self.tried += not _reduces(steps)
         whole = choice.graph
         excerpt = Excerpt.of(whole, _around(whole, _touched(whole, steps), NEAR + 1))
         strategies = {image: choice.strategies[node] for node, image in excerpt.images.items()}
@@ -236,128 +239,10 @@ def least_gain(graph: Graph) -> float:
     return LEAST_OF_LARGE if len(graph.operators) > LARGE else LEAST_GAIN
 
 
-def _at(algebra: Algebra, node: Node, graph: Graph) -> Iterator[Steps]:
-    """The rewrites of what an operator computes."""
-    for applied in algebra.applications(node, graph):
-        yield (applied,)
-    for opening in algebra.opened(node):
-        opened = graph.replace(opening.replaced)
-        (image,) = rebuild((node.value(),), opening.replaced)
-        for applied in algebra.applications(image.node, opened):
-            if any(value in opening.made[0].node.inputs for value in _reads(applied)):
-                yield opening, applied
-
-
-def _look(key: object) -> object:
-    """What the places of a group look like."""
-    assert isinstance(key, tuple)
-    return key[0]
-
-
-def _rules(key: object) -> tuple[str, ...]:
-    """The rules of a group, one after the other."""
-    assert isinstance(key, tuple)
-    return key[2]
-
-
-def _everywhere(
-    algebra: Algebra,
-    graph: Graph,
-    derivation: Derivation,
-    groups: Sequence[tuple[object, Sequence[Node]]],
-) -> Rewritten:
-    """The graph with rewrites made at all places of their groups: of several groups, each by one
-    rule, where no operator is in two places; of one by several rules, where a place still looks as
-    it did."""
-    scribe = Scribe.after(derivation)
-    (key, places), *others = groups
-    rules = _rules(key)
-    if others or len(rules) == 1:
-        ruled = [(_rules(key)[0], places) for key, places in groups]
-        return _at_once(graph, scribe, _apart(algebra, graph, ruled))
-    names = {node: scribe.ids[node.value()] for node in places}
-    for node in places:
-        known = {scribe.ids[n.value()]: n for n in graph.nodes}
-        image = known.get(names[node])
-        if image is None:
-            continue
-        for steps in _at(algebra, image, graph):
-            if tuple(step.rule.name for step in steps) == rules:
-                for step in steps:
-                    graph = scribe.follow(graph, step)
-                break
-    return graph, scribe.derivation
-
-
-def _apart(
-    algebra: Algebra, graph: Graph, ruled: Sequence[tuple[str, Sequence[Node]]]
-) -> list[Applied]:
-    """What rules make of places that have no operator in common."""
-    taken: set[Node] = set()
-    apart: list[Applied] = []
-    for rule, node in ((rule, node) for rule, places in ruled for node in places):
-        here = algebra.applications(node, graph)
-        applied = next((one for one in here if one.rule.name == rule), None)
-        if applied is None:
-            continue
-        inside = _inside(applied)
-        if taken.isdisjoint(inside):
-            taken |= inside
-            apart.append(applied)
-    return apart
-
-
-def _at_once(graph: Graph, scribe: Scribe, places: Sequence[Applied]) -> Rewritten:
-    """A graph with what rules make of places that have no operator in common, in one pass: each of
-    them after all that it reads."""
-    made_by = {value: applied for applied in places for value in applied.match.outputs}
-    new: dict[Value, Value] = {}
-    pending = list(reversed(graph.outputs))
-    while pending:
-        value = pending[-1]
-        applied = made_by.get(value)
-        read = value.node.inputs if applied is None else tuple(applied.match.values.values())
-        waiting = [] if value in new else [one for one in read if one not in new]
-        pending += reversed(waiting)
-        if waiting:
-            continue
-        pending.pop()
-        if value in new:
-            continue
-        if applied is None:
-            images = _images(value.node, new)
-            scribe.rename(images)
-            new |= {old: image for old, image in images.items() if old not in made_by}
-            continue
-        old = applied.match.outputs
-        outputs = rebuild(old, {one: new[one] for one in read})
-        scribe.rename(dict(zip(old, outputs, strict=True)))
-        values = {name: new[one] for name, one in applied.match.values.items()}
-        match = replace(applied.match, values=values, outputs=outputs)
-        made = build(applied.rule, match, {})
-        assert made is not None, "types are what they were"
-        scribe.write(replace(applied, match=match, made=made))
-        new |= zip(old, made, strict=True)
-    return Graph(tuple(new[value] for value in graph.outputs)), scribe.derivation
-
-
-def _images(node: Node, new: Mapping[Value, Value]) -> dict[Value, Value]:
-    """The outputs of an operator with what it reads replaced."""
-    inputs = tuple(new[value] for value in node.inputs)
-    same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
-    made = node if same else Node(node.call, inputs)
-    return dict(zip(node.outputs, made.outputs, strict=True))
-
-
-def _inside(applied: Applied) -> set[Node]:
-    """The operators that a rule replaces, as far as nothing else reads them."""
-    stop = set(applied.match.values.values())
-    replaced = topological((value.node for value in applied.match.outputs), stop)
-    return {node for node in replaced if not node.is_leaf}
-
-
-def _reads(applied: Applied) -> set[Value]:
-    return set(applied.match.values.values())
+def _reduces(steps: Steps) -> bool:
+    """Whether they let a reduction be cut along its axis. A graph has few of these, most often in
+    its end; they are looked at first, and besides those that there is a limit to."""
+    return bool(steps[-1].free)  # the blocks of the axis; other rewrites leave nothing to choose
 
 
 def _touched(graph: Graph, steps: Steps) -> set[Node]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pcg.graph.graph import Graph, Leaf, Node, Signature, Value
@@ -16,7 +16,8 @@ from pcg.types.infer import bind_sizes
 from pcg.types.parallel_operators import IN_SPACE
 from search.cost.derivation import Applied, Derivation, Scribe
 from search.mesh.rules.fully_sharded import Parting, parting
-from substitutions.rules.match import Match, build, matches_at
+from search.mesh.rules.reduced import ReducedAxes, match_alone
+from substitutions.rules.match import Match, build
 from substitutions.rules.rule import Rule
 
 
@@ -75,7 +76,7 @@ class Cuts:
     def _of(self, node: Node) -> Iterator[tuple[str, Rule]]:
         seen: set[str] = set()
         for rule in self._by_operator.get(node.name, ()):
-            match = _match(rule, node)
+            match = match_alone(rule, node)
             tried = (_at_degree(rule, node, match, degree) for degree in (2, 3, 5, 7) if match)
             made = next((made for made in tried if made is not None), None)
             name = None if made is None else _cut_index(made.made[0])
@@ -86,15 +87,8 @@ class Cuts:
 
 def applied(rule: Rule, node: Node, degree: int) -> Applied | None:
     """A rule applied to all outputs of an operator at some degree; None where it doesn't fit."""
-    match = _match(rule, node)
+    match = match_alone(rule, node)
     return None if match is None else _at_degree(rule, node, match, degree)
-
-
-def _match(rule: Rule, node: Node) -> Match | None:
-    """Where a rule fits all outputs of an operator."""
-    graph = Graph(node.outputs)
-    match = next(matches_at(rule, node, graph), None)
-    return None if match is None or match.outputs != graph.outputs else match
 
 
 def _at_degree(rule: Rule, node: Node, match: Match, degree: int) -> Applied | None:
@@ -128,41 +122,25 @@ def block_halo(node: Node, operand: int, dim: int) -> tuple[int, int]:
     return least_halo(call, ranks, sizes, operand, dim)
 
 
-def unfolded(rules: Iterable[Rule]) -> Callable[[Node], Iterator[Applied]]:
-    """A function that gives an operator as graphs of simpler ones, by the rules that say so."""
-    known: dict[str, list[Rule]] = defaultdict(list)
-    for rule in (way for both in rules for way in (both, both.reversed)):
-        node = rule.left[0].node
-        alone = len(rule.left) == 1 and all(v.node.is_leaf for v in node.inputs)
-        if rule.family == "decomposition" and alone and not node.is_leaf and rule.is_applicable:
-            known[node.name].append(rule)
-
-    def of(node: Node) -> Iterator[Applied]:
-        for rule in known.get(node.name, ()):
-            made = None if rule.free_symbols else applied(rule, node, 1)
-            if made is not None:
-                yield made
-
-    return of
-
-
 def opened(
     graph: Graph, derivation: Derivation, nodes: Collection[Node], rules: Iterable[Rule]
 ) -> tuple[Graph, Derivation]:
     """A graph, to which some steps led, with some of its operators as graphs of simpler ones, where
-    rules say so; and the steps that lead there."""
+    rules say so, and reductions among these in blocks; and the steps that lead there."""
     new: dict[Value, Value] = {}
     scribe = Scribe.after(derivation)
-    simpler = unfolded(rules)
+    reduced = ReducedAxes.of(rules)
     for node in graph.nodes:
         made = node if node.is_leaf else Node(node.call, tuple(new[v] for v in node.inputs))
         outputs = made.outputs
         scribe.rename(dict(zip(node.outputs, outputs, strict=True)))
         if node in nodes:
-            for simple in simpler(made):
+            simple, *others = reduced.unfolded(made) or (None,)
+            if simple is not None:
                 scribe.write(simple)
                 outputs = simple.made
-                break
+            for step in others:
+                outputs = scribe.follow(Graph(outputs), step).outputs
         new.update(zip(node.outputs, outputs, strict=True))
     return Graph(tuple(new[value] for value in graph.outputs)), scribe.derivation
 

@@ -8,6 +8,9 @@ says the same, and there each operator allows one: ``sum_axis`` of a cut axis le
 the rest goes element by element. Nothing is written about any operator; what cannot be compiled is
 left out with a reason. A pair is a candidate until it is proved (``verifier.decide``).
 
+Where the graph of another operator occurs in that of one, there is a second graph that has that
+operator in its place (``folding``).
+
 Reductions and repetitions have a form by blocks beside: ``max_axis`` of k blocks is that of the k
 maxima of each, which a cut axis can compute where no partial sums would do.
 """
@@ -26,10 +29,12 @@ from pcg.language.equation import Equation, Output, run_names
 from pcg.language.expr import Max, Sum, walk
 from pcg.language.poly import Poly
 from pcg.language.poly import product as product_of
+from pcg.ops import BUILT_IN
 from pcg.ops.layout import flatten, unflatten
 from pcg.types.operator import Attribute, Call, Operator, positions_at
 from substitutions.generate.algebra.enumerate import edge_ranks
 from substitutions.generate.decompose.compiler import Compiler, binders
+from substitutions.generate.decompose.folding import folded, folds
 from substitutions.generate.decompose.named_axes import NamedTensor
 from substitutions.generate.decompose.product_form import NotCompiled
 from verifier.trusted.sizes.runs import free_runs
@@ -52,9 +57,22 @@ class Decomposition:
 
 
 def decompositions(operator: Operator) -> tuple[GraphPair, ...]:
-    """An operator with an inner reduction as graphs of primitive operators, and those that work
-    by blocks as the blocks of an axis. Candidates: none is proved here."""
-    return (*decompose(operator).pairs, *by_blocks(operator))
+    """An operator with an inner reduction as graphs of primitive operators, the same with smaller
+    operators folded in them, and those that work by blocks as the blocks of an axis. Candidates:
+    none is proved here."""
+    pairs = decompose(operator).pairs
+    again = (pair for pair in (folded(pair, _folding) for pair in pairs) if pair is not None)
+    return (*pairs, *again, *by_blocks(operator))
+
+
+@lru_cache(maxsize=1)
+def _folding() -> tuple[GraphPair, ...]:
+    """The operators that fold, at each number of axes, with their decompositions."""
+    pairs: list[GraphPair] = []
+    for operator in sorted(BUILT_IN, key=lambda operator: operator.name):
+        if decompose(operator).pairs:
+            pairs += filter(folds, _variants(operator))
+    return tuple(pairs)
 
 
 def decompose(operator: Operator) -> Decomposition:

@@ -85,9 +85,62 @@ def test_losses(dtype: torch.dtype):
         lambda logits, target: functional.cross_entropy(logits, target.long()),
         dtype,
     )
+    assert_means(
+        reductions.nll(),
+        (logits, target, numbers(3, 6)),
+        lambda logits, target, total: functional.nll_loss(
+            logits - total.unsqueeze(1), target.long(), reduction="none"
+        ),
+        dtype,
+    )
     for axis in (0, 1):
+        call = reductions.logsumexp(axis=axis)
+        assert_means(call, (logits,), lambda x, axis=axis: torch.logsumexp(x, axis), dtype)
         call = reductions.log_softmax(axis=axis)
         assert_means(call, (logits,), torch.nn.LogSoftmax(axis), dtype)
+
+
+def in_blocks(logits: Tensor, target: Tensor, count: int) -> Tensor:
+    """The losses of rows, whose classes are in blocks that know nothing of each other."""
+    blocks = logits.chunk(count, dim=1)
+    whole = reductions.logsumexp(axis=1)
+    totals = torch.stack([run_whole(whole, [block])[0] for block in blocks], dim=1)
+    (total,) = run_whole(whole, [totals])
+    starts = range(0, logits.shape[1], blocks[0].shape[1])
+    found = [
+        run_whole(reductions.nll(), [block, target - start, total])[0]
+        for block, start in zip(blocks, starts, strict=True)
+    ]
+    return torch.stack(found).sum(0)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_a_loss_in_blocks_of_classes_is_stable(scale: float):
+    """In float32, nothing overflows at 1e4; the loss is as exact as logits of that size are."""
+    logits = (numbers(1, 6, 24) * scale).float().requires_grad_()
+    target = ids(2, 24, 6)
+    target[2] = -100  # is left out
+    theirs = functional.cross_entropy(logits.double(), target, reduction="none")
+    ours = in_blocks(logits, target, 4)
+    half = torch.finfo(torch.float32).eps * float(logits.detach().abs().max())
+    torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=2 * half)
+    (wanted,) = torch.autograd.grad(theirs.sum(), logits)
+    (gradient,) = torch.autograd.grad(ours.sum(), logits)
+    torch.testing.assert_close(gradient, wanted, rtol=0, atol=4 * half)
+
+
+def test_classes_that_are_masked_in_a_whole_block_have_no_gradient():
+    logits = numbers(1, 5, 12)
+    logits[:, 6:9] = -torch.inf
+    logits.requires_grad_()
+    target = ids(2, 6, 5)
+    theirs = functional.cross_entropy(logits, target, reduction="none")
+    ours = in_blocks(logits, target, 4)
+    torch.testing.assert_close(ours, theirs)
+    (wanted,) = torch.autograd.grad(theirs.sum(), logits)
+    (gradient,) = torch.autograd.grad(ours.sum(), logits)
+    assert not gradient[:, 6:9].any()
+    torch.testing.assert_close(gradient, wanted)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

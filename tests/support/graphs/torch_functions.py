@@ -187,6 +187,10 @@ TORCH: dict[str, Callable[..., Any]] = {
     "sum_axis": lambda a, x: torch.sum(x, a["axis"]),
     "mean_axis": lambda a, x: torch.mean(x, a["axis"]),
     "max_axis": lambda a, x: torch.max(x, a["axis"]).values,
+    "logsumexp": lambda a, x: torch.logsumexp(x, a["axis"]),
+    "nll": lambda a, logits, target, total: functional.nll_loss(
+        logits - total.unsqueeze(1), target.long(), reduction="none"
+    ),
     "sum_loss": lambda a, x: x.sum(),
     "mean_loss": lambda a, x: x.mean(),
     "cross_entropy": lambda a, logits, target: functional.cross_entropy(logits, target.long()),

@@ -14,6 +14,7 @@ from torch.distributed.tensor import Shard
 from torch.nn import functional as f
 
 import unity
+from pcg.placement.schedule import Reshard, schedule
 from runtime.module.module import ParallelModule
 from runtime.program.lower import Lowering
 from runtime.world.collectives import World
@@ -120,3 +121,38 @@ def test_it_trains_as_torch_does(planned: tuple[str, unity.PlannedModel]):
         torch.testing.assert_close(found.losses, expected.losses, rtol=1e-9, atol=1e-9)
         assert list(found.state) == list(expected.state)
         torch.testing.assert_close(found.state, expected.state, rtol=1e-9, atol=1e-9)
+
+
+class Exchanged(nn.Module):
+    """Tokens that a layer makes, which experts take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        router, experts = unity.nn.Router(32, EXPERTS, 2), unity.nn.Experts(EXPERTS, 32, 256)
+        self.first = nn.Linear(32, 32)
+        self.mixture = unity.nn.MixtureOfExperts(router, experts, capacity_factor=1.25)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return f.mse_loss(self.mixture(self.first(x))[0], y)
+
+
+def test_tokens_go_to_experts_and_come_back_by_all_to_all():
+    """Samples are cut before and after; what moves in between is one all_to_all each way, in which
+    each device sends each other one its tokens, and both ways again for the gradients."""
+    x = torch.zeros(1, 64, 32)
+    plan = unity.optimize(
+        Exchanged(), (x, x), machine=MACHINE, batch=RANKS, mode="parallel", quiet=True
+    )
+    speedup = plan.speedup
+    assert speedup is not None
+    assert speedup > 1.2
+    steps = schedule(plan.plan.graph, plan.plan.views).steps
+    moved = [step for step in steps if isinstance(step, Reshard)]
+    tokens = [step for step in moved if step.source.value.type.rank == 4]
+    assert [step.transfer.swaps for step in tokens] == [((0, 1, 2, 3),)] * 2
+    cuts = [step.source.layout.type.degrees.dims for step in tokens]
+    assert cuts == [(RANKS, 1, 1, 1)] * 2  # by samples, then by experts
+    programs = [Lowering(plan.plan).program(rank) for rank in range(RANKS)]
+    assert all(tuple(range(RANKS)) in program.groups for program in programs)
+    whole = [step for step in moved if step not in tokens and step.source.value.type.rank]
+    assert all(step.transfer.kind in ("none", "local") for step in whole)

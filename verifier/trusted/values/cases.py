@@ -2,7 +2,8 @@
 
 Method: equations between coordinates and indices are solved for one index after the other, where
 its coefficient is 1 or -1; of an index that is left, conditions are eliminated (Fourier and
-Motzkin). Exact; what it cannot solve is not proved. Complexity: quadratic in the conditions.
+Motzkin). Two indices that stand for one number as its digits are one index over all of it. Exact;
+what it cannot solve is not proved. Complexity: quadratic in the conditions.
 """
 
 from __future__ import annotations
@@ -117,6 +118,7 @@ def solve(term: Term, coordinates: Sequence[Poly], name: NameDivision) -> Case:
         system.positive += [rest, division.size - 1 - rest]
     system.zero += _equalities(system.positive)
     system.solve()
+    system.join_digits()
     system.name_divisions(name)
     return Case(
         term.coefficient,
@@ -166,6 +168,36 @@ class _System:
             replace(d, index=d.index.substitute(values), size=d.size.substitute(values))
             for d in self.divisions
         ]
+
+    def join_digits(self) -> None:
+        """Determine each index that is bound as the upper digit of a number alone.
+
+        Of ``0 <= at < d`` just one has ``0 <= u - b*at < b``, if ``0 <= u < d*b`` and ``b >= 1``,
+        and else none has. (``u - b*at`` is what the lower digit was solved for.)
+        """
+        for at in list(self.waiting):
+            joined = self._joined(at)
+            if joined is not None:
+                self.positive = joined
+                del self.waiting[at]
+
+    def _joined(self, at: str) -> list[Poly] | None:
+        """The conditions without an index that is such a digit; None where it is none."""
+        size = self.waiting[at]
+        divided = (p for d in self.divisions for p in (d.index, d.size))
+        others = (*self.zero, *divided, *self.waiting.values())
+        own = (Poly.of(at), size - 1 - Poly.of(at))
+        binding = [p for p in self.positive if at in p.symbols and p not in own]
+        if len(binding) != 2 or any(at in p.symbols for p in others):
+            return None
+        for low, high in (binding, binding[::-1]):
+            # low = u - b*at and high = b - 1 - low.
+            block = -low.coefficient(at)
+            whole = low + block * Poly.of(at)
+            if low.degree_in(at) == 1 and high == block - 1 - low and at not in block.symbols:
+                left = [p for p in self.positive if at not in p.symbols]
+                return [*left, whole, size * block - 1 - whole, block - 1, size - 1]
+        return None
 
     def name_divisions(self, name: NameDivision) -> None:
         """Quotients and rests that nothing else determines get names that any two equal

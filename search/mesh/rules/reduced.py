@@ -1,0 +1,162 @@
+"""Operators that reduce an axis, as graphs in which that axis may be cut.
+
+Problem: a cross entropy, a maximum or a logarithm of summed exponentials reads all of its axis for
+each result, and no partial sums make one. So it asks for tensors that are cut along that axis, such
+as logits along the vocabulary, to be brought together.
+
+Method: by the library's rules, such a reduction is one within the blocks of its axis and one over
+the few results of these. The first may be cut between blocks; only the results are gathered, one
+for each row and block (Megatron-LM, arXiv:1909.08053, section 3). What has a reduction inside is
+unfolded first, by a rule that leads to few operators. Exact, as the rules are proved for all sizes.
+
+The number of blocks does not depend on the machine, so that what is found for one graph is the same
+in any other: the largest that divides the axis and ``BLOCKS``, if blocks have more than one
+element then. It is a multiple of the degrees by
+which the axis is cut within a node.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import gcd
+
+from pcg.graph.graph import Graph, Node, rebuild, topological
+from pcg.graph.pairs import side
+from pcg.language.poly import Poly
+from pcg.ops.layout import unflatten
+from search.cost.derivation import Applied
+from substitutions.rules.match import Match, build, matches_at
+from substitutions.rules.rule import Rule
+
+BLOCKS = 48
+"""The degrees 2, 3, 4, 6, 8, 12, 16, 24 divide it."""
+FEW = 4
+"""An operator is unfolded into so many at most. More would write as many tensors of the size of
+its operand, which one kernel does not."""
+
+Steps = tuple[Applied, ...]
+Unfold = Callable[[Node], Iterator[Applied]]
+
+
+def unfolded(rules: Iterable[Rule]) -> Unfold:
+    """A function that gives an operator as graphs of simpler ones, by the rules that say so, those
+    of few operators first."""
+    known: dict[str, list[Rule]] = defaultdict(list)
+    for rule in (way for both in rules for way in (both, both.reversed)):
+        node = rule.left[0].node
+        alone = len(rule.left) == 1 and all(v.node.is_leaf for v in node.inputs)
+        if rule.family == "decomposition" and alone and not node.is_leaf and rule.is_applicable:
+            known[node.name].append(rule)
+    for several in known.values():
+        several.sort(key=lambda rule: len(rule.created))
+
+    def of(node: Node) -> Iterator[Applied]:
+        for rule in known.get(node.name, ()):
+            made = None if rule.free_symbols else applied_alone(rule, node, {})
+            if made is not None:
+                yield made
+
+    return of
+
+
+@dataclass(frozen=True, eq=False)
+class ReducedAxes:
+    """Rules of a library about reductions of an axis, by operator. ``by_blocks``: each with the
+    symbols of the number of blocks and of the size of one."""
+
+    by_blocks: Mapping[str, tuple[tuple[Rule, str, str], ...]]
+    unfold: Unfold
+
+    @staticmethod
+    def of(rules: Iterable[Rule]) -> ReducedAxes:
+        """Those among some rules."""
+        rules = tuple(rules)
+        by_blocks: dict[str, tuple[tuple[Rule, str, str], ...]] = {}
+        for rule in (way for both in rules for way in (both, both.reversed)):
+            symbols = _blocks_of(rule)
+            if symbols is not None:
+                name = rule.left[0].node.name
+                by_blocks[name] = (*by_blocks.get(name, ()), (rule, *symbols))
+        return ReducedAxes(by_blocks, unfolded(rules))
+
+    def opened(self, node: Node) -> Iterator[Steps]:
+        """The steps, one after the other, that lead from an operator to a graph that may be cut
+        along an axis which the operator refuses to cut."""
+        within = self.in_blocks(node)
+        if within is not None:
+            yield (within,)
+            return
+        for simple in self.unfold(node):
+            if len(simple.rule.created) <= FEW:
+                steps = self._after(simple)
+                if steps:
+                    yield (simple, *steps)
+
+    def unfolded(self, node: Node) -> Steps:
+        """The steps that lead from an operator to a graph of simpler ones, the reductions among
+        them in blocks; none where no rule unfolds it."""
+        steps = next(self.opened(node), None)
+        if steps is not None:
+            return steps
+        simple = next(self.unfold(node), None)
+        return () if simple is None else (simple, *self._after(simple))
+
+    def _after(self, simple: Applied) -> Steps:
+        """The reductions among what a rule made, in blocks, one after the other."""
+        made = topological((v.node for v in simple.made), set(simple.match.values.values()))
+        left = tuple(n.value() for n in made if n.name in self.by_blocks)
+        steps: list[Applied] = []
+        while left:
+            step = self.in_blocks(left[0].node)
+            left = left[1:] if step is None else rebuild(left[1:], step.replaced)
+            steps += () if step is None else (step,)
+        return tuple(steps)
+
+    def in_blocks(self, node: Node) -> Applied | None:
+        """A reduction in blocks, if it refuses to be cut along its axis and that has blocks."""
+        for rule, count, size in self.by_blocks.get(node.name, ()):
+            axis = node.operator_call.integer("axis")
+            length = node.inputs[0].type.shape[axis]
+            blocks = _count(length)
+            ranks = tuple(value.rank for value in node.inputs)
+            if blocks == 1 or node.operator_call.typing(ranks).axis_at(0, axis):
+                continue
+            made = applied_alone(rule, node, {count: blocks, size: length // blocks})
+            if made is not None:
+                return made
+        return None
+
+
+def _count(length: int) -> int:
+    """In how many blocks of more than one element an axis is."""
+    common = gcd(length, BLOCKS)
+    return max((n for n in range(1, BLOCKS + 1) if common % n == 0 and n < length), default=1)
+
+
+def applied_alone(rule: Rule, node: Node, free: Mapping[str, int]) -> Applied | None:
+    """A rule applied to all outputs of an operator; None where it does not fit."""
+    match = match_alone(rule, node)
+    made = None if match is None else build(rule, match, free)
+    return None if match is None or made is None else Applied(rule, match, free, made)
+
+
+def match_alone(rule: Rule, node: Node) -> Match | None:
+    """Where a rule fits all outputs of an operator."""
+    graph = Graph(node.outputs)
+    match = next(matches_at(rule, node, graph), None)
+    return None if match is None or match.outputs != graph.outputs else match
+
+
+def _blocks_of(rule: Rule) -> tuple[str, str] | None:
+    """Of a rule that says that a reduction is one over the results of one within blocks: the
+    symbols of how many blocks there are, and of their size."""
+    left, right = side(rule.left).operators, side(rule.right).operators
+    if rule.family != "decomposition" or len(left) != 1 or not rule.is_applicable:
+        return None
+    if [n.name for n in right] != [unflatten.name, left[0].name, left[0].name]:
+        return None
+    sizes = (right[0].operator_call.values[name] for name in unflatten.sizes)
+    count, size = (v.symbol if isinstance(v, Poly) else None for v in sizes)
+    return (count, size) if count and size and {count, size} == set(rule.free_symbols) else None
