@@ -185,7 +185,7 @@ def _legal(starts: Band, ends: Band) -> NDArray[np.bool_]:
 
 
 @dataclass(frozen=True, eq=False)
-class Memory:
+class ChunkMemory:
     """What chunks in a row hold, and how much they may. ``weights`` and ``activations`` (of one
     micro-batch): bytes of each operator; ``flights`` as of ``in_flight``; ``limit``: bytes."""
 
@@ -252,7 +252,7 @@ def balanced(
     seconds: Callable[[int, Band, Band], StageTable],
     least: Sequence[float] | NDArray[np.float64],
     stages: int,
-    memory: Memory | None = None,
+    memory: ChunkMemory | None = None,
 ) -> tuple[int, ...] | None:
     """The bounds of the stages, from 0 to the number of operators, for which the slowest stage
     takes least; None where there are none that fit. ``seconds`` is a table for each stage, which is
@@ -280,7 +280,7 @@ class _Row:
 
     seconds: Callable[[int, Band, Band], StageTable]
     before: NDArray[np.float64]
-    memory: Memory | None
+    memory: ChunkMemory | None
     bound: float
 
     def best(self, stages: int) -> tuple[float, tuple[int, ...] | None]:

@@ -17,7 +17,7 @@ from search.pipeline.balance import (
     Band,
     Crossing,
     CrossingSeconds,
-    Memory,
+    ChunkMemory,
     StageTable,
     balanced,
     in_flight,
@@ -131,12 +131,12 @@ def least_memory(batches: MicroBatches, machine: Machine, stages: int, kind: Sch
     """Bytes on the fullest device with the stages that take least memory, estimated."""
     chosen = _sparing(batches, machine, stages, batches.choose(), PRICES[-1])
     weights, activations = _bytes(batches, chosen, kind)
-    holds = Memory(weights, activations, in_flight(stages, batches.slices), inf)
+    holds = ChunkMemory(weights, activations, in_flight(stages, batches.slices), inf)
     bounds = balanced(holds.held, weights + activations, stages)
     return inf if bounds is None else max(_each(holds, bounds))
 
 
-def _each(holds: Memory, bounds: Sequence[int]) -> list[float]:
+def _each(holds: ChunkMemory, bounds: Sequence[int]) -> list[float]:
     """What each chunk holds."""
     return [
         float(holds.held(number, Band(a, a), Band(b, b))[0, 0])
@@ -178,7 +178,7 @@ def _balanced(
     micro = chosen.costs.micro * sparing.time
     slower = replace(chosen, costs=replace(chosen.costs, micro=micro))
     flights = in_flight(stages, batches.slices, interleave)
-    if Memory(weights, activations, flights, limit).bands is None:
+    if ChunkMemory(weights, activations, flights, limit).bands is None:
         return None
     between = _between(batches, chosen, machine, stages, interleave)
     each = batches.slices * micro + chosen.costs.once
@@ -188,7 +188,7 @@ def _balanced(
         return own(starts, ends) + between(number, starts, ends)
 
     for share in dict.fromkeys((limit, limit / interleave)):
-        holds = Memory(weights, activations, flights, share)
+        holds = ChunkMemory(weights, activations, flights, share)
         bounds = balanced(spent, each, chunks, holds)
         if bounds is None:
             return None

@@ -14,7 +14,7 @@ from search.pipeline.balance import (
     Band,
     Crossing,
     CrossingSeconds,
-    Memory,
+    ChunkMemory,
     balanced,
     in_flight,
     sums,
@@ -74,9 +74,9 @@ def test_a_part_of_the_table_is_what_it_is_in_the_whole(row, data):
         assert (table(starts, ends) == table(every, every)[inside]).all()
 
 
-def memory_of(weights, activations, stages: int, micro_batches: int, limit: float) -> Memory:
+def memory_of(weights, activations, stages: int, micro_batches: int, limit: float) -> ChunkMemory:
     flights = in_flight(stages, micro_batches)
-    return Memory(np.array(weights), np.array(activations), flights, limit)
+    return ChunkMemory(np.array(weights), np.array(activations), flights, limit)
 
 
 @pytest.mark.parametrize("few", [0, balance.FEW])
