@@ -15,9 +15,9 @@ from pcg.machine import Link, Machine
 from pcg.readings.work import gradient_nodes
 from search.pipeline.balance import (
     Band,
+    ChunkMemory,
     Crossing,
     CrossingSeconds,
-    ChunkMemory,
     StageTable,
     balanced,
     in_flight,

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from search.pipeline import balance
 from search.pipeline.balance import (
     Band,
+    ChunkMemory,
     Crossing,
     CrossingSeconds,
-    ChunkMemory,
     balanced,
     in_flight,
     sums,
