@@ -8,18 +8,19 @@ only, so every cut of the row is legal.
 
 Method: dynamic programming over the ends of stages (as in PipeDream, SOSP 2019). Let the slowest
 stage take no more than some bound. Then all operators before a cut fit as many bounds as stages
-come before it, and those after it as many as come after. So of a deep model each cut lies in a
-band, and only stages between two bands are looked at. Where the best of these takes more than the
-bound, a larger one is tried; else no other is faster. It is exact for the times that it is given.
+come before it, and those after it as many as come after; and so it is with the memory that stages
+have. So of a deep model each cut lies in a band, and only stages between two bands are looked at
+that are within the bound and fit. Where the best of these takes more than the bound, a larger one
+is tried, but none larger than what was found; else no other is faster. It is exact for the times
+that it is given.
 
-Complexity: the stages times the square of a band, which is a part of n as large as the bound is
-above the mean.
+Complexity: the stages times a band, which is a part of n as large as the bound is above the mean,
+times the operators of a stage.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -32,9 +33,13 @@ from pcg.plan.pipeline import under_way
 
 FEW = 500
 """Of so few operators, all stages are looked at at once."""
-SLACK = (0.02, 0.1, 0.5, np.inf)
+SLACK = (0.02, 0.1, 0.5, 2.0, np.inf)
 """By how much the slowest stage may take longer than the least there could be, one after the
 other."""
+LARGEST = FEW * FEW
+"""So large a table of stages is made at once; a larger one by parts, of which many need none."""
+PART = 64
+"""Begins of stages of such a part."""
 ROUNDING = 1e-9
 """Of sums in another order."""
 
@@ -92,76 +97,148 @@ class CrossingSeconds:
     crossings: Sequence[Crossing]
 
     @cached_property
-    def _at(self) -> Mapping[int, Sequence[tuple[int, int, float]]]:
-        """By position of a cut, what crosses it: who makes it, who is the first to read it from
-        there on, and its seconds."""
-        crossing: dict[int, list[tuple[int, int, float]]] = defaultdict(list)
-        for c in self.crossings:
-            cuts = range(c.maker + 1, c.readers[-1] + 1)
-            for cut, first in zip(cuts, np.searchsorted(c.readers, cuts).tolist(), strict=True):
-                crossing[cut].append((c.maker, c.readers[first], c.seconds))
-        return crossing
-
-    @cached_property
-    def _read(self) -> Mapping[int, _Steps]:
+    def _read(self) -> _Steps:
         """By position of a cut, what crosses it in the order of who is the first to read it."""
-        rows = ((at, sorted(own, key=lambda one: one[1])) for at, own in self._at.items())
-        return {at: _Steps.of([(reader, s) for _, reader, s in own]) for at, own in rows}
+        return _Steps.of(self._at, self._at.readers)
 
     @cached_property
-    def _made(self) -> Mapping[int, _Steps]:
+    def _made(self) -> _Steps:
         """By position of a cut, what crosses it, made last first; places count backwards."""
-        rows = ((at, sorted(own, key=lambda one: -one[0])) for at, own in self._at.items())
-        return {at: _Steps.of([(-maker, s) for maker, _, s in own]) for at, own in rows}
+        return _Steps.of(self._at, self._at.end - self._at.makers)
+
+    @cached_property
+    def _at(self) -> _Cuts:
+        return _Cuts.of(self.crossings)
 
     def comes(self, starts: Band, ends: Band) -> StageTable:
         """From stages before: what crosses where a stage begins and is first read before its
         end."""
-        table = np.zeros((len(starts.positions), len(ends.positions)))
-        for row, start in zip(table, starts.positions.tolist(), strict=True):
-            if start in self._read:
-                row[:] = self._read[start].before(ends.positions)
+        table = self._read.before(starts.positions[:, None], ends.positions[None, :])
         return np.where(_legal(starts, ends), table, np.inf)
 
     def goes(self, starts: Band, ends: Band) -> StageTable:
         """To later stages: what crosses where a stage ends and is made from its begin on."""
-        table = np.zeros((len(ends.positions), len(starts.positions)))
-        for row, end in zip(table, ends.positions.tolist(), strict=True):
-            if end in self._made:
-                row[:] = self._made[end].before(1 - starts.positions)
-        return np.where(_legal(starts, ends), table.T, np.inf)
+        backwards = self._at.end + 1 - starts.positions
+        table = self._made.before(ends.positions[None, :], backwards[:, None])
+        return np.where(_legal(starts, ends), table, np.inf)
+
+
+class _Cuts(NamedTuple):
+    """What crosses each cut of a row, one entry for a cut and a tensor: the position of the cut,
+    who makes the tensor, who is the first to read it from there on, and its seconds."""
+
+    cuts: NDArray[np.intp]
+    makers: NDArray[np.intp]
+    readers: NDArray[np.intp]
+    seconds: NDArray[np.float64]
+    end: int
+    """A position after all that are crossed."""
+
+    @staticmethod
+    def of(crossings: Sequence[Crossing]) -> _Cuts:
+        makers = np.array([c.maker for c in crossings], np.intp)
+        lengths = np.array([c.readers[-1] - c.maker for c in crossings], np.intp)
+        cuts = [np.arange(c.maker + 1, c.readers[-1] + 1) for c in crossings]
+        readers = [
+            np.asarray(c.readers)[np.searchsorted(c.readers, own)]
+            for c, own in zip(crossings, cuts, strict=True)
+        ]
+        none = np.zeros(0, np.intp)
+        end = max((c.readers[-1] for c in crossings), default=0) + 1
+        return _Cuts(
+            np.concatenate([none, *cuts]),
+            np.repeat(makers, lengths),
+            np.concatenate([none, *readers]),
+            np.repeat([float(c.seconds) for c in crossings], lengths),
+            end,
+        )
 
 
 class _Steps(NamedTuple):
-    """Seconds at ascending places, and their sum up to each."""
+    """Seconds at ascending places of each cut, and their sums up to each, which begin with 0."""
 
-    places: NDArray[np.intp]
+    keys: NDArray[np.intp]
+    """The cut times ``width``, and the place."""
     sums: NDArray[np.float64]
+    width: int
+    last: int
+    """No cut after this one is crossed."""
 
     @staticmethod
-    def of(seconds: Sequence[tuple[int, float]]) -> _Steps:
-        places = np.array([place for place, _ in seconds], np.intp)
-        return _Steps(places, np.cumsum([0.0, *(own for _, own in seconds)]))
+    def of(at: _Cuts, places: NDArray[np.intp]) -> _Steps:
+        order = np.lexsort((places, at.cuts))
+        bounds = np.searchsorted(at.cuts[order], np.arange(at.end + 2))
+        own = at.seconds[order]
+        sums = [np.cumsum([0.0, *own[a:b]]) for a, b in pairwise(bounds.tolist())]
+        width = at.end + 2
+        return _Steps(at.cuts[order] * width + places[order], np.concatenate(sums), width, at.end)
 
-    def before(self, places: NDArray[np.intp]) -> NDArray[np.float64]:
-        """The sum of those that stand before each of some places."""
-        return self.sums[np.searchsorted(self.places, places)]
+    def before(self, cuts: NDArray[np.intp], places: NDArray[np.intp]) -> StageTable:
+        """The sum of those that stand before a place of a cut, for all pairs."""
+        cuts, places = np.minimum(cuts, self.last), np.clip(places, 0, self.width - 1)
+        # Each cut before has one more sum than it has places.
+        return self.sums[np.searchsorted(self.keys, cuts * self.width + places) + cuts]
 
 
 def _legal(starts: Band, ends: Band) -> NDArray[np.bool_]:
     return starts.positions[:, None] < ends.positions[None, :]
 
 
-def held(
-    weights: StageCosts, activations: StageCosts, flights: Sequence[float]
-) -> Callable[[int, Band, Band], StageTable]:
-    """Bytes that chunks hold, as a function of the chunk's number. ``weights`` and ``activations``
-    (of one micro-batch) are bytes; ``flights`` as of ``in_flight``."""
+@dataclass(frozen=True, eq=False)
+class ChunkMemory:
+    """What chunks in a row hold, and how much they may. ``weights`` and ``activations`` (of one
+    micro-batch): bytes of each operator; ``flights`` as of ``in_flight``; ``limit``: bytes."""
 
-    def of(number: int, starts: Band, ends: Band) -> StageTable:
-        return weights(starts, ends) + flights[number] * activations(starts, ends)
+    weights: NDArray[np.float64]
+    activations: NDArray[np.float64]
+    flights: Sequence[float]
+    limit: float
 
-    return of
+    def held(self, number: int, starts: Band, ends: Band) -> StageTable:
+        """Bytes of a chunk."""
+        weights, activations = self._tables
+        return weights(starts, ends) + self.flights[number] * activations(starts, ends)
+
+    def allowed(self, number: int, starts: Band, ends: Band) -> NDArray[np.bool_]:
+        """Whether a chunk fits."""
+        return self.held(number, starts, ends) <= self.limit
+
+    def last(self, number: int, start: int) -> int:
+        """Where a chunk ends at the latest that begins at a position and fits, up to rounding."""
+        total = self._totals(self.flights[number])
+        most = total[start] + self.limit + ROUNDING * total[-1]
+        return int(np.searchsorted(total, most, side="right")) - 1
+
+    def first(self, number: int, end: int) -> int:
+        """Where a chunk begins at the earliest that ends at a position and fits."""
+        total = self._totals(self.flights[number])
+        return int(np.searchsorted(total, total[end] - self.limit - ROUNDING * total[-1]))
+
+    @cached_property
+    def bands(self) -> list[Band] | None:
+        """Where the cuts lie if all chunks fit; None where they cannot."""
+        count, chunks = len(self.weights), len(self.flights)
+        lasts, firsts = [0], [count]
+        for number in range(chunks):
+            lasts.append(self.last(number, lasts[-1]))
+            firsts.append(self.first(chunks - 1 - number, firsts[-1]))
+        if lasts[-1] < count:
+            return None
+        return [Band(*pair) for pair in zip(reversed(firsts), lasts, strict=True)]
+
+    @cached_property
+    def _tables(self) -> tuple[StageCosts, StageCosts]:
+        return sums(self.weights), sums(self.activations)
+
+    def _totals(self, flying: float) -> NDArray[np.float64]:
+        if flying not in self._known:
+            each = self.weights + flying * self.activations
+            self._known[flying] = np.concatenate([[0.0], np.cumsum(each)])
+        return self._known[flying]
+
+    @cached_property
+    def _known(self) -> dict[float, NDArray[np.float64]]:
+        return {}
 
 
 def in_flight(stages: int, micro_batches: int, interleave: int = 1) -> list[float]:
@@ -175,25 +252,99 @@ def balanced(
     seconds: Callable[[int, Band, Band], StageTable],
     least: Sequence[float] | NDArray[np.float64],
     stages: int,
-    allowed: Callable[[int, Band, Band], NDArray[np.bool_]] | None = None,
+    memory: ChunkMemory | None = None,
 ) -> tuple[int, ...] | None:
     """The bounds of the stages, from 0 to the number of operators, for which the slowest stage
-    takes least; None where there are none that are ``allowed``. ``seconds`` and ``allowed`` are
-    tables for each stage, which is numbered from 0; ``least`` what each operator adds to any stage
-    at least, and not less than 0."""
+    takes least; None where there are none that fit. ``seconds`` is a table for each stage, which is
+    numbered from 0; ``least`` what each operator adds to any stage at least, and not less than 0;
+    ``memory``: what stages may hold, any amount without that."""
     before = np.concatenate([[0.0], np.cumsum(np.asarray(least, np.float64))])
+    if memory is not None and memory.bands is None:
+        return None
     most = max(before[-1] / stages, np.max(least, initial=0.0))
+    known = np.inf
     for slack in SLACK if len(least) > FEW else (np.inf,):
-        bound = most * (1.0 + slack) if np.isfinite(slack) else np.inf
-        slowest, bounds = _within(seconds, allowed, _bands(before, stages, bound))
+        # What was found before is no less than the best.
+        bound = min(known, most * (1.0 + slack) if np.isfinite(slack) else np.inf)
+        slowest, bounds = _Row(seconds, before, memory, bound).best(stages)
         if bounds is not None and slowest <= bound:
             return bounds
+        known = min(known, slowest)
     return None
 
 
+@dataclass(frozen=True, eq=False)
+class _Row:
+    """A row to be cut such that no stage takes more than a bound. ``before``: what the operators
+    before each position take at least; the others as of ``balanced``."""
+
+    seconds: Callable[[int, Band, Band], StageTable]
+    before: NDArray[np.float64]
+    memory: ChunkMemory | None
+    bound: float
+
+    def best(self, stages: int) -> tuple[float, tuple[int, ...] | None]:
+        """The best of the stages between bands, and what the slowest of them takes."""
+        bands = self._bands(stages)
+        if any(first > last for first, last in bands):
+            return np.inf, None
+        best = np.zeros(1)
+        cuts: list[NDArray[np.intp]] = []
+        for stage, (starts, ends) in enumerate(pairwise(bands)):
+            best, cut = self._stage(stage, starts, ends, best)
+            cuts.append(cut)
+        if not np.isfinite(best[0]):
+            return np.inf, None
+        bounds = [bands[-1].last]
+        for ends, cut in reversed([*zip(bands[1:], cuts, strict=True)]):
+            bounds.append(int(cut[bounds[-1] - ends.first]))
+        return float(best[0]), tuple(reversed(bounds))
+
+    def _stage(
+        self, stage: int, starts: Band, ends: Band, best: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+        """By where a stage ends, what the slowest of the stages up to it takes, and where it
+        begins. ``best``: what the slowest of those before it takes, by where it begins."""
+        count = len(ends.positions)
+        least, cut = np.full(count, np.inf), np.zeros(count, np.intp)
+        for some in self._parts(starts, ends):
+            reach = Band(max(some.first + 1, ends.first), min(self._last(stage, some), ends.last))
+            before = best[some.first - starts.first : some.last - starts.first + 1]
+            if reach.first > reach.last or not np.isfinite(before).any():
+                continue
+            own = self.seconds(stage, some, reach)
+            if self.memory is not None:
+                own = np.where(self.memory.allowed(stage, some, reach), own, np.inf)
+            slowest = np.maximum(before[:, None], own)
+            places, into = slowest.argmin(axis=0), reach.positions - ends.first
+            found = slowest.min(axis=0)
+            into, is_less = into[found < least[into]], found < least[into]
+            least[into], cut[into] = found[is_less], some.first + places[is_less]
+        return least, cut
+
+    def _parts(self, starts: Band, ends: Band) -> Iterator[Band]:
+        """Positions where stages begin, such that tables stay small."""
+        if len(starts.positions) * len(ends.positions) <= LARGEST:
+            yield starts
+            return
+        for first in range(starts.first, starts.last + 1, PART):
+            yield Band(first, min(first + PART - 1, starts.last))
+
+    def _last(self, stage: int, starts: Band) -> int:
+        """Where a stage ends at the latest that begins at one of some positions."""
+        most = self.before[starts.last] + self.bound + ROUNDING * self.before[-1]
+        last = int(np.searchsorted(self.before, most, side="right")) - 1
+        return last if self.memory is None else min(last, self.memory.last(stage, starts.last))
+
+    def _bands(self, stages: int) -> list[Band]:
+        """Where the cuts lie: the first at the begin, the last at the end of the row."""
+        bands = _bands(self.before, stages, self.bound)
+        fitting = None if self.memory is None else self.memory.bands
+        return bands if fitting is None else [a.has(b) for a, b in zip(bands, fitting, strict=True)]
+
+
 def _bands(before: NDArray[np.float64], stages: int, bound: float) -> list[Band]:
-    """Where the cuts lie if no stage takes more than a bound: the first at the begin, the last at
-    the end of the row. ``before``: what the operators before each position take at least."""
+    """Where the cuts lie if no stage takes more than a bound."""
     count = len(before) - 1
     if not np.isfinite(bound):
         return [Band(0, 0), *(Band(0, count) for _ in range(stages - 1)), Band(count, count)]
@@ -205,46 +356,3 @@ def _bands(before: NDArray[np.float64], stages: int, bound: float) -> list[Band]
         last = int(np.searchsorted(before, stage * bound, side="right")) - 1
         bands.append(Band(min(first, count), max(min(last, count), min(first, count))))
     return [*bands, Band(count, count)]
-
-
-def _within(
-    seconds: Callable[[int, Band, Band], StageTable],
-    allowed: Callable[[int, Band, Band], NDArray[np.bool_]] | None,
-    bands: Sequence[Band],
-) -> tuple[float, tuple[int, ...] | None]:
-    """The best of the stages between bands, and what the slowest of them takes."""
-    best = np.zeros(1)
-    cuts: list[NDArray[np.intp]] = []
-    for stage, (starts, ends) in enumerate(pairwise(bands)):
-        own = seconds(stage, starts, ends)
-        if allowed is not None:
-            own = np.where(allowed(stage, starts, ends), own, np.inf)
-        slowest = np.maximum(best[:, None], own)
-        cuts.append(slowest.argmin(axis=0))
-        best = slowest.min(axis=0)
-    if not np.isfinite(best[0]):
-        return np.inf, None
-    bounds = [bands[-1].last]
-    for starts, ends, cut in reversed([*zip(bands[:-1], bands[1:], cuts, strict=True)]):
-        bounds.append(starts.first + int(cut[bounds[-1] - ends.first]))
-    return float(best[0]), tuple(reversed(bounds))
-
-
-def could_fit(
-    weights: NDArray[np.float64],
-    activations: NDArray[np.float64],
-    limit: float,
-    flights: Sequence[float],
-) -> bool:
-    """Whether there may be stages that fit the memory of a device: each takes as many operators as
-    fit, and that is all of them. ``weights`` and ``activations``: bytes of each operator;
-    ``flights``: how many micro-batches each stage holds."""
-    position, count = 0, len(weights)
-    for flying in flights:
-        held_bytes = weights + flying * activations
-        total = np.concatenate([[0.0], np.cumsum(held_bytes)])
-        most = total[position] + limit + ROUNDING * total[-1]
-        position = int(np.searchsorted(total, most, side="right")) - 1
-        if position == count:
-            return True
-    return False

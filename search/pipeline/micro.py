@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcg.graph.graph import Node, Value
+from pcg.machine import Link
 from pcg.memo import Memo
 from search.cost.cost import CostModel
 from search.cost.slices import Slices
@@ -30,6 +31,7 @@ from search.mesh.rules.cuts import Cuts
 from search.mesh.space.allow import Allowed, everything
 from search.mesh.space.axes import Mesh, Strategy
 from search.mesh.space.strategies import Space
+from search.pipeline.balance import CrossingSeconds
 from search.pipeline.streams import Streams
 
 Vector = NDArray[np.float64]
@@ -51,7 +53,7 @@ class Costs:
     """Bytes that it keeps of one micro-batch."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Chosen:
     """A strategy for every operator on a group, by mesh axes, in the order of ``nodes``."""
 
@@ -89,9 +91,16 @@ class MicroBatches:
     """Those between the devices of a group, which other numbers of slices share."""
     pricing: Pricing = field(init=False)
     nodes: tuple[Node, ...] = field(init=False)
+    crossing: Memo[tuple[Chosen, Link], CrossingSeconds] = field(
+        init=False, default_factory=Memo[tuple[Chosen, Link], CrossingSeconds]
+    )
+    """What tensors take that cross between stages, by strategies and link, for it to be worked out
+    once."""
     _costs: Memo[tuple[int, Duties], Costs] = field(
         init=False, default_factory=Memo[tuple[int, Duties], Costs]
     )
+    _known: tuple[list[Costs], list[_Resharding]] | None = field(init=False, default=None)
+    """Tables of all operators, which prices of memory share."""
 
     def __post_init__(self) -> None:
         slices = Slices(self.slices, self.streams.axes)
@@ -108,7 +117,8 @@ class MicroBatches:
         after the other. ``byte_price``: seconds that a byte of memory on a device is taken to
         cost; activations count ``in_flight`` times."""
         spaces = [self.spaces.of(node) for node in self.nodes]
-        costs, reshardings = self._tables()
+        self._known = self._known or self._tables()
+        costs, reshardings = self._known
         factors: list[Factor] = []
         for i, own in enumerate(costs):
             held = own.weights + in_flight * own.activations
@@ -134,6 +144,8 @@ class MicroBatches:
 
     def forget(self) -> None:
         """Let the tables go, which take much memory; they would be made again."""
+        self._known = None
+        self.crossing.clear()
         self._costs.clear()
         self.pricing.forget()
 

@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from math import inf, isqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pcg.machine import Link, Machine
 from pcg.readings.work import gradient_nodes
 from search.pipeline.balance import (
     Band,
+    ChunkMemory,
     Crossing,
     CrossingSeconds,
     StageTable,
     balanced,
-    could_fit,
-    held,
     in_flight,
     sums,
 )
@@ -132,15 +131,15 @@ def least_memory(batches: MicroBatches, machine: Machine, stages: int, kind: Sch
     """Bytes on the fullest device with the stages that take least memory, estimated."""
     chosen = _sparing(batches, machine, stages, batches.choose(), PRICES[-1])
     weights, activations = _bytes(batches, chosen, kind)
-    holds = held(sums(weights), sums(activations), in_flight(stages, batches.slices))
-    bounds = balanced(holds, weights + activations, stages)
+    holds = ChunkMemory(weights, activations, in_flight(stages, batches.slices), inf)
+    bounds = balanced(holds.held, weights + activations, stages)
     return inf if bounds is None else max(_each(holds, bounds))
 
 
-def _each(holds: Callable[[int, Band, Band], StageTable], bounds: Sequence[int]) -> list[float]:
+def _each(holds: ChunkMemory, bounds: Sequence[int]) -> list[float]:
     """What each chunk holds."""
     return [
-        float(holds(number, Band(a, a), Band(b, b))[0, 0])
+        float(holds.held(number, Band(a, a), Band(b, b))[0, 0])
         for number, (a, b) in enumerate(pairwise(bounds))
     ]
 
@@ -179,9 +178,8 @@ def _balanced(
     micro = chosen.costs.micro * sparing.time
     slower = replace(chosen, costs=replace(chosen.costs, micro=micro))
     flights = in_flight(stages, batches.slices, interleave)
-    if not could_fit(weights, activations, limit, flights):
+    if ChunkMemory(weights, activations, flights, limit).bands is None:
         return None
-    holds = held(sums(weights), sums(activations), flights)
     between = _between(batches, chosen, machine, stages, interleave)
     each = batches.slices * micro + chosen.costs.once
     own = sums(each)
@@ -190,13 +188,8 @@ def _balanced(
         return own(starts, ends) + between(number, starts, ends)
 
     for share in dict.fromkeys((limit, limit / interleave)):
-
-        def allowed(
-            number: int, starts: Band, ends: Band, share: float = share
-        ) -> NDArray[np.bool_]:
-            return holds(number, starts, ends) <= share
-
-        bounds = balanced(spent, each, chunks, allowed)
+        holds = ChunkMemory(weights, activations, flights, share)
+        bounds = balanced(spent, each, chunks, holds)
         if bounds is None:
             return None
         full = _each(holds, bounds)
@@ -216,8 +209,12 @@ def _between(
     links = [
         machine.link(number % stages * size, (number + 1) % stages * size) for number in range(last)
     ]
+
+    def crossing(link: Link) -> CrossingSeconds:
+        return CrossingSeconds(list(_crossings(batches, chosen, link)))
+
     tables = {
-        link: CrossingSeconds(list(_crossings(batches, chosen, link)))
+        link: batches.crossing.get((chosen, link), partial(crossing, link))
         for link in dict.fromkeys(links)
     }
 

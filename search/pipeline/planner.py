@@ -23,6 +23,7 @@ from search.cost.efficiency import Speed
 from search.cost.planned import Planned, Planner, SearchReport, Stop
 from search.cost.progress import Phases, Teller
 from search.cost.units import forward_seconds, ways_to_fit
+from search.mesh.choose.tied import FREE
 from search.mesh.plan.building import Cut
 from search.mesh.plan.finish import finished
 from search.mesh.rules.cuts import Cuts
@@ -48,6 +49,9 @@ PIPELINES: Mapping[str, ScheduleKind] = {"pipeline": "1f1b", "pipeline-2bw": "2b
 """The planners of this module by name."""
 FINALISTS = 3
 """How many of the outlines that look best are built and priced as they would run."""
+FAR = 1.2
+"""Of a deep model, what is estimated to take so many times as long as a pipeline that is built and
+fits is not built: that takes long, and estimates are nearer than that."""
 MOST_BUILT = 8
 """How many are built at most until one fits, of those that recompute and of the others."""
 
@@ -154,17 +158,22 @@ class PipelinePlanner:
 
     def _finalists(self, ranked: list[Outline]) -> Iterator[Built]:
         cost = self._cost(self.machine)
-        fits, number = False, Counter[bool]()
+        best, number = inf, Counter[bool]()
         for one in ranked:
-            if fits and (number.total() >= FINALISTS or self._phases.is_over):
+            if best < inf and (number.total() >= FINALISTS or self._phases.is_over):
                 break
+            # What is recomputed may take hardly any time.
+            least = one.seconds / one.sparing.time
+            if len(one.batches.nodes) > FREE and least > FAR * best:
+                continue
             # What recomputation saves is guessed: plans that need none get their turn too.
             spares = one.sparing != PLAIN
             if number[spares] == MOST_BUILT:
                 continue
             number[spares] += 1
             built = self._built(one, cost)
-            fits = fits or self._fits(built)
+            if self._fits(built):
+                best = min(best, built.seconds)
             yield built
 
     def _best(self, name: str, built: Sequence[Built]) -> Built:

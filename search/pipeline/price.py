@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from math import prod
 
 import numpy as np
@@ -47,13 +48,18 @@ class StageGroups:
 
     def on(self, devices: Iterable[int]) -> frozenset[int]:
         """The stages that some devices are of."""
-        return frozenset(device // self.size for device in devices)
+        return _groups_of(devices if isinstance(devices, tuple) else tuple(devices), self.size)
 
     def of(self, step: Compute | Reshard) -> frozenset[int]:
         """The stages that take part in a step of a schedule."""
         if isinstance(step, Compute):
             return self.on(step.view.devices)
         return self.on(step.source.layout.devices) | self.on(step.target.layout.devices)
+
+
+@lru_cache(maxsize=4096)
+def _groups_of(devices: tuple[int, ...], size: int) -> frozenset[int]:
+    return frozenset(device // size for device in devices)
 
 
 @dataclass(frozen=True)
@@ -137,9 +143,17 @@ def stage_runs(
     def chunk(i: int, stage: int) -> int:
         return (chunks.chunk(counted[i], stage) if chunks else 0) or 0
 
-    return tuple(
-        _stage(stage, timed, before, trained, cost, groups, chunk) for stage in range(groups.stages)
-    )
+    taking_part = [groups.of(part.step) for part in timed]
+    trains = [groups.on(slot.layout.devices) for slot in trained]
+
+    def of(stage: int) -> StageRuns:
+        own = [i for i, stages in enumerate(taking_part) if stage in stages]
+        weights = tuple(i for i, stages in enumerate(trains) if stage in stages)
+        return _stage(
+            own, weights, timed, before, trained, cost, groups, partial(chunk, stage=stage)
+        )
+
+    return tuple(of(stage) for stage in range(groups.stages))
 
 
 def chunks_on(steps: Schedule, groups: StageGroups) -> Chunks | None:
@@ -150,17 +164,17 @@ def chunks_on(steps: Schedule, groups: StageGroups) -> Chunks | None:
 
 
 def _stage(
-    stage: int,
+    own: Sequence[int],
+    weights: tuple[int, ...],
     timed: Sequence[TimedStep],
     before: Mapping[int, tuple[int, ...]],
     trained: Sequence[Slot],
     cost: CostModel,
     groups: StageGroups,
-    chunk: Callable[[int, int], int],
+    chunk: Callable[[int], int],
 ) -> StageRuns:
-    """``chunk``: in which of its chunks a stage takes part in a step."""
-    own = [i for i, part in enumerate(timed) if stage in groups.of(part.step)]
-    weights = tuple(i for i, slot in enumerate(trained) if stage in groups.on(slot.layout.devices))
+    """``own``: the steps that a stage takes part in; ``weights``: those that it trains; ``chunk``:
+    in which of its chunks it takes part in a step."""
     repeated = tuple(i for i in own if timed[i].repeated)
     single = tuple(i for i in own if not timed[i].repeated)
 
@@ -177,9 +191,7 @@ def _stage(
     micro = simulated(repeated, ())
     chunks = (ChunkRun(micro, repeated),)
     if groups.interleave > 1:
-        parts = [
-            tuple(i for i in repeated if chunk(i, stage) == c) for c in range(groups.interleave)
-        ]
+        parts = [tuple(i for i in repeated if chunk(i) == c) for c in range(groups.interleave)]
         chunks = tuple(ChunkRun(simulated(part, ()), part) for part in parts)
     return StageRuns(
         chunks,
@@ -246,22 +258,33 @@ def _micro_batch_bytes(
     chunks = chunks_on(steps, groups)
     living = liveness(steps, remade, groups.size, chunks.numbers if chunks else {})
     turn, itemsize = living.end // 2, itemsizes(steps, cost.training)
-    peaks, waiting = np.zeros((2, groups.interleave, groups.devices), np.int64)
-    for chunk in range(groups.interleave):
-        change = np.zeros((living.end + 2, groups.devices), np.int64)
-        for life in living.lifetimes:
-            one = life.layout.one_slice
-            number = chunks.slots.get(life.slot, 0) // groups.stages if chunks else 0
-            if one is not None and number != chunk:
-                continue
-            devices = list(life.layout.devices)
-            block = prod((one or life.layout).type.block) * itemsize(life)
-            change[life.first, devices] += block
-            change[life.last + 1, devices] -= block
-            if one is not None and life.first < turn <= life.last:
-                waiting[chunk, devices] += block
-        peaks[chunk] = change.cumsum(axis=0).max(axis=0)
-    return peaks, waiting
+    # Tensors lie on few different sets of devices.
+    changes: dict[tuple[int, ...], Bytes] = {}
+    waits: dict[tuple[int, ...], Bytes] = {}
+    for life in living.lifetimes:
+        one, devices = life.layout.one_slice, life.layout.devices
+        if devices not in changes:
+            changes[devices] = np.zeros((groups.interleave, living.end + 2), np.int64)
+            waits[devices] = np.zeros(groups.interleave, np.int64)
+        number = chunks.slots.get(life.slot, 0) // groups.stages if chunks else 0
+        block = prod((one or life.layout).type.block) * itemsize(life)
+        # What is not sliced is there for all chunks.
+        change = changes[devices] if one is None else changes[devices][number : number + 1]
+        change[:, life.first] += block
+        change[:, life.last + 1] -= block
+        if one is not None and life.first < turn <= life.last:
+            waits[devices][number] += block
+    inside = np.zeros((len(changes), groups.devices), bool)
+    for row, devices in zip(inside, changes, strict=True):
+        row[list(devices)] = True
+    # Devices that are in the same sets hold the same at any time.
+    alike, which = np.unique(inside, axis=1, return_inverse=True)
+    held = np.stack([*changes.values()]).cumsum(axis=2)
+    peaks = [
+        (held[:, chunk].T @ alike.astype(np.int64)).max(axis=0) for chunk in range(len(held[0]))
+    ]
+    waiting = np.stack([*waits.values()], axis=1) @ alike.astype(np.int64)
+    return np.stack(peaks)[:, which.ravel()], waiting[:, which.ravel()]
 
 
 def _weights(

@@ -5,6 +5,11 @@ its samples at one index that the library has a rule for (``op(x) = batch(op(pip
 reads no samples is done once a step. What is left, the *tail*, sums over samples: it must be linear
 in them, for then the gradient that it hands back to one slice depends on no other slice, and the
 backward pass of the first slice can start before the last slice has come.
+
+What depends on inputs alone may be computed *ahead*, once a step of the whole batch, before the
+first slice. The tail need not be linear in that: so a mean over the labels that count is divided by
+their number in the whole batch, which is known when the first slice goes back. Only what the tail
+asks for is computed so, with what that reads; slices are taken of it as of an input.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from dataclasses import dataclass
 
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph, Node, Value
+from pcg.readings.work import gradient_nodes
 from pcg.types.parallel_operators import IN_TIME
 from search.cost.derivation import Derivation
 from search.mesh.rules.cuts import Cuts, opened
@@ -27,8 +33,9 @@ class Streams:
     """A whole-model graph of which the samples can be taken slice by slice.
 
     ``axes`` has the sample index of every operator that streams, and ``rules`` the rule that
-    slices it; ``tail`` the operators after them. The others read no samples. ``opened``: the rules
-    that led from the model to ``graph``.
+    slices it; ``tail`` the operators after them, and ``ahead`` those that are computed of the whole
+    batch before any slice. The others read no samples. ``opened``: the rules that led from the
+    model to ``graph``.
     """
 
     graph: Graph
@@ -36,6 +43,7 @@ class Streams:
     axes: Mapping[Node, str]
     rules: Mapping[Node, Rule]
     tail: frozenset[Node]
+    ahead: frozenset[Node]
     cancel: Mapping[int, tuple[Rule, ...]]
     """The rules ``pipeline(batch(x, i, k), i, k) = x``, by the rank of x."""
     opened: Derivation
@@ -47,54 +55,93 @@ def streams(graph: Graph, library: Library) -> Streams:
     that reads all samples together and is not linear in them."""
     batch = _batch(graph)
     rules = library.concrete(graph)
-    closed = _Roles(graph, Cuts(rules, IN_TIME))
+    closed = _Roles.of(graph, Cuts(rules, IN_TIME))
     graph, steps = opened(graph, Derivation.start(graph), closed.tail, rules)
     rules = library.concrete(graph)  # blocks of an axis are an axis more
-    roles = _Roles(graph, Cuts(rules, IN_TIME))
+    roles = _Roles.of(graph, Cuts(rules, IN_TIME))
     if roles.mixing is not None:
         name = (closed.mixing or roles.mixing).name
         problem = "reads all samples together, so the batch cannot be taken in slices"
         raise NegativeAnswer(f"pipeline: {name} {problem}")
     if not roles.axes:
         raise NegativeAnswer("pipeline: no operator reads samples")
-    cancel = _cancelling(rules)
-    return Streams(graph, batch, roles.axes, roles.rules, frozenset(roles.tail), cancel, steps)
+    cancel, tail = _cancelling(rules), frozenset(roles.tail)
+    return Streams(graph, batch, roles.axes, roles.rules, tail, roles.ahead, cancel, steps)
 
 
 class _Roles:
-    """The sample index of every operator that streams, and what comes after them."""
+    """The sample index of every operator that streams, and what comes after them. ``ahead``: the
+    operators that are computed of the whole batch before any slice."""
 
-    def __init__(self, graph: Graph, cuts: Cuts) -> None:
+    def __init__(self, graph: Graph, cuts: Cuts, ahead: frozenset[Node] = frozenset()) -> None:
         self.axes: dict[Node, str] = {}
         self.rules: dict[Node, Rule] = {}
         self.tail: list[Node] = []
+        self.ahead = ahead
         self._dims: dict[Value, int] = dict.fromkeys(sampled(graph), 0)
-        self.dependent = {value.node for value in self._dims}
-        """Everything that depends on a sample."""
+        self._dependent = {value.node for value in self._dims}
+        """Everything that depends on a sample; of what is computed ahead, what has samples."""
         self._cuts = cuts
         for node in graph.nodes:
-            if not node.is_leaf and any(value.node in self.dependent for value in node.inputs):
+            if any(value.node in self._dependent for value in node.inputs):
                 self._operator(node)
+
+    @staticmethod
+    def of(graph: Graph, cuts: Cuts) -> _Roles:
+        """With as much computed ahead as is asked for."""
+        given, roles = _of_inputs(graph), _Roles(graph, cuts)
+        while more := roles._asked_ahead(given) - roles.ahead:
+            roles = _Roles(graph, cuts, roles.ahead | more)
+        return roles
 
     @property
     def mixing(self) -> Node | None:
         """The first operator that does not stream and is not linear in what depends on samples."""
-        return next((node for node in self.tail if not _is_linear(node, self.dependent)), None)
+        return next((node for node in self.tail if not self._is_linear(node)), None)
+
+    def _asked_ahead(self, given: frozenset[Node]) -> frozenset[Node]:
+        """What would have to be computed ahead for all that mixes samples to be linear in the rest,
+        with what it reads. ``given``: the operators that can be."""
+        asked: set[Node] = set()
+        for node in self.tail:
+            if not self._is_linear(node):
+                asked |= {node, *(value.node for value in node.inputs)} & given
+        left = list(asked)
+        while left:
+            more = {value.node for value in left.pop().inputs} & (given - asked)
+            asked |= more
+            left += more
+        return frozenset(asked)
+
+    def _is_linear(self, node: Node) -> bool:
+        """Whether an operator is linear in what comes of slices: partial sums may pass there."""
+        ranks = tuple(value.rank for value in node.inputs)
+        reads = frozenset(i for i, value in enumerate(node.inputs) if self._is_late(value.node))
+        return reads in node.operator_call.typing(ranks).carriers
+
+    def _is_late(self, node: Node) -> bool:
+        """Whether what a node makes is known only after slices have come."""
+        return node in self._dependent and not node.is_leaf and node not in self.ahead
 
     def _operator(self, node: Node) -> None:
-        self.dependent.add(node)
         axis = self._sample_axis(node)
         rule = None if axis is None else self._cuts.of(node).get(axis[0])
-        if axis is None or rule is None:
+        if node in self.ahead:
+            if axis is None:
+                return  # no samples are left in it
+        elif axis is None or rule is None:
+            self._dependent.add(node)
             self.tail.append(node)
             return
-        self.axes[node], self.rules[node] = axis[0], rule
+        else:
+            self.axes[node], self.rules[node] = axis[0], rule
+        self._dependent.add(node)
         for port, dim in enumerate(axis[1]):
             self._dims[node.value(port)] = dim
 
     def _sample_axis(self, node: Node) -> tuple[str, tuple[int, ...]] | None:
         """The index at which all samples are read, and where it stands in the outputs."""
-        reads = {i: v for i, v in enumerate(node.inputs) if v.node in self.dependent}
+        reads = {i: v for i, v in enumerate(node.inputs) if v.node in self._dependent}
         if any(value not in self._dims for value in reads.values()):
             return None
         ranks = tuple(value.rank for value in node.inputs)
@@ -115,11 +162,10 @@ def _batch(graph: Graph) -> int:
     return batch
 
 
-def _is_linear(node: Node, dependent: set[Node]) -> bool:
-    """Whether an operator is linear in what depends on samples: partial sums may pass there."""
-    ranks = tuple(value.rank for value in node.inputs)
-    reads = frozenset(i for i, value in enumerate(node.inputs) if value.node in dependent)
-    return reads in node.operator_call.typing(ranks).carriers
+def _of_inputs(graph: Graph) -> frozenset[Node]:
+    """The operators that depend on no weight."""
+    trained = gradient_nodes(graph)
+    return frozenset(node for node in graph.operators if node not in trained)
 
 
 def _cancelling(rules: tuple[Rule, ...]) -> Mapping[int, tuple[Rule, ...]]:

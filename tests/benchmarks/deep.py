@@ -72,12 +72,14 @@ def main(name: str, layers: int, nodes: int, precision: Precision = "bf16") -> N
         "joint", machine, load_library(), SECONDS, Training("adam", precision), None, Mode.JOINT
     )
     found = planner.plan(name, graph)
+    pipeline = found.plan.pipeline
     report = {
         "operators": len(graph.operators),
         "capture": captured - begin,
         "plan": process_time() - captured,
         "step_seconds": found.plan.estimates.step_seconds,
         "phases": {name: round(own, 1) for name, own in found.report.phases.items()},
+        "pipeline": pipeline and f"{pipeline.stages} stages x {pipeline.micro_batches}",
         "data_parallel_seconds": found.data_parallel_seconds,
         "stop": found.report.stop,
         "simulated": found.report.simulated,

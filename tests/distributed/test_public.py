@@ -23,7 +23,9 @@ COMMAND = ROOT / "tests" / "benchmarks" / "public" / "training.py"
         ("gpt2", "tensor"),
         # Queries without a key.
         ("padded/gpt2", "data"),
-        ("padded/llama", "data,tensor"),
+        ("padded/llama", "data,tensor,pipeline"),
+        # Each micro-batch has another number of labels that count.
+        ("ignoring/llama", "data,pipeline"),
         # Experts, whose weights the graph has as one.
         ("mixtral", "tensor"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.cases import a_third
+from support.graphs import labels
 from support.plans.pipelines import DEVICES, plan_of, planned, trained
 from support.plans.small_plans import two_stages
 from support.runs.simulated import on_ranks
@@ -39,6 +40,19 @@ def library():
 )
 def test_1f1b_computes_what_the_model_does(name, slices, stages, library):
     report = trained(planned(name, library, slices, stages, "1f1b"))
+    assert not [c for c in report.comparisons if not c.passes]
+
+
+@pytest.mark.parametrize(
+    ("slices", "stages", "kind", "interleave"),
+    [(4, 2, "1f1b", 1), (8, 4, "1f1b", 1), (4, 2, "1f1b", 2), (8, 1, "1f1b", 1), (4, 4, "2bw", 1)],
+)
+def test_labels_that_do_not_count_are_counted_in_the_whole_batch(
+    slices, stages, kind, interleave, library
+):
+    """Micro-batches have other numbers of labels that count, and some have none."""
+    plan = planned("labels", library, slices, stages, kind, interleave)
+    report = trained(plan, data=f"{labels.__file__}:texts")
     assert not [c for c in report.comparisons if not c.passes]
 
 

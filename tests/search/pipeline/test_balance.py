@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from search.pipeline import balance
 from search.pipeline.balance import (
     Band,
+    ChunkMemory,
     Crossing,
     CrossingSeconds,
     balanced,
-    could_fit,
-    held,
     in_flight,
     sums,
 )
@@ -75,6 +74,11 @@ def test_a_part_of_the_table_is_what_it_is_in_the_whole(row, data):
         assert (table(starts, ends) == table(every, every)[inside]).all()
 
 
+def memory_of(weights, activations, stages: int, micro_batches: int, limit: float) -> ChunkMemory:
+    flights = in_flight(stages, micro_batches)
+    return ChunkMemory(np.array(weights), np.array(activations), flights, limit)
+
+
 @pytest.mark.parametrize("few", [0, balance.FEW])
 @settings(max_examples=60, deadline=None)
 @given(row=rows(), stages=st.integers(1, 4), micro_batches=st.integers(1, 4), limit=limits)
@@ -83,19 +87,16 @@ def test_no_partition_is_more_even(few, row, stages, micro_batches, limit):
     seconds, memory, crossings = row
     count = len(seconds)
     own, crossing = sums(seconds), CrossingSeconds(crossings)
-    holds = held(sums(memory), own, in_flight(stages, micro_batches))
+    holds = memory_of(memory, seconds, stages, micro_batches, limit)
 
     def table(stage: int, starts: Band, ends: Band):
         # Links between stages differ: here, what comes takes longer the later the stage.
         comes, goes = crossing.comes(starts, ends), crossing.goes(starts, ends)
         return own(starts, ends) + (1 + stage) * comes + goes
 
-    def allowed(stage: int, starts: Band, ends: Band):
-        return holds(stage, starts, ends) <= limit
-
     def slowest(bounds: tuple[int, ...]) -> float:
         pairs = [(s, Band(a, a), Band(b, b)) for s, (a, b) in enumerate(pairwise(bounds))]
-        if not all(allowed(*pair)[0, 0] for pair in pairs):
+        if not all(holds.allowed(*pair)[0, 0] for pair in pairs):
             return np.inf
         return max(float(table(*pair)[0, 0]) for pair in pairs)
 
@@ -103,11 +104,14 @@ def test_no_partition_is_more_even(few, row, stages, micro_batches, limit):
     best = min((slowest(bounds) for bounds in every), default=np.inf)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(balance, "FEW", few)
-        found = balanced(table, seconds, stages, allowed)
+        if not few:  # tables are made by parts too
+            patch.setattr(balance, "LARGEST", 1)
+            patch.setattr(balance, "PART", 2)
+        found = balanced(table, seconds, stages, holds)
     if found is None:
         assert best == np.inf
         return
-    assert could_fit(np.array(memory), np.array(seconds), limit, in_flight(stages, micro_batches))
+    assert holds.bands is not None
     assert (found[0], found[-1], len(found)) == (0, count, stages + 1)
     assert all(a < b for a, b in pairwise(found))
     assert slowest(found) == best
@@ -116,17 +120,34 @@ def test_no_partition_is_more_even(few, row, stages, micro_batches, limit):
 @settings(max_examples=40, deadline=None)
 @given(rows(), st.integers(1, 4), st.integers(1, 4), limits)
 def test_what_could_not_fit_has_no_stages_that_do(row, stages, micro_batches, limit):
+    """And what does not fit is told beforehand."""
     seconds, memory, _ = row
-    if could_fit(np.array(memory), np.array(seconds), limit, in_flight(stages, micro_batches)):
-        return
-    holds = held(sums(memory), sums(seconds), in_flight(stages, micro_batches))
+    holds = memory_of(memory, seconds, stages, micro_batches, limit)
+    own, count = sums(seconds), len(seconds)
+    every = [(0, *inner, count) for inner in combinations(range(1, count), stages - 1)]
+    pairs = [[*enumerate(pairwise(bounds))] for bounds in every]
+    fits = any(
+        all(holds.allowed(s, Band(a, a), Band(b, b))[0, 0] for s, (a, b) in own) for own in pairs
+    )
+    found = balanced(lambda _, a, b: own(a, b), seconds, stages, holds)
+    assert (found is not None) == fits
+    assert holds.bands is not None or not fits
 
-    def allowed(stage: int, starts: Band, ends: Band):
-        return holds(stage, starts, ends) <= limit
 
-    own = sums(seconds)
-    found = balanced(lambda _, a, b: own(a, b), seconds, stages, allowed)
-    assert found is None
+@settings(max_examples=40, deadline=None)
+@given(rows(), st.integers(1, 4), st.integers(1, 4), limits)
+def test_stages_that_fit_lie_in_the_bands_of_memory(row, stages, micro_batches, limit):
+    seconds, memory, _ = row
+    holds = memory_of(memory, seconds, stages, micro_batches, limit)
+    count = len(seconds)
+    for inner in combinations(range(1, count), stages - 1):
+        bounds = (0, *inner, count)
+        pairs = [(s, a, b) for s, (a, b) in enumerate(pairwise(bounds))]
+        if not all(holds.allowed(s, Band(a, a), Band(b, b))[0, 0] for s, a, b in pairs):
+            continue
+        assert holds.bands is not None
+        assert all(x.first <= at <= x.last for x, at in zip(holds.bands, bounds, strict=True))
+        assert all(holds.first(s, b) <= a and b <= holds.last(s, a) for s, a, b in pairs)
 
 
 def test_of_a_long_row_little_is_looked_at():

@@ -7,11 +7,11 @@ import pytest
 import torch
 from support.cases import a_third
 from support.graphs.strategies import parts_of_leaves
+from support.plans.pipelines import TIED, model_graph
 
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph, Node, Value
 from pcg.machine import load_machine
-from pcg.models import build_model
 from pcg.plan.plan import Plan, machine_record
 from pcg.plan.schema import EstimatesFile
 from pcg.plan.text import parse_graph
@@ -26,21 +26,12 @@ from search.pipeline.streams import Streams, streams
 from substitutions.audit.replay import replay
 from substitutions.rules.store import load_library
 
-TIED = (
-    "x = input[8, 6] below 12\nt = weight[12, 4]\nlabels = input[8] below 12\n"
-    "h = mean_axis(embedding(x, t), axis=1)\n"
-    "return cross_entropy(matmul(relu(h), transpose(t, dim0=0, dim1=1)), labels)"
-)
-MODELS = ["mlp-mnist", "candle-uno-tiny", "xdl-tiny", "tied"]
+MODELS = ["mlp-mnist", "candle-uno-tiny", "xdl-tiny", "tied", "labels"]
 
 
 @pytest.fixture(scope="module")
 def library():
     return load_library()
-
-
-def model_graph(name: str) -> Graph:
-    return parse_graph(TIED) if name == "tied" else build_model(name, 8, 1)
 
 
 def built(source: Streams, library, slices: int, stages: int):
@@ -78,6 +69,19 @@ def run(nodes: list[Node], known: Tensors) -> None:
         known.update({node.value(port): tensor for port, tensor in enumerate(made)})
 
 
+def sliced_from_whole(source: Streams) -> set[Value]:
+    """What is there as a whole and read slice by slice: along its first dimension."""
+    found: set[Value] = set()
+    for node, name in source.axes.items():
+        ranks = tuple(value.rank for value in node.inputs)
+        (axis,) = (a for a in node.operator_call.typing(ranks).axes if a.name == name)
+        for value, dim in zip(node.inputs, axis.operands, strict=True):
+            if dim is not None and value.node not in source.axes:
+                assert dim == 0
+                found.add(value)
+    return found
+
+
 def leaves(graph: Graph) -> Tensors:
     parts = parts_of_leaves(graph, 5, Reals())
     found: Tensors = {}
@@ -99,16 +103,18 @@ def test_gradients_need_no_other_slice(name, slices, library):
     graph = source.graph
     sliced = [node for node in graph.nodes if node in source.axes]
     tail = [node for node in graph.nodes if node in source.tail]
-    once = [n for n in graph.nodes if not n.is_leaf and n not in source.axes and n not in tail]
+    ahead = [node for node in graph.nodes if node in source.ahead]
+    late = {*source.axes, *tail, *ahead}
+    once = [node for node in graph.operators if node not in late]
     whole = leaves(graph)
     run([node for node in graph.nodes if not node.is_leaf], whole)
     whole[graph.outputs[0]].backward()
     cut = leaves(graph)
+    run(ahead, cut)
     for number in range(slices):
         known = dict(cut)
-        for leaf in graph.leaves:
-            if leaf.leaf.kind == "input":
-                known[leaf.value()] = cut[leaf.value()].chunk(slices)[number]
+        for value in sliced_from_whole(source):
+            known[value] = cut[value].chunk(slices)[number]
         run(once + sliced, known)
         for value in {v for node in tail for v in node.inputs if v.node in source.axes}:
             blocks = [torch.zeros_like(known[value])] * slices
@@ -159,6 +165,35 @@ def test_what_reads_all_samples_together_is_refused(library):
         streams(parse_graph(squared), library)
     with pytest.raises(NegativeAnswer, match="no input with a dimension of samples"):
         streams(parse_graph("w = weight[6, 4]\nreturn mean_loss(w)"), library)
+
+
+AHEAD = """
+x = input[8, 6]
+k = input[8, 6]
+w = weight[6, 4]
+h = tanh(k)
+n = sum_loss(multiply(h, h))
+y = sum_loss(matmul(multiply(x, h), w))
+"""
+
+
+def test_what_depends_on_inputs_alone_is_computed_ahead(library):
+    """The tail need not be linear in it; what else reads it takes slices of it."""
+    source = streams(parse_graph(f"{AHEAD}return divide(y, n)"), library)
+    assert sorted(node.name for node in source.ahead) == ["multiply", "sum_loss", "tanh"]
+    assert {"matmul", "multiply"} <= {node.name for node in source.axes}
+    assert source.ahead.isdisjoint({*source.axes, *source.tail})
+
+
+def test_no_more_is_computed_ahead_than_the_tail_asks_for(library):
+    source = streams(parse_graph(f"{AHEAD}return add(y, n)"), library)
+    assert not source.ahead
+
+
+def test_a_quotient_by_what_depends_on_a_weight_is_refused(library):
+    trained = "x = input[8, 6]\nw = weight[6, 4]\ny = sum_loss(matmul(x, w))\n"
+    with pytest.raises(NegativeAnswer, match="divide reads all samples together"):
+        streams(parse_graph(f"{trained}return divide(sum_loss(x), y)"), library)
 
 
 def test_a_transposed_operand_does_not_stream(library):

@@ -6,6 +6,8 @@ import json
 import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.plans.pipelines import layers
@@ -19,12 +21,13 @@ from runtime.program.lower import Lowering
 from search.cost.cost import CostModel
 from search.cost.planned import Planned, SearchReport
 from search.cost.simulate import simulate
+from search.mesh.choose.tied import FREE
 from search.mesh.rules.cuts import Cuts
 from search.pipeline.build import build
 from search.pipeline.clock import step_seconds
 from search.pipeline.micro import MicroBatches
-from search.pipeline.outline import outline, stage_counts
-from search.pipeline.planner import PipelinePlanner, WithPipelines
+from search.pipeline.outline import PLAIN, Sparing, outline, stage_counts
+from search.pipeline.planner import Built, PipelinePlanner, WithPipelines
 from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
 from search.pipeline.streams import streams
 from search.report.describe import pipeline_text
@@ -264,3 +267,28 @@ def test_the_better_of_two_planners(planned):
         assert both.plan("m", planned.model).plan is some.plan_of
     with pytest.raises(NegativeAnswer, match="nothing fits"):
         WithPipelines(none, lambda *_: none).plan("m", planned.model)
+
+
+@pytest.mark.parametrize(
+    ("operators", "built"),
+    [(FREE, [1.0, 1.1, 1.3]), (FREE + 1, [1.0, 1.1, 1.5])],
+    ids=["small", "deep"],
+)
+def test_of_a_deep_model_what_is_estimated_far_above_is_not_built(
+    operators, built, library, monkeypatch
+):
+    """But where an estimate has recomputation in it, which may take less."""
+    planner = PipelinePlanner(load_machine("local"), library)
+    batches = SimpleNamespace(nodes=range(operators))
+    remade = Sparing(left=0.5, time=4 / 3)
+    ranked = [
+        SimpleNamespace(batches=batches, seconds=seconds, sparing=sparing)
+        for seconds, sparing in ((1.0, PLAIN), (1.1, PLAIN), (1.3, PLAIN), (1.5, remade))
+    ]
+    monkeypatch.setattr(planner, "_built", lambda one, cost: replace(FOUND, seconds=one.seconds))
+    given: Any = ranked
+    assert [one.seconds for one in planner._finalists(given)] == built
+
+
+NOTHING: Any = None
+FOUND = Built(NOTHING, NOTHING, NOTHING, 0.0, 0)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 from typing import Literal
 
+from support.graphs.labels import with_ignored_labels
 from support.plans.by_hand import plan_with
 from support.runs.simulated import on_ranks
 
@@ -37,6 +38,9 @@ RATE = 0.1
 
 
 def model_graph(name: str) -> Graph:
+    """A model with eight samples."""
+    if name == "labels":
+        return with_ignored_labels(8)
     return parse_graph(TIED) if name == "tied" else build_model(name, 8, 1)
 
 
@@ -97,10 +101,17 @@ def plan_of(
     return replace(plan_with(model, graph, views, devices), pipeline=pipeline)
 
 
-def trained(plan: Plan, steps: int = 3, batches: int = 1, *, ordered: bool = False) -> RunReport:
+def trained(
+    plan: Plan,
+    steps: int = 3,
+    batches: int = 1,
+    *,
+    ordered: bool = False,
+    data: str | None = None,
+) -> RunReport:
     lowering = Lowering(plan)
     recipe = Recipe(rate=RATE, accumulate=batches)
-    options = TrainingOptions(steps=steps, recipe=recipe, precision="fp64", check=True)
+    options = TrainingOptions(steps=steps, recipe=recipe, precision="fp64", check=True, data=data)
     report = on_ranks(
         plan.machine.devices,
         lambda world: run_plan(lowering, options, world, lambda step: None),

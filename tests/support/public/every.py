@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from support.public.compared import Loss
 from support.public.further import FURTHER
-from support.public.language import LANGUAGE, PADDED, Maker
+from support.public.language import IGNORING, LANGUAGE, PADDED, Maker
 from support.public.others import OTHERS
 from support.public.vision import VISION
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ IMAGES = {"torchvision": "images", "timm": "families"}
 MODELS: Mapping[str, Mapping[str, Maker | Plain]] = {
     "transformers": {**LANGUAGE, **VISION, **FURTHER},
     "padded": PADDED,
+    "ignoring": IGNORING,
     "others": OTHERS,
     **{
         package: getattr(import_module(f"support.public.{module}"), package.upper())
@@ -64,7 +65,8 @@ def maker_of(name: str) -> Maker | Plain:
 
 def has_attention(name: str) -> bool:
     """Whether it can be computed in several ways."""
-    return maker_of(name) in (*MODELS["transformers"].values(), *PADDED.values())
+    packages = (MODELS["transformers"], PADDED, IGNORING)
+    return any(maker_of(name) in own.values() for own in packages)
 
 
 def named(given: Sequence[str]) -> Iterator[str]:

@@ -164,3 +164,17 @@ def padded(name: str) -> Maker:
 
 
 PADDED: Mapping[str, Maker] = {name: padded(name) for name in ("gpt2", "llama")}
+
+
+def ignoring(name: str) -> Maker:
+    """With labels that do not count: those of a part of the words, another one in each text."""
+
+    def make(attention: str) -> Made:
+        module, given = LANGUAGE[name](attention)
+        counted = torch.arange(LENGTH) > torch.arange(1, BATCH + 1)[:, None]
+        return module, {**given, "labels": given["labels"].where(counted, -100)}
+
+    return make
+
+
+IGNORING: Mapping[str, Maker] = {name: ignoring(name) for name in ("gpt2", "llama", "bert")}

@@ -1,0 +1,47 @@
+"""A program of its own: what it takes to plan deep models, by layers and devices, as a table.
+
+    python deep_table.py NAME LAYERS[,LAYERS...] NODES[,NODES...]
+
+Each model is captured and planned in a process of its own, as ``deep.py`` does it, so that its
+memory is its own. Prints a row as soon as it is known; seconds are of a processor.
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import product
+from subprocess import CalledProcessError
+
+from benchmarks import deep
+from support.runs.programs import answer_of
+
+DEVICES = 8
+"""Of a node."""
+HEAD = (
+    "| layers | devices | capture | search | memory | predicted step | plan |",
+    "|---|---|---|---|---|---|---|",
+)
+
+
+def row(name: str, layers: int, nodes: int) -> str:
+    begin = f"| {layers} | {nodes * DEVICES:,} |"
+    command = [sys.executable, deep.__file__, name, str(layers), str(nodes)]
+    try:
+        found = answer_of(command, deep.SECONDS)
+    except CalledProcessError as error:
+        return f"{begin} {error.stderr.strip().splitlines()[-1]} | | | | |"
+    seconds = f"{found['capture']:.0f} s | {found['plan']:.0f} s"
+    plan = found["pipeline"] or "no pipeline"
+    return (
+        f"{begin} {seconds} | {found['peak_gb']:.1f} GB | {found['step_seconds']:.2f} s | {plan} |"
+    )
+
+
+def main(name: str, layers: str, nodes: str) -> None:
+    print(*HEAD, sep="\n", flush=True)
+    for pair in product(layers.split(","), nodes.split(",")):
+        print(row(name, *map(int, pair)), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

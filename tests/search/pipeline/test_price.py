@@ -1,0 +1,70 @@
+"""Memory of pipelines, device by device, against the lifetimes that it is made of."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import pytest
+from support.plans.pipelines import DEVICES, in_stages, model_graph
+
+from pcg.machine import load_machine
+from pcg.placement.schedule import schedule
+from search.cost.cost import CostModel
+from search.cost.liveness import liveness
+from search.cost.memory import itemsizes
+from search.pipeline.flights import flights
+from search.pipeline.price import StageGroups, chunks_on, held_by_device
+from substitutions.rules.store import load_library
+
+
+@pytest.mark.parametrize(
+    ("name", "slices", "stages", "interleave"),
+    [("mlp-mnist", 4, 2, 1), ("mlp-mnist", 8, 2, 2), ("tied", 4, 4, 1), ("labels", 4, 2, 2)],
+)
+def test_a_device_holds_what_lives_on_it(name, slices, stages, interleave):
+    """At the fullest time of one micro-batch, beside what others leave behind."""
+    plan = in_stages(model_graph(name), load_library(), slices, stages, "1f1b", interleave)
+    steps = schedule(plan.graph, plan.views)
+    cost = CostModel(load_machine("dgx-a100").with_devices(DEVICES))
+    groups = StageGroups(stages, DEVICES // stages, slices, interleave)
+    *_, found = held_by_device(steps, cost, groups, "1f1b")
+    chunks = chunks_on(steps, groups)
+    living = liveness(steps, (), groups.size, chunks.numbers if chunks else {})
+    itemsize = itemsizes(steps, cost.training)
+
+    def chunk_of(slot) -> int:
+        return chunks.slots.get(slot, 0) // stages if chunks else 0
+
+    def held(device: int, chunk: int, time: int) -> int:
+        """Bytes of a chunk then, and of what is there for all."""
+        total = 0
+        for life in living.lifetimes:
+            one = life.layout.one_slice
+            if device not in life.layout.devices or not life.first <= time <= life.last:
+                continue
+            sliced = one is not None and chunk_of(life.slot) == chunk
+            if sliced or one is None:
+                total += prod((one or life.layout).type.block) * itemsize(life)
+        return total
+
+    def at_turn(device: int, working: int, waiting: tuple[int, ...]) -> int:
+        turn, times = living.end // 2, range(living.end + 1)
+        behind = [between(device, chunk, turn) for chunk in range(interleave)]
+        most = max(held(device, working, time) for time in times)
+        return most + int(np.dot(waiting, behind))
+
+    def between(device: int, chunk: int, turn: int) -> int:
+        """Bytes that are there on both sides of the turn from forward to backward."""
+        return sum(
+            prod(one.type.block) * itemsize(life)
+            for life in living.lifetimes
+            if (one := life.layout.one_slice) is not None
+            and device in life.layout.devices
+            and chunk_of(life.slot) == chunk
+            and life.first < turn <= life.last
+        )
+
+    for device in range(DEVICES):
+        turns = flights(device // groups.size, stages, slices, interleave)
+        assert found[device] == max(at_turn(device, *flight) for flight in turns)
