@@ -237,7 +237,8 @@ class Pricer:
             for node in added:
                 self._adds.setdefault(node, set()).add(len(self._steps))
             self._made[reading.node] = (view, len(self._steps))
-            self._steps.append(ProgramStep(*tables.computation(profile, view), tuple(reads)))
+            times, late = tables.computation(profile, view), tables.late(profile, view)
+            self._steps.append(ProgramStep(*times, tuple(reads), late=late))
         for source, layout, back in self.network.returned:
             self._fetch(source, layout, back)
         return self._finished()

@@ -16,6 +16,7 @@ from pcg.placement.layout import Layout, grid, operand_layout, output_layout, sp
 from pcg.placement.schedule import home, trace
 from pcg.placement.transfer import transfer
 from pcg.placement.view import MachineView, Range
+from pcg.readings.kernels import own_use
 from pcg.types.parallel_operators import PLACING
 from pcg.types.tensor import ParallelTensor
 from search.backtracking.elimination import Seconds
@@ -236,6 +237,13 @@ class Tables:
         needs = profile.needs if profile.trained else frozenset[int]()
         made = self.cost.computation(self._samples[profile.kind], needs, self.views[view])
         return made if profile.trained else (made[0], NOTHING)
+
+    def late(self, profile: CostProfile, view: int) -> Duration:
+        """The part of an operator's backward pass that may come last (``ProgramStep``)."""
+        if not profile.trained:
+            return NOTHING
+        node, back = self._samples[profile.kind], self.computation(profile, view)[1]
+        return self.cost.late(node, profile.needs, own_use(node), back)
 
     def layout(self, number: int) -> Layout:
         """The layout of a number."""
