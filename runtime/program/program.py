@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pcg.graph.graph import Leaf
 from pcg.placement.region import Region, region_text
@@ -196,6 +196,16 @@ Collective = AllReduce | AllGather | ReduceScatter | AllToAll
 Communication = Collective | Exchange
 
 
+class LateGradient(NamedTuple):
+    """A gradient of a product that may be computed while communication of the other is under way
+    (``pcg.placement.late``)."""
+
+    operand: int
+    """The weight, by position."""
+    beside: int
+    """The position of that communication."""
+
+
 @dataclass(frozen=True)
 class Run:
     """One task of an operator. ``starts``: the global index of each operand's first element."""
@@ -208,6 +218,7 @@ class Run:
     recomputed: bool = False
     """Whether the results are recomputed for the backward pass, instead of kept."""
     position: int = 0
+    late: LateGradient | None = None
 
     def __str__(self) -> str:
         given = [*self.operands, *(f"{name}={value}" for name, value in self.call.attributes)]
@@ -279,6 +290,13 @@ class Weight:
     group: Group
     position: int = 0
     """The lowest one of the steps that read it: the last one to add to its gradient."""
+    late: int | None = None
+    """The position of the communication beside which its gradient may be computed, if it may."""
+
+    @property
+    def complete(self) -> int:
+        """The position after whose backward pass its gradient is complete."""
+        return self.position if self.late is None else self.late
 
     def __str__(self) -> str:
         shared = f", all_reduce over {_ranks(self.group)}" if len(self.group) > 1 else ""
