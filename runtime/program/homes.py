@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from pcg.graph.graph import Leaf
+from pcg.placement.late import LateGradient
 from pcg.placement.layout import Layout
 from pcg.placement.schedule import Schedule, Slot
-from runtime.program.program import LateGradient, Weight
+from runtime.program.program import Weight
 
 
 class Home(NamedTuple):

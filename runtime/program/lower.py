@@ -15,6 +15,7 @@ from functools import cached_property
 from pcg.graph.graph import Node
 from pcg.placement import schedule as steps
 from pcg.placement.backward import gradients
+from pcg.placement.late import LateGradient, late_gradients
 from pcg.placement.layout import Layout, Piece, tasks
 from pcg.placement.recomputation import Again, can_be_recomputed
 from pcg.placement.region import extent, starts_of
@@ -31,14 +32,12 @@ from runtime.program.chunked import channels_of, chunk_ends, ends_of, plan_again
 from runtime.program.communication import collective, exchange, one_copy, pattern
 from runtime.program.executable import check_devices, check_leaves, check_types, concrete
 from runtime.program.homes import Home, homes_of, weights_on
-from runtime.program.late import late_gradients
 from runtime.program.pipelined import Pipelined
 from runtime.program.program import (
     Alias,
     Communication,
     Exchange,
     Instruction,
-    LateGradient,
     Load,
     Program,
     Repeat,
@@ -105,8 +104,7 @@ class Lowering:
 
     def program(self, rank: int) -> Program:
         """The program of one rank."""
-        (program,) = self.programs([rank])
-        return program
+        return self.programs([rank])[0]
 
     def programs(self, ranks: Sequence[int] | None = None) -> list[Program]:
         """The programs of some ranks, of all by default. What they have in common is worked out
@@ -319,7 +317,9 @@ class Lowering:
 
     @cached_property
     def _late(self) -> Mapping[int, LateGradient]:
-        return late_gradients(self.schedule, self._places, self._again.steps)
+        places = self._places
+        found = late_gradients(self.schedule, self._again.steps, places)
+        return {places[n]: own._replace(beside=places[own.beside]) for n, own in found.items()}
 
     def _lower(self, number: int, step: steps.Step, ranks: Sequence[int], part: int) -> Lowered:
         match step:

@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from pcg.graph.graph import Leaf
+from pcg.placement.late import LateGradient
 from pcg.placement.region import Region, region_text
 from pcg.plan.statistics import RunningFile
 from pcg.types.operator import Call
@@ -196,16 +197,6 @@ Collective = AllReduce | AllGather | ReduceScatter | AllToAll
 Communication = Collective | Exchange
 
 
-class LateGradient(NamedTuple):
-    """A gradient of a product that may be computed while communication of the other is under way
-    (``pcg.placement.late``)."""
-
-    operand: int
-    """The weight, by position."""
-    beside: int
-    """The position of that communication."""
-
-
 @dataclass(frozen=True)
 class Run:
     """One task of an operator. ``starts``: the global index of each operand's first element."""
@@ -219,6 +210,7 @@ class Run:
     """Whether the results are recomputed for the backward pass, instead of kept."""
     position: int = 0
     late: LateGradient | None = None
+    """The gradient of a weight that may come late, with the position of what it is beside."""
 
     def __str__(self) -> str:
         given = [*self.operands, *(f"{name}={value}" for name, value in self.call.attributes)]
