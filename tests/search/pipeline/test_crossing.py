@@ -55,7 +55,7 @@ def test_the_way_that_takes_least_is_chosen(shape, bandwidth):
     def seconds(a: Layout, b: Layout) -> float:
         return cost.movement(transfer(a, b)).longest
 
-    taken = {None: 2 * seconds(source, wanted)}
+    taken: dict[InParts | None, float] = {None: 2 * seconds(source, wanted)}
     for dim in range(len(shape)):
         between = in_parts(source, wanted, InParts(dim, 2))
         if between is not None:
