@@ -12,7 +12,7 @@ from support.plans.pipelines import by_degrees, two_nodes
 from pcg.graph.graph import Graph
 from pcg.placement.in_parts import InParts, in_parts, stated_parts
 from pcg.placement.layout import Layout, Piece, spread
-from pcg.placement.schedule import trace
+from pcg.placement.schedule import LeafAtHome, Reshard, schedule, trace
 from pcg.placement.transfer import transfer
 from pcg.types.tensor import Degrees, ParallelTensor
 from search.choices import IndexRole
@@ -20,6 +20,7 @@ from search.cost.cost import CostModel
 from search.mesh.space.axes import Mesh
 from search.pipeline.crossing import Crossings, crossing_seconds
 from search.pipeline.planner import PipelinePlanner
+from search.report.spending import charged
 from search.report.trace import price_plan
 from substitutions.audit.replay import replay
 from substitutions.rules.store import load_library
@@ -117,3 +118,24 @@ def test_pipelines_of_the_search_have_it_too(library):
     plan = planner.plan("decoder", graph).plan
     assert ways(plan.graph)
     assert not replay(plan, library.rules).findings
+
+
+def test_both_moves_are_charged_to_the_operator_that_reads_what_they_bring(library):
+    plan = by_degrees("tensor=2,pipeline=2,micro-batches=4", library)
+    steps = schedule(plan.graph, plan.views)
+    owners, _ = charged(steps)
+    timed = [step for step in steps.steps if not isinstance(step, LeafAtHome)]
+    at = next(
+        i
+        for i, step in enumerate(timed)
+        if isinstance(step, Reshard)
+        and step.target.layout.type.degrees.dims != (1, 1, 1)
+        and set(step.source.layout.devices).isdisjoint(step.target.layout.devices)
+        and not step.source.value.node.is_leaf
+    )
+    cross, gather = timed[at], timed[at + 1]
+    assert isinstance(cross, Reshard)
+    assert isinstance(gather, Reshard)
+    assert gather.source == cross.target
+    assert owners[at] == owners[at + 1]
+    assert set(plan.views[owners[at]].devices) == {2, 3}
