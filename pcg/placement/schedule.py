@@ -2,7 +2,8 @@
 
 The same list is priced by the search and executed by the runtime. A slot is a tensor in a layout:
 the output of an operator (or a leaf) with where its pieces lie. Parallel operators have no tasks
-of their own: a chain of them is the resharding from the producer's layout to the consumer's.
+of their own: a chain of them is the resharding from the producer's layout to the consumer's; where
+it says that copies come from other devices in parts (``in_parts``), it is two.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import cached_property
 
 from pcg.errors import InputError
 from pcg.graph.graph import Graph, Node, Value
+from pcg.placement.in_parts import in_parts, stated_parts
 from pcg.placement.layout import Layout, Piece, moved, operand_layout, output_layout, spread
 from pcg.placement.transfer import Transfer, transfer
 from pcg.placement.view import MachineView
@@ -167,9 +169,23 @@ class Scheduler:
         if start == target or transfer(start.layout, wanted).is_nothing:
             return start
         if target not in self._made:
-            self._made[target] = target
-            self._steps.append(Reshard(start, target))
+            self._move(self._halfway(start, chain, wanted), target)
         return target
+
+    def _halfway(self, start: Slot, chain: tuple[Node, ...], wanted: Layout) -> Slot:
+        """The tensor where its copies are gathered from; where it is, if they come whole."""
+        how = None if start.value.node.is_leaf else stated_parts(chain)
+        layout = None if how is None else in_parts(start.layout, wanted, how)
+        if layout is None:
+            return start
+        between = Slot(start.value, layout)
+        if between not in self._made:
+            self._move(start, between)
+        return between
+
+    def _move(self, source: Slot, target: Slot) -> None:
+        self._made[target] = target
+        self._steps.append(Reshard(source, target))
 
     def _leaf(self, source: Value, chain: tuple[Node, ...], wanted: Layout) -> Layout:
         node = source.node

@@ -91,6 +91,7 @@ class Executor:
         self._passes = Passes(program, self._ahead or given)
         self._blocks = self._passes.backward_blocks
         self._closing = _first_readers(self._blocks)
+        self._late = {w.register for w in program.weights if w.late is not None}
         self._sync = self._make_sync(reuses=reuses)
         self.older = {r: w.clone() for r, w in self.weights.items()} if self._is_delayed else {}
         """The weights of one update before, where gradients are of those."""
@@ -272,7 +273,8 @@ class Executor:
     def _hook(self, register: str) -> Callable[[Tensor], None]:
         def added(_: Tensor) -> None:
             """The backward pass of the block under way has added to the weight's gradient."""
-            if self._updates and self._closing.get(register) == self._block - 1:
+            closing = self._closing.get(register) == self._block - 1
+            if self._updates and closing and register not in self._late:
                 self._sync.complete(register)
 
         return added
@@ -286,9 +288,13 @@ class Executor:
         """Communication of gradients keeps its place among that of the program: what a later
         step of the schedule completes is sent before an earlier one communicates."""
         self._block = number or 0
-        if not (self._updates and number):
+        if not self._updates or number is None:
             return
-        following = self._blocks[number - 1]
+        done = self._blocks[number] if number < len(self._blocks) else None
+        if isinstance(done, Meeting):
+            # What was computed meanwhile is complete, too.
+            self._sync.flush(done.position)
+        following = self._blocks[number - 1] if number else None
         if isinstance(following, Meeting | MeetingAgain):
             self._sync.flush(following.position + 1)
 

@@ -7,6 +7,7 @@ ranks communicate in the same order; autograd differentiates the segments in bet
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -16,6 +17,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from runtime.execute.casts import in_formats, narrowed
 from runtime.execute.kernels import BlockFunction, prepare
+from runtime.execute.late import PutOff, parted
 from runtime.execute.precision import RunFormats
 from runtime.execute.recompute import Moved, Notes
 from runtime.execute.segment import (
@@ -37,7 +39,7 @@ from runtime.program.program import (
     sources,
     targets,
 )
-from runtime.world.collectives import World
+from runtime.world.collectives import Meanwhile, World
 from runtime.world.messages import communicate, run_exchange
 
 Compiled = Callable[..., tuple[Tensor, ...]]
@@ -152,6 +154,7 @@ class Frame:
     _notes: Notes = field(default_factory=Notes)
     _moved: dict[int, Moved] = field(default_factory=dict[int, Moved])
     """What is communicated again, by position."""
+    _off: PutOff = field(default_factory=PutOff)
 
     def forward(self) -> None:
         """Make all registers; those that are not kept for later parts are dropped."""
@@ -176,6 +179,9 @@ class Frame:
                 self._meet_back(block)
             else:
                 self._moved.pop(block.instruction.position).again()
+            following = self.blocks[number - 1] if number else None
+            if not isinstance(following, Meeting) or following.position != self._off.beside:
+                self._off.settle()
             self._notes.end(number)
             if done is not None:
                 done(number)
@@ -223,7 +229,7 @@ class Frame:
             again = bool(self._notes) or any(map(_is_recomputed, segment.instructions))
             noted = again and bool(active)
             local = self._entered(segment, tracked=tracked)
-            results = self._results(segment, local, noted=noted)
+            results = self._results(segment, local, noted=noted, tracked=tracked)
         record: list[tuple[str, GradientEdge, torch.dtype]] = []
         for name, result in zip(segment.results, results, strict=True):
             if name in active and result.requires_grad:
@@ -247,25 +253,28 @@ class Frame:
         return local
 
     def _results(
-        self, segment: Segment, local: dict[str, Tensor], *, noted: bool
+        self, segment: Segment, local: dict[str, Tensor], *, noted: bool, tracked: bool
     ) -> tuple[Tensor, ...]:
-        if not noted:
-            if self.shared.compiles:
-                return self.shared.compiled(segment)(*(local[name] for name in segment.reads))
-            return run_segment(segment.results, self.shared.actions(segment), local)
-        actions = [
-            self._noted(action) if _is_recomputed(instruction) else action
-            for instruction, action in zip(
-                segment.instructions, self.shared.actions(segment), strict=True
-            )
-        ]
-        with self._notes.hooks():
+        if not noted and self.shared.compiles:
+            return self.shared.compiled(segment)(*(local[name] for name in segment.reads))
+        actions: Sequence[Action] = self.shared.actions(segment)
+        if noted or (tracked and segment.has_late):
+            pairs = zip(segment.instructions, actions, strict=True)
+            actions = [self._action(instruction, own) for instruction, own in pairs]
+        with self._notes.hooks() if noted else nullcontext():
             return run_segment(segment.results, actions, local)
 
-    def _noted(self, action: Action) -> Action:
-        """What can be computed again."""
-        compute = partial(_compute, self.shared.formats, action.compute)
-        return action._replace(compute=partial(self._notes.run, compute))
+    def _action(self, instruction: Local, action: Action) -> Action:
+        """An instruction as this pass runs it: such that it can be computed again, or such that the
+        gradient of its weight comes late."""
+        compute = action.compute
+        if _is_recomputed(instruction):
+            compute = partial(self._notes.run, partial(_compute, self.shared.formats, compute))
+        elif isinstance(instruction, Run) and instruction.late and not self.shared.compiles:
+            operand, beside = instruction.late
+            leaf = self.shared.leaves[instruction.operands[operand]]
+            compute = partial(parted, compute, operand, leaf, self._off, beside)
+        return action._replace(compute=compute)
 
     def _differentiate(self, record: list[tuple[str, GradientEdge, torch.dtype]]) -> None:
         """Pull the gradients of a segment's results back to what it read."""
@@ -298,21 +307,26 @@ class Frame:
         instruction, active = block.instruction, self.shared.program.active
         known = isinstance(instruction, Exchange) and instruction.active
         if not known and instruction.target not in active:
+            self._off.settle()
             return
         target, source = instruction.target, instruction.source
         gradient = None if target is None else self.take(target)
-        received = self._communicate(instruction.adjoint, gradient, "backward")
+        received = self._communicate(instruction.adjoint, gradient, "backward", self._off.settle)
         if source is not None and received is not None:
             self.add(source, received)
 
     def _communicate(
-        self, instruction: Communication, source: Tensor | None, channel: PassName
+        self,
+        instruction: Communication,
+        source: Tensor | None,
+        channel: PassName,
+        meanwhile: Meanwhile | None = None,
     ) -> Tensor | None:
         shared = self.shared
         shape = None if instruction.target is None else shared.program.shapes[instruction.target]
         dtype = shared.format_of(instruction.source or instruction.target)
         given = None if source is None else source.to(dtype)
-        return communicate(shared.world, instruction, given, shape, dtype, channel)
+        return communicate(shared.world, instruction, given, shape, dtype, channel, meanwhile)
 
 
 def _is_recomputed(instruction: Local) -> bool:

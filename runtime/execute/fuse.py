@@ -76,4 +76,5 @@ def _is_bias(run: Run) -> bool:
 def _together(product: Run, bias: Run, total: Run) -> Run:
     starts = (*product.starts, bias.starts[1])
     operands = (*product.operands, bias.operands[1])
-    return replace(total, call=LINEAR(), task=product.task, starts=starts, operands=operands)
+    made = replace(total, call=LINEAR(), task=product.task, starts=starts, operands=operands)
+    return replace(made, late=product.late)

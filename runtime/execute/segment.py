@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +24,7 @@ from runtime.program.program import (
     Load,
     Local,
     Repeat,
+    Run,
     is_local,
     sources,
     targets,
@@ -45,6 +47,11 @@ class Segment:
     """After each instruction, the registers that nothing more of the segment reads."""
     ends: frozenset[str]
     """The registers of ``reads`` that nothing reads after the segment."""
+
+    @cached_property
+    def has_late(self) -> bool:
+        """Whether the gradient of some weight comes late."""
+        return any(isinstance(i, Run) and i.late is not None for i in self.instructions)
 
     @property
     def makes(self) -> tuple[str, ...]:
@@ -162,7 +169,11 @@ class _Enter(Function):
 
 def entering(value: Tensor, sink: Sink) -> Tensor:
     """A value from before a segment, within autograd's record of it."""
-    anchor = torch.empty((), requires_grad=True)
+    return enter(value, torch.empty((), requires_grad=True), sink)
+
+
+def enter(value: Tensor, anchor: Tensor, sink: Sink) -> Tensor:
+    """The same, by way of a leaf of autograd's record that stands for the value."""
     entered = _Enter.apply(value, anchor, sink)
     assert isinstance(entered, Tensor)
     return entered

@@ -47,7 +47,7 @@ def buckets(weights: Iterable[Weight], bytes_of: Mapping[str, int]) -> tuple[Buc
         own.buffers[-1].append(weight)
         own.size += bytes_of[weight.register]
     made = [
-        Bucket(tuple(some), group, min(weight.position for weight in some))
+        Bucket(tuple(some), group, min(weight.complete for weight in some))
         for group, own in filled.items()
         for some in own.buffers
     ]

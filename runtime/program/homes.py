@@ -6,40 +6,53 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from pcg.graph.graph import Leaf
+from pcg.placement.late import LateGradient
 from pcg.placement.layout import Layout
 from pcg.placement.schedule import Schedule, Slot
 from runtime.program.program import Weight
 
 
 class Home(NamedTuple):
-    """A weight: its register, where it is kept, and the position of the step that first reads
-    it."""
+    """A weight: its register, where it is kept, the position of the step that first reads it, and
+    as ``Weight.late``."""
 
     register: str
     leaf: Leaf
     layout: Layout
     first: int
+    late: int | None
 
 
 def homes_of(
-    schedule: Schedule, places: Mapping[int, int], register: Callable[[Slot], str]
+    schedule: Schedule,
+    places: Mapping[int, int],
+    register: Callable[[Slot], str],
+    late: Mapping[int, LateGradient],
 ) -> tuple[Home, ...]:
-    """Those of all weights, by name. ``places``: the position of each step."""
+    """Those of all weights, by name. ``places``: the position of each step; ``late``: by
+    position."""
     first: dict[Slot, int] = {}
     for number, place in sorted(places.items(), key=lambda item: item[1]):
         for slot in schedule.steps[number].operands:
             first.setdefault(slot, place)
     nodes = sorted(schedule.homes, key=lambda node: node.leaf.name)
     slots = [Slot(node.value(), schedule.homes[node]) for node in nodes]
+    beside = {
+        schedule.steps[number].operands[late[place].operand]: late[place].beside
+        for number, place in places.items()
+        if place in late
+    }
     return tuple(
-        Home(register(slot), slot.value.node.leaf, slot.layout, first.get(slot, 0))
+        Home(
+            register(slot), slot.value.node.leaf, slot.layout, first.get(slot, 0), beside.get(slot)
+        )
         for slot in slots
     )
 
 
 def weights_on(homes: Iterable[Home], rank: int) -> Iterator[Weight]:
     """The pieces that a rank keeps."""
-    for name, leaf, layout, first in homes:
+    for name, leaf, layout, first, late in homes:
         piece = layout.by_device.get(rank)
         if piece is not None:
-            yield Weight(name, leaf, layout.regions[rank], layout.holders[piece], first)
+            yield Weight(name, leaf, layout.regions[rank], layout.holders[piece], first, late)

@@ -15,6 +15,7 @@ from functools import cached_property
 from pcg.graph.graph import Node
 from pcg.placement import schedule as steps
 from pcg.placement.backward import gradients
+from pcg.placement.late import LateGradient, late_gradients
 from pcg.placement.layout import Layout, Piece, tasks
 from pcg.placement.recomputation import Again, can_be_recomputed
 from pcg.placement.region import extent, starts_of
@@ -48,6 +49,8 @@ from runtime.program.slices import (
     explicit,
     global_regions,
     groups_of,
+    holders,
+    holds,
     joined_where_made,
     one_slice,
     regular_transfer,
@@ -101,8 +104,7 @@ class Lowering:
 
     def program(self, rank: int) -> Program:
         """The program of one rank."""
-        (program,) = self.programs([rank])
-        return program
+        return self.programs([rank])[0]
 
     def programs(self, ranks: Sequence[int] | None = None) -> list[Program]:
         """The programs of some ranks, of all by default. What they have in common is worked out
@@ -134,7 +136,7 @@ class Lowering:
             tuple(weights_on(self._homes, rank)),
             self.register(self.loss) if counts else None,
             (
-                *(self.register(slot) for slot in self.schedule.outputs if _holds(slot, rank)),
+                *(self.register(slot) for slot in self.schedule.outputs if holds(slot, rank)),
                 *taken,
             ),
             groups_of(self.schedule),
@@ -199,7 +201,7 @@ class Lowering:
             rank: Pipelined(
                 tuple(own[rank] for own in slices),
                 tuple(turns(rank // per_stage, *order)),
-                tuple(sorted(self.register(slot) for slot in parts.joined if _holds(slot, rank))),
+                tuple(sorted(self.register(slot) for slot in parts.joined if holds(slot, rank))),
                 tail[rank],
                 tail_trains(self.schedule, parts, self._active),
                 is_delayed,
@@ -311,21 +313,27 @@ class Lowering:
 
     @cached_property
     def _homes(self) -> tuple[Home, ...]:
-        return homes_of(self.schedule, self._places, self.register)
+        return homes_of(self.schedule, self._places, self.register, self._late)
+
+    @cached_property
+    def _late(self) -> Mapping[int, LateGradient]:
+        places = self._places
+        found = late_gradients(self.schedule, self._again.steps, places)
+        return {places[n]: own._replace(beside=places[own.beside]) for n, own in found.items()}
 
     def _lower(self, number: int, step: steps.Step, ranks: Sequence[int], part: int) -> Lowered:
         match step:
             case steps.LeafAtHome(slot):
                 name, leaf = self.register(slot), slot.value.node.leaf
                 regions = global_regions(slot.layout, part)
-                for rank in _holders(slot, ranks):
+                for rank in holders(slot, ranks):
                     yield rank, Load(name, leaf, regions[rank])
             case steps.Reshard():
                 yield from self._reshard(number, step, ranks, part)
             case steps.Compute() if step.node.is_join:
                 (result,) = step.results
                 for operand in step.operands:
-                    for rank in _holders(operand, ranks):
+                    for rank in holders(operand, ranks):
                         yield rank, Alias(self.register(operand), self.register(result), number)
             case steps.Compute():
                 yield from self._run(number, step, ranks, part)
@@ -341,7 +349,7 @@ class Lowering:
                     yield rank, own
             return
         for rank in ranks:
-            held = _holds(source, rank), _holds(target, rank)
+            held = holds(source, rank), holds(target, rank)
             if any(held):
                 made = (
                     exchange(regular, rank, *names)
@@ -368,10 +376,11 @@ class Lowering:
         operands = tuple(self.register(slot) for slot in step.operands)
         results = tuple(self.register(slot) for slot in step.results)
         recomputed = step.node in self.plan.recompute and can_be_recomputed(step.node)
+        late = self._late.get(number)
         for rank in ranks:
             own = placed.get(rank)
             if own is not None:
-                yield rank, Run(call, *own, operands, results, recomputed, number)
+                yield rank, Run(call, *own, operands, results, recomputed, number, late)
 
     def _tasks(self, step: steps.Compute, part: int) -> Mapping[int, _Placed]:
         """Each device's task with the global index of each operand's first element: the same for
@@ -389,11 +398,3 @@ class Lowering:
                 for device, task in tasks(step.node, step.view)
             }
         return placed
-
-
-def _holders(slot: Slot, ranks: Iterable[int]) -> Iterable[int]:
-    return (rank for rank in ranks if _holds(slot, rank))
-
-
-def _holds(slot: Slot, rank: int) -> bool:
-    return rank in slot.layout.by_device

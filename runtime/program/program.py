@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import Literal
 
 from pcg.graph.graph import Leaf
+from pcg.placement.late import LateGradient
 from pcg.placement.region import Region, region_text
 from pcg.plan.statistics import RunningFile
 from pcg.types.operator import Call
@@ -208,6 +209,8 @@ class Run:
     recomputed: bool = False
     """Whether the results are recomputed for the backward pass, instead of kept."""
     position: int = 0
+    late: LateGradient | None = None
+    """The gradient of a weight that may come late, with the position of what it is beside."""
 
     def __str__(self) -> str:
         given = [*self.operands, *(f"{name}={value}" for name, value in self.call.attributes)]
@@ -279,6 +282,13 @@ class Weight:
     group: Group
     position: int = 0
     """The lowest one of the steps that read it: the last one to add to its gradient."""
+    late: int | None = None
+    """The position of the communication beside which its gradient may be computed, if it may."""
+
+    @property
+    def complete(self) -> int:
+        """The position after whose backward pass its gradient is complete."""
+        return self.position if self.late is None else self.late
 
     def __str__(self) -> str:
         shared = f", all_reduce over {_ranks(self.group)}" if len(self.group) > 1 else ""

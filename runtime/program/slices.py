@@ -289,3 +289,13 @@ def regular_transfer(step: Reshard) -> Transfer | None:
     if is_sliced(step.source) != is_sliced(step.target):
         return None
     return transfer(one_slice(step.source.layout), one_slice(step.target.layout))
+
+
+def holders(slot: Slot, ranks: Iterable[int]) -> Iterable[int]:
+    """Those of some ranks that hold a piece."""
+    return (rank for rank in ranks if holds(slot, rank))
+
+
+def holds(slot: Slot, rank: int) -> bool:
+    """Whether a rank holds a piece."""
+    return rank in slot.layout.by_device

@@ -56,6 +56,14 @@ class _Sent:
     part: int
 
 
+Meanwhile = Callable[[], None]
+"""What is done while communication is under way."""
+
+
+def _done() -> None:
+    """Nothing to do, or to wait for."""
+
+
 @dataclass
 class World:
     """The ranks of a run, seen from one of them, and the device on which it computes."""
@@ -121,10 +129,13 @@ class World:
         with self.reporting("creating the group of checkpoints"):
             return World(self.rank, self.size, network=self.network.apart(self.size))
 
-    def all_reduce(self, values: Tensor, group: Group) -> Tensor:
-        """The sum of the members' tensors. ``group`` has been prepared and holds this rank."""
+    def all_reduce(self, values: Tensor, group: Group, meanwhile: Meanwhile = _done) -> Tensor:
+        """The sum of the members' tensors. ``group`` has been prepared and holds this rank;
+        ``meanwhile``: done while this is under way, here as below."""
         total = values.clone(memory_format=torch.contiguous_format)
-        self.start_all_reduce(total, group)()
+        wait = self.start_all_reduce(total, group)
+        meanwhile()
+        wait()
         return total
 
     def start_all_reduce(self, values: Tensor, group: Group) -> Callable[[], None]:
@@ -137,21 +148,22 @@ class World:
             work = self.network.all_reduce(values, self._groups[group])
         return lambda: self._wait(work, what)
 
-    def all_gather(self, values: Tensor, group: Group) -> Tensor:
+    def all_gather(self, values: Tensor, group: Group, meanwhile: Meanwhile = _done) -> Tensor:
         """The members' flat tensors, all of one length, one after the other."""
         gathered = values.new_empty(len(group) * len(values))
-        return self._collective("all_gather", gathered, values, group)
+        return self._collective("all_gather", gathered, values, group, meanwhile)
 
-    def reduce_scatter(self, values: Tensor, group: Group) -> Tensor:
+    def reduce_scatter(self, values: Tensor, group: Group, meanwhile: Meanwhile = _done) -> Tensor:
         """This rank's part of the sum of the members' flat tensors, cut in as many as there are
         members."""
         part = values.new_empty(len(values) // len(group))
-        return self._collective("reduce_scatter", part, values, group)
+        return self._collective("reduce_scatter", part, values, group, meanwhile)
 
-    def all_to_all(self, values: Tensor, group: Group) -> Tensor:
+    def all_to_all(self, values: Tensor, group: Group, meanwhile: Meanwhile = _done) -> Tensor:
         """Of flat tensors that are cut in as many parts as there are members, the part that each
         member has for this rank, one after the other."""
-        return self._collective("all_to_all", torch.empty_like(values), values, group)
+        result = torch.empty_like(values)
+        return self._collective("all_to_all", result, values, group, meanwhile)
 
     def exchange(
         self,
@@ -159,6 +171,7 @@ class World:
         incoming: Mapping[int, int],
         dtype: torch.dtype,
         channel: str = "forward",
+        meanwhile: Meanwhile = _done,
     ) -> dict[int, Tensor]:
         """Send a flat tensor to some ranks and receive flat tensors of given lengths from some.
 
@@ -170,13 +183,17 @@ class World:
             for peer, length in sorted(incoming.items())
         }
         sent = {peer: values.contiguous() for peer, values in sorted(outgoing.items())}
+        posted: list[_Sent] = []
         if sent or received:
             what = f"messages with {sorted({*outgoing, *incoming})}"
             with self.reporting(what):
                 works = self.network.messages(sent, received, self._channels.get(channel))
-            self._pending.append(_Sent(works, tuple(sent.values()), what, self.batch, self.part))
+            posted.append(_Sent(works, tuple(sent.values()), what, self.batch, self.part))
+        meanwhile()
         if received:
-            self._settle([self._pending.pop()])
+            self._settle(posted)
+        else:
+            self._pending += posted
         return received
 
     def settle(self) -> None:
@@ -257,9 +274,14 @@ class World:
         yield
         (self.doing, self.waits), self.since = before, monotonic()
 
-    def _collective(self, name: FlatName, result: Tensor, values: Tensor, group: Group) -> Tensor:
-        with self.reporting(f"{name} over {group}"):
-            self.network.collective(name, result, values.contiguous(), self._groups[group])
+    def _collective(
+        self, name: FlatName, result: Tensor, values: Tensor, group: Group, meanwhile: Meanwhile
+    ) -> Tensor:
+        what, own = f"{name} over {group}", values.contiguous()
+        with self.reporting(what):
+            work = self.network.collective(name, result, own, self._groups[group])
+        meanwhile()
+        self._wait(work, what)
         return result
 
     def _settle(self, messages: Iterable[_Sent]) -> None:
@@ -311,10 +333,6 @@ def environment() -> tuple[int, int] | None:
     if not 0 <= rank < size:
         raise InputError("environment", f"RANK={rank}, expected less than WORLD_SIZE={size}")
     return rank, size
-
-
-def _done() -> None:
-    """Nothing to wait for."""
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from runtime.program.program import (
     ReduceScatter,
     is_local,
 )
-from runtime.world.collectives import World
+from runtime.world.collectives import Meanwhile, World
 
 
 def communicate(
@@ -29,21 +29,24 @@ def communicate(
     shape: tuple[int, ...] | None,
     dtype: torch.dtype,
     channel: PassName = "forward",
+    meanwhile: Meanwhile | None = None,
 ) -> Tensor | None:
-    """This rank's piece of an instruction's target, of ``shape``; None where it holds none."""
+    """This rank's piece of an instruction's target, of ``shape``; None where it holds none.
+    ``meanwhile``: done while it is under way."""
+    meanwhile = meanwhile or _nothing
     if isinstance(instruction, Exchange):
-        return run_exchange(world, instruction, source, shape, dtype, channel)
+        return run_exchange(world, instruction, source, shape, dtype, channel, meanwhile)
     assert source is not None, "members of a collective hold both of its ends"
     assert shape is not None, "members of a collective hold both of its ends"
     match instruction:
         case AllReduce(group=group):
-            return world.all_reduce(source, group)
+            return world.all_reduce(source, group, meanwhile)
         case AllGather(group=group, places=places):
-            return _placed(world.all_gather(_flat(source), group), places, shape)
+            return _placed(world.all_gather(_flat(source), group, meanwhile), places, shape)
         case ReduceScatter(group=group, places=places):
-            return world.reduce_scatter(_chunks(source, places), group).view(shape)
+            return world.reduce_scatter(_chunks(source, places), group, meanwhile).view(shape)
         case AllToAll(group=group, sends=sends, receives=receives):
-            received = world.all_to_all(_chunks(source, sends), group)
+            received = world.all_to_all(_chunks(source, sends), group, meanwhile)
             return _placed(received, receives, shape)
 
 
@@ -54,12 +57,15 @@ def run_exchange(
     shape: tuple[int, ...] | None,
     dtype: torch.dtype,
     channel: PassName = "forward",
+    meanwhile: Meanwhile | None = None,
 ) -> Tensor | None:
     """This rank's piece of the target of messages. A local exchange can be differentiated."""
+    meanwhile = meanwhile or _nothing
     if is_local(exchange):
+        meanwhile()
         return None if shape is None else _local(world, exchange, source, shape, dtype)
     sent, lengths = _packed(exchange.sends, source), _lengths(exchange.receives)
-    received = world.exchange(sent, lengths, dtype, exchange.channel(channel))
+    received = world.exchange(sent, lengths, dtype, exchange.channel(channel), meanwhile)
     if shape is None:
         return None
     if len(exchange.receives) == 1 and not exchange.kept:
@@ -153,3 +159,7 @@ def _flat(values: Tensor) -> Tensor:
 
 def _joined(flat: list[Tensor]) -> Tensor:
     return flat[0] if len(flat) == 1 else torch.cat(flat)
+
+
+def _nothing() -> None:
+    """Nothing to do meanwhile."""

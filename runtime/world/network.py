@@ -11,7 +11,6 @@ from torch import Tensor
 
 Handle = Any
 """What a network knows a group of ranks by: a process group, or None for the default one."""
-Flat = Callable[..., object]
 FlatName = Literal["all_gather", "reduce_scatter", "all_to_all"]
 
 
@@ -21,27 +20,33 @@ class PendingCommunication(Protocol):
     def wait(self) -> object: ...
 
 
-def _named(*names: str) -> Flat:
+def _named(*names: str) -> Callable[..., Any]:
     """Torch's function that goes by one of these names, the newest first."""
     return next(getattr(dist, name) for name in names if hasattr(dist, name))
 
 
-def _all_to_all(result: Tensor, own: Tensor, group: Handle) -> object:
-    return dist.all_to_all_single(result, own, group=group)
+def _all_gather(result: Tensor, own: Tensor, group: Handle) -> PendingCommunication | None:
+    return _GATHER(result, own, group, async_op=True)
 
 
-def _reduce_scatter(result: Tensor, own: Tensor, group: Handle) -> object:
-    return _SCATTER(result, own, dist.ReduceOp.SUM, group)
+def _all_to_all(result: Tensor, own: Tensor, group: Handle) -> PendingCommunication | None:
+    return dist.all_to_all_single(result, own, group=group, async_op=True)
 
+
+def _reduce_scatter(result: Tensor, own: Tensor, group: Handle) -> PendingCommunication | None:
+    return _SCATTER(result, own, dist.ReduceOp.SUM, group, async_op=True)
+
+
+_GATHER = _named("all_gather_single", "all_gather_into_tensor")
 
 _SCATTER = _named("reduce_scatter_single", "reduce_scatter_tensor")
-COLLECTIVES: Mapping[FlatName, Flat] = {
-    "all_gather": _named("all_gather_single", "all_gather_into_tensor"),
+COLLECTIVES: Mapping[FlatName, Callable[..., PendingCommunication | None]] = {
+    "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
     "all_to_all": _all_to_all,
 }
-"""Torch's function of each collective on flat tensors: the result, this rank's own, the group.
-Both gloo and NCCL offer all three."""
+"""How each collective on flat tensors begins: the result, this rank's own, the group. Both gloo and
+NCCL offer all three."""
 
 
 class Network:
@@ -77,9 +82,11 @@ class Network:
         """Begin to replace a tensor by the sum of the members'."""
         return dist.all_reduce(values, group=group, async_op=True)
 
-    def collective(self, name: FlatName, result: Tensor, own: Tensor, group: Handle) -> None:
-        """A collective on flat tensors, from ``own`` to ``found``."""
-        COLLECTIVES[name](result, own, group)
+    def collective(
+        self, name: FlatName, result: Tensor, own: Tensor, group: Handle
+    ) -> PendingCommunication | None:
+        """Begin a collective on flat tensors, from ``own`` to ``result``."""
+        return COLLECTIVES[name](result, own, group)
 
     def messages(
         self, sent: Mapping[int, Tensor], received: Mapping[int, Tensor], group: Handle

@@ -36,6 +36,7 @@ from search.mesh.rules.cuts import Cuts
 from search.mesh.space.axes import Mesh
 from search.pipeline.build import build
 from search.pipeline.clock import step_seconds
+from search.pipeline.crossing import Crossings
 from search.pipeline.micro import MicroBatches
 from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
 from search.pipeline.streams import streams
@@ -137,11 +138,12 @@ class HandPlanner:
         blocks = blocks_of(source.graph)
         bounds = _bounds(source.graph, blocks, degrees.pipeline * degrees.interleave)
         parts = degrees.data(self.machine.devices) if degrees.sharded else 1
-        cut = build(batches, batches.choose(), bounds, degrees.interleave, parts)
+        whole = self._cost(self.machine)
+        crossings = Crossings(whole)
+        cut = build(batches, batches.choose(), bounds, degrees.interleave, parts, crossings)
         steps = schedule(cut.graph, cut.views)
         again = self._again(source.graph, blocks, list(cut.views))
         groups = StageGroups(degrees.pipeline, size, degrees.micro_batches, degrees.interleave)
-        whole = self._cost(self.machine)
         chunks = stage_seconds(steps, whole, groups, again)
         pipeline = PipelineFile(
             stages=degrees.pipeline,

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from pcg.graph.graph import Graph, Node, Value
+from pcg.placement.in_parts import named_parts
 from pcg.placement.schedule import trace
 from pcg.readings.kind import kind_of
 from pcg.readings.work import gradient_nodes
@@ -72,7 +73,9 @@ def _within(blocks: Blocks, cut: Mapping[Node, Node]) -> Iterator[Node]:
         if node not in crossing:
             yield cut[node]
         for value in cut[node].inputs:
-            yield from trace(value)[1]
+            chain = trace(value)[1]
+            # What came from another stage in parts stays as it was gathered.
+            yield from set(chain).difference(named_parts(chain) or ())
 
 
 def _gathers(inner: Iterable[Node]) -> Iterator[Node]:

@@ -29,6 +29,7 @@ from pcg.plan.training import Training
 from pcg.readings.kernel_use import KernelUse
 from pcg.readings.kernels import own_use
 from pcg.readings.kind import WorkKind, work_of
+from pcg.readings.late import parts_gradients
 from pcg.readings.work import work
 from search.cost.collectives import Lines, all_reduce, bucketed, ring, seconds
 from search.cost.efficiency import Speed, standard
@@ -186,6 +187,20 @@ class CostModel:
         forward, backward = self.compute_seconds(node, needs, view, use)
         devices = [view.devices]
         return _duration(devices, [forward]), _duration(devices, [backward])
+
+    def late(
+        self, node: Node, needs: frozenset[int], use: KernelUse, backward: Duration
+    ) -> Duration:
+        """The part of an operator's backward pass that makes the gradient of its weight, if it has
+        one that may come last (``pcg.readings.late``): one of two products that are taken to be
+        equal. NOTHING where operators are compiled together."""
+        together = use.joined or not needs.isdisjoint(use.as_is) or self.training.compiled
+        parts = not together and parts_gradients(node, needs)
+        return self._half(backward) if parts else NOTHING
+
+    @remembered
+    def _half(self, whole: Duration) -> Duration:
+        return Duration(whole.groups, whole.seconds / 2)
 
     def with_sums(self, back: Duration, made: Iterable[Layout], parts: Iterable[int]) -> Duration:
         """The backward pass of what makes tensors of these layouts, once the gradients that come

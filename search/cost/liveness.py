@@ -4,8 +4,9 @@ A tensor is held from where it is made until its last use forward or, if back-pr
 (``pcg.readings.saved``), until its last use there. A view holds the tensor that it shows. What is
 recomputed (``pcg.placement.recomputation``) is let go after its last use forward, and held again
 from where it is done again to the end of its own backward pass; what it is made from, if that is
-kept, as long as that. The gradient of a tensor is held from the first computation that adds to it
-to the one that uses it up. Data is there for the whole step.
+kept, as long as that. What makes the gradient of a weight that comes late (``pcg.placement.late``)
+is held while the other one is sent. The gradient of a tensor is held from the first computation
+that adds to it to the one that uses it up. Data is there for the whole step.
 
 Time counts steps of the schedule: ``i`` is step i forward, ``2 n - 1 - i`` is its backward pass,
 and ``2 n`` the update. Weights and what the optimizer keeps of them are held throughout and are not
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from pcg.graph.graph import Graph, Node, Value
+from pcg.placement.late import late_gradients
 from pcg.placement.layout import Layout
 from pcg.placement.recomputation import Again, again
 from pcg.placement.saved import SavedTensors, chosen, keys, saved_tensors
@@ -134,6 +136,7 @@ class _Reader:
         self.roots, self.same = self.tensors.roots, self.tensors.same
         self.maker, self.static = self.tensors.maker, self.tensors.static
         self.root = self.tensors.root
+        self._late = late_gradients(self.schedule, self.again.steps)
 
     def run(self) -> Liveness:
         for i, step in enumerate(self.steps):
@@ -152,10 +155,15 @@ class _Reader:
                 self._use(slot, last, held_from)
         for i, read in enumerate(self.tensors.reads):
             for slot in read:
-                self._use(slot, self.end - 1 - i, held_from)
+                self._use(slot, self._back(i), held_from)
         grads, of_weights = self._gradients()
         lives = (*self._values(), *grads)
         return Liveness(lives, self.again.before, self.end, tuple(of_weights))
+
+    def _back(self, number: int) -> int:
+        """When the backward pass of a step has ended."""
+        late = self._late.get(number)
+        return self.end - 1 - (number if late is None else late.beside)
 
     def _use(self, slot: Slot, at: int, held_from: Mapping[int, int]) -> None:
         """The backward pass reads a tensor."""
@@ -194,7 +202,7 @@ class _Reader:
         for slot, i in first.items():
             begin = self.end - 1 - i
             if slot not in self.static:
-                made.append(Life(slot, begin, self.end - 1 - self.maker[slot]))
+                made.append(Life(slot, begin, self._back(self.maker[slot])))
             elif slot.value.node.is_weight:
                 end = self.end - 1 - complete[slot] if is_shared(slot.layout) else self.end
                 of_weights.append(Life(slot, begin, end))

@@ -4,8 +4,10 @@ The tasks follow from a schedule and stand in the order in which a program would
 
 - forward, the steps of the schedule in order;
 - backward, the same in reverse: each computation's gradients and the adjoint of each resharding,
-  after the gradients of all that reads its results. What the forward pass has not saved is done
-  again just before (``pcg.placement.recomputation``), each on the stream on which it was done;
+  after the gradients of all that reads its results. Of a product the gradient of its weight is a
+  task of its own, right after that of the other operand (``pcg.placement.late``). What the forward
+  pass has not saved is done again just before (``pcg.placement.recomputation``), each on the stream
+  on which it was done;
 - the all_reduce of the weights' gradients, by buffers that small ones share, as soon as the last
   computation that adds to a buffer is issued, so that it overlaps with the rest of the backward
   pass, as in PyTorch's DistributedDataParallel (Li et al., VLDB 2020);
@@ -17,8 +19,10 @@ NCCL. A copy within a device's own memory is a computation.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -50,6 +54,9 @@ class ProgramStep(NamedTuple):
     reshards: bool = False
     recomputed: tuple[int, ...] = ()
     """The steps that are computed once more before its backward pass."""
+    late: Duration = NOTHING
+    """The part of its backward pass that may come after the gradient of another operand: that of
+    its weight, if it is the one weight to whose gradient it adds."""
 
 
 class TaskProgram(NamedTuple):
@@ -86,6 +93,8 @@ class TimedStep(NamedTuple):
     """NOTHING where no gradient passes."""
     repeated: bool = False
     """Whether it is done for every slice of the batch."""
+    late: Duration = NOTHING
+    """As ``ProgramStep`` has it."""
 
 
 def program(
@@ -113,10 +122,13 @@ def timed_steps(
     for at, (step, needs) in enumerate(zip(schedule.steps, passed.steps, strict=True)):
         if isinstance(step, LeafAtHome):
             continue
+        late = NOTHING
         if isinstance(step, Compute):
             node, repeated = one_slice(step.node) if by_slice else (step.node, False)
             wanted, use = needs or frozenset[int](), uses[step.node]
             forward, backward = cost.computation(node, wanted, step.view, use)
+            if needs is not None:
+                late = cost.late(node, wanted, use, backward)
         else:
             a, b = (s.layout.one_slice if by_slice else None for s in (step.source, step.target))
             repeated = a is not None and b is not None
@@ -128,7 +140,7 @@ def timed_steps(
         layouts = [one.one_slice or one for one in made] if by_slice else made
         counts = [passed.parts.get(slot, 0) for slot in step.results]
         backward = cost.with_sums(backward, layouts, counts)
-        timed.append(TimedStep(step, forward, backward, repeated))
+        timed.append(TimedStep(step, forward, backward, repeated, late))
     return timed
 
 
@@ -144,13 +156,14 @@ def linked(
     numbers = {slot: i for i, slot in enumerate(homes)}
     made: dict[Slot, int] = {}
     steps: list[ProgramStep] = []
-    for at, (step, forward, backward, _) in enumerate(timed):
+    for at, (step, forward, backward, _, late) in enumerate(timed):
         reads = tuple(dict.fromkeys(made[slot] for slot in step.operands if slot in made))
         weights = tuple(sorted({numbers[slot] for slot in step.operands if slot in numbers}))
         made.update(dict.fromkeys(step.results, at))
         added = weights if backward is not NOTHING else ()
         reshards = isinstance(step, Reshard)
-        steps.append(ProgramStep(forward, backward, reads, added, reshards, recomputed.get(at, ())))
+        again = recomputed.get(at, ())
+        steps.append(ProgramStep(forward, backward, reads, added, reshards, again, late))
     return with_weights(steps, [slot.layout for slot in homes], cost)
 
 
@@ -243,6 +256,10 @@ class _Issue:
         """The last computation that was issued."""
         self._remade: dict[int, int] = {}
         """By step that has been done again, its task."""
+        adding = Counter(weight for step in steps for weight in step.weights)
+        self._alone = {weight for weight, count in adding.items() if count == 1}
+        """The weights to whose gradients one step adds."""
+        self._again_done = {made for step in steps for made in step.recomputed}
         for i in range(len(steps) - 1, -1, -1):
             if steps[i].backward is not NOTHING:
                 self._backward(i, users[i])
@@ -270,12 +287,21 @@ class _Issue:
         needed = dict.fromkeys((*sources, *(n for n in remade if n is not None)))
         after = (i, *needed, *(self._back[user] for user in users if user in self._back))
         self._back[i] = len(self._made)
+        late, stream = self._late(i), self._stream(step)
+        first = step.backward if late is NOTHING else _without(step.backward, late)
+        self._made.append(Task(first, stream, after, BACKWARD, i, step.reshards))
+        if late is not NOTHING:
+            self._made.append(Task(late, stream, (self._back[i],), BACKWARD, i, False))
         for weight in step.weights:
-            self._adds[weight].append(len(self._made))
-        stream = self._stream(step)
+            self._adds[weight].append(len(self._made) - 1)
         if stream == COMPUTE:
-            self._latest = len(self._made)
-        self._made.append(Task(step.backward, stream, after, BACKWARD, i, step.reshards))
+            self._latest = len(self._made) - 1
+
+    def _late(self, i: int) -> Duration:
+        """The part of a step's backward pass that comes after the rest of it."""
+        step = self.given.steps[i]
+        alone = len(step.weights) == 1 and self._alone.issuperset(step.weights)
+        return step.late if alone and i not in self._again_done else NOTHING
 
     def _again(self, i: int, step: ProgramStep) -> int | None:
         """Do a step again; the task that what is issued now has to wait for."""
@@ -304,3 +330,9 @@ class _Issue:
                     self._made.append(Task(sync, stream, after, SYNC, other, True))
             # The sums are there when the last part of the buffer is.
             self._done.update(dict.fromkeys(buffer, sent))
+
+
+@lru_cache(maxsize=65536)
+def _without(whole: Duration, part: Duration) -> Duration:
+    """What is left of a duration, of the same devices, without a part of it."""
+    return Duration(whole.groups, whole.seconds - part.seconds)

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from pcg.graph.graph import Node
 from pcg.placement.backward import gradients
+from pcg.placement.in_parts import named_parts
 from pcg.placement.recomputation import again
 from pcg.placement.saved import SavedTensors, saved_tensors
 from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot, trace
@@ -340,7 +341,7 @@ def _reads_matrix(step: Compute) -> bool:
 
 def _chains_of(schedule: Schedule) -> dict[int, tuple[Node, ...]]:
     """By resharding, the parallel operators that it carries out, first the one to call it by: what
-    combines, else the last."""
+    combines the parts that came from other devices, else what combines, else the last."""
     maker = {slot: i for i, step in enumerate(schedule.steps) for slot in step.results}
     chains: dict[int, tuple[Node, ...]] = {}
     for step in schedule.steps:
@@ -349,6 +350,7 @@ def _chains_of(schedule: Schedule) -> dict[int, tuple[Node, ...]]:
         for value, slot in zip(step.node.inputs, step.operands, strict=True):
             if isinstance(schedule.steps[maker[slot]], Reshard):
                 chain = trace(value)[1][::-1]
-                named = sorted(chain, key=lambda node: node.name != "combine")
+                parts = named_parts(chain[::-1]) or ()
+                named = sorted(chain, key=lambda n: (n not in parts, n.name != "combine"))
                 chains.setdefault(maker[slot], tuple(named))
     return {number: chain for number, chain in chains.items() if chain}

@@ -207,6 +207,7 @@ def _alike(one: ProgramStep, other: ProgramStep, window: BlockWindow, own: range
     return (
         _takes_alike(one.forward, other.forward)
         and _takes_alike(one.backward, other.backward)
+        and _takes_alike(one.late, other.late)
         and one.reshards == other.reshards
         and len(one.reads) == len(other.reads)
         and all(map(same, one.reads, other.reads))

@@ -166,6 +166,12 @@ class MicroBatches:
         parts = prod(p for p, e in entries if e >= 0 and axes[e].operands[position] is not None)
         return self.spaces.slices.elements(value) * self.cost.itemsize / parts
 
+    def alike(self, node: Node, position: int, strategy: Sequence[int]) -> int:
+        """The mesh axes, as bits, along which devices of the group need the same of an operand."""
+        axes = self.spaces.of(node).axes
+        uncut = (e < 0 or axes[e].operands[position] is None for e in strategy)
+        return sum(1 << place for place, same in enumerate(uncut) if same)
+
     def _tables(self) -> tuple[list[Costs], list[_Resharding]]:
         """What every operator costs by itself, and every resharding between two of them."""
         graph, number = self.streams.graph, {node: i for i, node in enumerate(self.nodes)}

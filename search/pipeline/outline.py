@@ -29,6 +29,7 @@ from search.pipeline.clock import (
     StageSeconds,
     step_seconds,
 )
+from search.pipeline.crossing import crossing_seconds
 from search.pipeline.micro import Chosen, MicroBatches, Vector
 
 PRICES = (0.0, 0.5, 4.0, 32.0)
@@ -246,19 +247,21 @@ def _estimated(
 
 def _crossings(batches: MicroBatches, chosen: Chosen, link: Link) -> Iterator[Crossing]:
     """Every tensor of micro-batches that some operator reads, as if it crossed to the next group
-    over a link: a device gets its part from one of the group before."""
+    over a link: a device gets what it needs, or a part, from one of the group before."""
     trained = gradient_nodes(batches.streams.graph)
     number = {node: i for i, node in enumerate(batches.nodes)}
     readers: dict[tuple[int, int], list[int]] = defaultdict(list)
-    bytes_wanted: dict[tuple[int, int], float] = {}
+    wanted: dict[tuple[int, int], tuple[float, int]] = {}
     for i, node in enumerate(batches.nodes):
         for position, value in enumerate(node.inputs):
             if batches.streams_through(value.node):
                 key = (number[value.node], value.port)
                 readers[key].append(i)
-                wanted = batches.block_bytes(value, node, position, chosen.strategies[i])
-                bytes_wanted[key] = max(wanted, bytes_wanted.get(key, 0.0))
+                given = node, position, chosen.strategies[i]
+                own = batches.block_bytes(value, *given), batches.alike(*given)
+                wanted[key] = max(own, wanted.get(key, own))
     for (maker, port), reading in readers.items():
         ways = 2 if batches.nodes[maker] in trained else 1
-        once = link.latency + bytes_wanted[maker, port] / link.bandwidth
+        volume, alike = wanted[maker, port]
+        once = crossing_seconds(link, batches.spaces.mesh.peers(alike), volume)
         yield Crossing(maker, tuple(np.unique(reading).tolist()), batches.slices * ways * once)

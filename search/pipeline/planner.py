@@ -30,6 +30,7 @@ from search.mesh.rules.cuts import Cuts
 from search.mesh.space.allow import along, everything
 from search.pipeline.build import build
 from search.pipeline.clock import ScheduleKind, step_seconds
+from search.pipeline.crossing import Crossings
 from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import (
     PLAIN,
@@ -189,7 +190,8 @@ class PipelinePlanner:
         batches = outline.batches
         size, chunks = batches.cost.machine.devices, outline.interleave
         groups = StageGroups(outline.stages, size, batches.slices, chunks)
-        given = batches, outline.chosen, outline.bounds, chunks, outline.sparing.parts
+        parts, crossings = outline.sparing.parts, Crossings(cost)
+        given = batches, outline.chosen, outline.bounds, chunks, parts, crossings
         cut = self._phases.timed("building", lambda: build(*given))
         steps = self._phases.timed("scheduling", lambda: schedule(cut.graph, cut.views))
 

@@ -117,6 +117,12 @@ def charged(steps: Schedule) -> tuple[Sequence[Node], Sequence[Node]]:
         for slot in step.operands:
             reader.setdefault(slot, step.node)
             weights.setdefault(slot.value.node, step.node)
+    # What comes in parts is gathered before it is read.
+    gathered = {
+        step.source: reader[step.target]
+        for step in steps.steps
+        if isinstance(step, Reshard) and step.target in reader
+    }
     owners: list[Node] = []
     for step in steps.steps:
         match step:
@@ -125,5 +131,6 @@ def charged(steps: Schedule) -> tuple[Sequence[Node], Sequence[Node]]:
             case Compute():
                 owners.append(step.node)
             case Reshard():
-                owners.append(reader.get(step.target) or step.target.value.node)
+                target = step.target
+                owners.append(reader.get(target) or gathered.get(target) or target.value.node)
     return owners, [weights[node] for node in gradients(steps).weights]

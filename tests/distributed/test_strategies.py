@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 from support.graphs.images import ONE_IMAGE, four_devices
 from support.plans.by_hand import make_plan
-from support.plans.pipelines import planned
+from support.plans.pipelines import by_degrees, planned
 from support.plans.small_plans import small_plan
 
 from pcg.machine import load_machine
+from pcg.placement.in_parts import stated_parts
+from pcg.placement.schedule import trace
 from pcg.plan.pipeline import PipelineFile
 from pcg.plan.text import parse_graph
 from runtime.program.lower import Lowering
@@ -223,6 +225,14 @@ def test_a_pipeline_of_one_stage_whose_ranks_meet_in_every_slice(agree):
 def test_interleaved_stages(agree):
     """Two stages of two chunks, on two processes each."""
     agree.of(small_plan("interleaved"))
+
+
+def test_copies_that_cross_stages_in_parts(agree):
+    """Tensor parallelism of two in each of two stages: each process sends a half of its own."""
+    plan = by_degrees("tensor=2,pipeline=2,micro-batches=4", load_library())
+    chains = [trace(v)[1] for n in plan.graph.operators if not n.is_parallel for v in n.inputs]
+    assert any(stated_parts(chain) for chain in chains)
+    agree.of(plan)
 
 
 @pytest.mark.soak

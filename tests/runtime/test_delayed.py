@@ -95,11 +95,11 @@ def test_2bw_does_not_wait_between_steps(library):
         if world.rank == 0:
             exchange = world.exchange
 
-            def noted(outgoing, incoming, dtype, channel="forward"):
+            def noted(outgoing, incoming, dtype, channel="forward", *rest):
                 turns.append(f"{'F' if channel == 'forward' else 'B'}{world.batch}")
                 if turns[-1] == "B1":
                     assert ended.wait(60)
-                return exchange(outgoing, incoming, dtype, channel)
+                return exchange(outgoing, incoming, dtype, channel, *rest)
 
             world.exchange = noted
         executor = Executor(lowering.program(world.rank), world, "fp64")

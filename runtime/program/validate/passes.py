@@ -226,6 +226,7 @@ class PassesCheck:
         trained = frozenset(weight.register for weight in program.trained)
         closing = first_readers(self.backward_blocks, trained)
         self._closing: dict[int, list[str]] = {}
+        self._late = {w.register for w in program.trained if w.late is not None}
         for weight in program.trained:
             if weight.register in closing:
                 self._closing.setdefault(closing[weight.register], []).append(weight.register)
@@ -359,8 +360,11 @@ class PassesCheck:
     def _done(self, number: int) -> None:
         """A block has gone back."""
         for register in self._closing.get(number, ()):
-            if register in self.rank.graded:
+            if register in self.rank.graded and register not in self._late:
                 self._sync.complete(register)
+        done = self.backward_blocks[number] if number < len(self.backward_blocks) else None
+        if isinstance(done, MeetingBlock):
+            self._sync.flush(done.instruction.position)
         if not number:
             return
         following = self.backward_blocks[number - 1]

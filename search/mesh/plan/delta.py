@@ -129,7 +129,10 @@ class DeltaSimulator:
         for step, back in zip(made.steps, backward, strict=True):
             added = () if back is NOTHING else step.operands
             weights = tuple(sorted({numbers[slot] for slot in added if slot in numbers}))
-            steps.append(ProgramStep(step.forward, back, step.reads, weights, step.piece is None))
+            piece = step.piece
+            late = piece.late if piece else NOTHING
+            times = step.forward, back
+            steps.append(ProgramStep(*times, step.reads, weights, piece is None, late=late))
         order = tuple(dict.fromkeys(weight for step in steps for weight in step.weights))
         layouts = [self.pieces.slots[slot][1] for slot in homes]
         cost = self.pieces.cost

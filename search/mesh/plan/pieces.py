@@ -62,6 +62,8 @@ class OperatorPiece:
     """Whether a gradient passes."""
     differentiated: tuple[int, ...]
     """The operands that gradients go back to."""
+    late: Duration
+    """The part of the backward pass that may come last (``ProgramStep``)."""
 
 
 PieceKey = tuple[int, Strategy, int, tuple[int, ...]]
@@ -199,6 +201,7 @@ class OperatorPieces:
             NOTHING if needs is None else times[1],
             needs is not None,
             tuple(sorted(back)),
+            self.cost.late(inner, wanted, use, times[1]) if needs is not None else NOTHING,
         )
 
     def _wanted(self, node: Node, cut: CutNode, position: int) -> WantedOperand:

@@ -33,7 +33,7 @@ class PlacedGraph:
 
 def parting(rules: Iterable[Rule]) -> Parting:
     """How the rules of a library part values. The number of parts divides the number asked for."""
-    known = [way for both in rules for way in (both, both.reversed) if _parts(way)]
+    known = [way for both in rules for way in (both, both.reversed) if says_parts(way)]
 
     def of(value: Value, most: int) -> Applied | None:
         graph = Graph((value,))
@@ -75,7 +75,7 @@ def fully_sharded(
     return PlacedGraph(placed.graph.replace(replaced), views)
 
 
-def _parts(rule: Rule) -> bool:
+def says_parts(rule: Rule) -> bool:
     """Whether a rule says that a tensor is the combine of its parts."""
     if len(rule.left) != 1 or not isinstance(rule.left[0].node.call, Leaf):
         return False

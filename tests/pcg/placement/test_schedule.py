@@ -2,88 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
-from support.graphs.places import extent, place, within
+from support.graphs.by_device import RING, Array, close, simulate
+from support.graphs.places import place
 from support.graphs.strategies import graphs, parts_of_leaves, placed, seeds
 
 from pcg.errors import InputError
 from pcg.graph.graph import Graph, Node
-from pcg.placement.layout import grid, spread, tasks
+from pcg.placement.layout import grid, spread
 from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot, schedule
 from pcg.placement.view import MachineView
 from pcg.plan.text import parse_graph
-from pcg.readings.evaluate import Block, evaluate_output, evaluate_whole, meaning
-from pcg.readings.ring import Reals
-from pcg.types.infer import bind_sizes
-from pcg.types.task import KernelTask
+from pcg.readings.evaluate import evaluate_whole, meaning
 
-RING = Reals()
-Array = np.ndarray[Any, Any]
-Memory = dict[Slot, dict[int, Array]]
 Placed = tuple[Graph, dict[Node, MachineView], int]
-
-
-def simulate(made: Schedule, parts: dict[str, Array], *, kernels: bool) -> Memory:
-    """Every slot of a schedule: what each device holds, computed from nothing but its own."""
-    memory: Memory = {}
-    for step in made.steps:
-        match step:
-            case LeafAtHome(slot):
-                v = parts[slot.value.node.leaf.name]
-                memory[slot] = {
-                    device: v[(piece.partial, *place(slot.layout, device))]
-                    for device, piece in slot.layout.pieces
-                }
-            case Reshard(source, target):
-                memory[target] = run_move(step, memory[source])
-            case Compute():
-                run_compute(step, memory, kernels=kernels)
-    return memory
-
-
-def run_move(step: Reshard, held: dict[int, Array]) -> dict[int, Array]:
-    source, target = step.source.layout, step.target.layout
-    result = {device: np.zeros(extent(target, device)) for device in target.devices}
-    for message in step.transfer.messages:
-        part = held[message.source][within(message, source, message.source)]
-        result[message.target][within(message, target, message.target)] += part
-    return result
-
-
-def run_compute(step: Compute, memory: Memory, *, kernels: bool) -> None:
-    for result in step.results:
-        memory[result] = {}
-    if step.node.name == "join":
-        # Half of the devices have a piece of one operand, half of the other: nothing to do.
-        (result,) = step.results
-        memory[result] = {d: v for slot in step.operands for d, v in memory[slot].items()}
-        return
-    for device, task in tasks(step.node, step.view):
-        blocks = [
-            Block(memory[slot][device], tuple(p.start for p in place(slot.layout, device)))
-            for slot in step.operands
-        ]
-        outputs = run_task(step.node, task, blocks, kernels=kernels)
-        for result, values in zip(step.results, outputs, strict=True):
-            memory[result][device] = values
-
-
-def run_task(node: Node, task: KernelTask, blocks: list[Block], *, kernels: bool) -> list[Array]:
-    call = node.operator_call
-    if kernels and call.operator.kernel is not None:
-        outputs = call.operator.kernel(task, *(torch.tensor(b.values) for b in blocks))
-        return [t.numpy() for t in (outputs if isinstance(outputs, tuple) else (outputs,))]
-    equation = call.instance(tuple(value.type.rank for value in node.inputs))
-    sizes = bind_sizes(call, equation, [value.type.shape for value in node.inputs])
-    return [
-        evaluate_output(output, blocks, sizes, task.ranges, call.attributes, RING)
-        for output in equation.outputs
-    ]
 
 
 def assemble(slot: Slot, held: dict[int, Array]) -> Array:
@@ -96,11 +30,6 @@ def assemble(slot: Slot, held: dict[int, Array]) -> Array:
             close(held[device], held[devices[0]])
     assert not np.isnan(v).any()
     return v
-
-
-def close(a: Array, b: Array) -> None:
-    scale = max(1.0, float(np.max(np.abs(b), initial=0.0)))
-    np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9 * scale)
 
 
 def check(case: Placed, seed: int, *, kernels: bool) -> None:

@@ -17,6 +17,7 @@ from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Leaf, Node, Value
 from pcg.placement.layout import grid
 from pcg.placement.schedule import Compute, LeafAtHome, Schedule
+from pcg.readings.late import parts_gradients
 from pcg.readings.work import gradient_nodes
 from pcg.types.tensor import ParallelTensor
 from search.cost.cost import NOTHING, CostModel, Duration
@@ -31,6 +32,8 @@ class Least:
     forward: float
     backward: float
     work: float
+    first: float
+    """Of the backward pass, what others wait for."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,8 @@ def cut_as(
         tasks *= cut
     forward, backward = cost.compute_seconds(made, wanted)
     backward = backward if wanted else 0.0
-    return Least(forward, backward, tasks * (forward + backward))
+    first = backward / 2 if parts_gradients(made, wanted) else backward
+    return Least(forward, backward, tasks * (forward + backward), first)
 
 
 def fastest(found: Iterable[Least | None]) -> Least:
@@ -100,6 +104,7 @@ def fastest(found: Iterable[Least | None]) -> Least:
         min(least.forward for least in known),
         min(least.backward for least in known),
         min(least.work for least in known),
+        min(least.first for least in known),
     )
 
 
@@ -131,8 +136,10 @@ class _Waiting:
         for i in range(len(steps) - 1, -1, -1):
             if steps[i].backward is not NOTHING:
                 found[i] = max(forward[i], back[i]) + _shortest(steps[i].backward)
+                # The gradient of a weight may come after that of what else was read.
+                first = found[i] - _shortest(steps[i].late)
                 for source in steps[i].reads:
-                    back[source] = max(back[source], found[i])
+                    back[source] = max(back[source], first)
         for number, (sync, update) in enumerate(weights):
             added = max(found[i] for i, step in enumerate(steps) if number in step.weights)
             ends.append(added + _shortest(sync) + _shortest(update))
@@ -151,12 +158,13 @@ class _Waiting:
         back = dict(ends)
         for node, least in reversed([*self.rest.items()]):
             if least.backward:
+                first = back[node] + least.first
                 back[node] += least.backward
                 for i, value in zip(sources[node], node.inputs, strict=True):
                     if i is not None:
-                        begin[i] = max(begin[i], back[node])
+                        begin[i] = max(begin[i], first)
                     elif value.node in back:
-                        back[value.node] = max(back[value.node], back[node])
+                        back[value.node] = max(back[value.node], first)
         return list(back.values()), begin
 
     def _step(self, value: Value) -> int | None:

@@ -6,12 +6,14 @@ from dataclasses import replace
 from random import Random
 from typing import Literal
 
+from fidelity.models import Gpt
+from fidelity.price import graph_of
 from support.graphs.labels import with_ignored_labels
 from support.plans.by_hand import plan_with
 from support.runs.simulated import on_ranks
 
 from pcg.graph.graph import Graph
-from pcg.machine import load_machine
+from pcg.machine import Machine, load_machine
 from pcg.models import build_model
 from pcg.plan.pipeline import PipelineFile, misfit
 from pcg.plan.plan import Plan
@@ -20,6 +22,8 @@ from runtime.job.job import RunReport, TrainingOptions
 from runtime.job.recipe import Recipe
 from runtime.program.lower import Lowering
 from runtime.train.worker import run_plan
+from search.by_hand.degrees import parse_degrees
+from search.by_hand.planner import HandPlanner
 from search.cost.cost import CostModel
 from search.mesh.rules.cuts import Cuts
 from search.pipeline.build import build
@@ -32,6 +36,7 @@ TIED = (
     "return cross_entropy(matmul(relu(h), transpose(t, dim0=0, dim1=1)), labels)"
 )
 """Two stages read the same weight."""
+DECODER = Gpt(layers=4, hidden=32, heads=4, sequence=20, vocabulary=12, dropout=0.0)
 DEVICES = 4
 Kind = Literal["1f1b", "2bw"]
 RATE = 0.1
@@ -99,6 +104,21 @@ def plan_of(
     )
     assert misfit(pipeline, graph, views, devices) is None
     return replace(plan_with(model, graph, views, devices), pipeline=pipeline)
+
+
+def two_nodes(bandwidth: float) -> Machine:
+    """Two nodes of two devices each, with a link of so many bytes a second between them."""
+    machine = load_machine("dgx-a100")
+    node, cluster = machine.levels
+    slow = {"count": 2, "bandwidth": bandwidth, "all_reduce": (), "all_gather": ()}
+    levels = node.model_copy(update={"count": 2}), cluster.model_copy(update=slow)
+    return machine.model_copy(update={"levels": levels})
+
+
+def by_degrees(text: str, library) -> Plan:
+    """A plan by hand of a small decoder on two nodes, for which the link between them is slow."""
+    planner = HandPlanner(two_nodes(1e7), library, parse_degrees(text))
+    return planner.plan("decoder", graph_of(DECODER, 8)).plan
 
 
 def trained(

@@ -36,9 +36,15 @@ def programs(draw: st.DrawFn, most: int = 24) -> TaskProgram:
         kept = tuple(sorted(added)) if back is not NOTHING else ()
         moves = draw(st.booleans())
         forward = draw(st.sampled_from([*POOL, NOTHING]))
-        steps.append(ProgramStep(forward, back, tuple(sorted(reads)), kept, moves, again))
+        late = _half(back) if draw(st.booleans()) else NOTHING
+        own = tuple(sorted(reads))
+        steps.append(ProgramStep(forward, back, own, kept, moves, again, late))
     pairs = st.tuples(st.sampled_from([NOTHING, *POOL]), st.sampled_from(POOL))
     used = sorted({weight for step in steps for weight in step.weights})
     numbers = {weight: i for i, weight in enumerate(used)}
     steps = [s._replace(weights=tuple(numbers[w] for w in s.weights)) for s in steps]
     return TaskProgram(steps, [draw(pairs) for _ in used])
+
+
+def _half(whole: Duration) -> Duration:
+    return Duration(whole.groups, whole.seconds / 2) if whole is not NOTHING else NOTHING

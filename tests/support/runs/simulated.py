@@ -209,7 +209,7 @@ class ThreadNetwork(Network):
 
         return self._meet("all_reduce", values, group, end)
 
-    def collective(self, name: FlatName, result: Tensor, own: Tensor, group) -> None:
+    def collective(self, name: FlatName, result: Tensor, own: Tensor, group) -> Pending:
         def end(heard: list[Tensor]) -> None:
             if name == "all_gather":
                 result.copy_(torch.cat(heard))
@@ -220,7 +220,7 @@ class ThreadNetwork(Network):
                 torch.stack(parts).sum(0) if name == "reduce_scatter" else torch.cat(parts)
             )
 
-        self._meet(name, own, group, end).wait()
+        return self._meet(name, own, group, end)
 
     def messages(self, sent, received, group) -> list[Pending]:
         made = self._post.exchange(self._rank, sent, received, group or self.everyone)

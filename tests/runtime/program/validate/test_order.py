@@ -59,7 +59,7 @@ def posted(lowering: Lowering, steps: int) -> list[list[object]]:
 
         def collected(name, result, own, group):
             found.append((names[id(group)],))
-            collective(name, result, own, group)
+            return collective(name, result, own, group)
 
         def sent(outgoing, incoming, group):
             found.append((names[id(group)], sorted(outgoing), sorted(incoming)))

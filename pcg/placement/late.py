@@ -1,0 +1,70 @@
+"""The products of a schedule that leave the gradient of their weight for later.
+
+Meaning. Of a product with a weight where it is kept, which nothing else reads, the gradient of the
+other operand comes first, and that of the weight right after it (``pcg.readings.late``). So what
+is sent of the first is under way while the second is computed, and what both are made of is held
+until then. What is recomputed is gone back through at once. Complexity: linear in the steps.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from pcg.placement.backward import gradients
+from pcg.placement.schedule import Compute, Reshard, Schedule, Slot
+from pcg.readings.late import parts_gradients
+
+
+class LateGradient(NamedTuple):
+    """A gradient that is computed while communication of another is under way."""
+
+    operand: int
+    """The weight, by position."""
+    beside: int
+    """That communication, by the number of its step; in a program, by its position."""
+
+
+def late_steps(schedule: Schedule, recomputed: Collection[int] = ()) -> Mapping[int, int]:
+    """By number of a step, the operand whose gradient comes late. ``recomputed``: the steps that
+    are done again in the backward pass."""
+    passed = gradients(schedule)
+    homes = {Slot(node.value(), schedule.homes[node]) for node in passed.weights}
+    readers: Counter[Slot] = Counter()
+    for step, needs in zip(schedule.steps, passed.steps, strict=True):
+        if needs is not None:
+            readers.update(homes.intersection(step.operands))
+    found: dict[int, int] = {}
+    for number, (step, needs) in enumerate(zip(schedule.steps, passed.steps, strict=True)):
+        if not isinstance(step, Compute) or needs is None or number in recomputed:
+            continue
+        weights = [i for i, slot in enumerate(step.operands) if slot in homes]
+        alone = len(weights) == 1 and readers[step.operands[weights[0]]] == 1
+        if alone and parts_gradients(step.node, needs):
+            found[number] = weights[0]
+    return found
+
+
+def late_gradients(
+    schedule: Schedule,
+    recomputed: Collection[int] = (),
+    places: Mapping[int, int] | None = None,
+) -> Mapping[int, LateGradient]:
+    """By number of a step, those of products whose other operand was communicated. Beside it is
+    what communicates next in the backward pass. ``places``: where each step stands, where that is
+    in another order than the schedule has."""
+    sent = {
+        number if places is None else places[number]: number
+        for number, step in enumerate(schedule.steps)
+        if isinstance(step, Reshard) and step.transfer.kind not in ("none", "local")
+    }
+    came = {slot for number in sent.values() for slot in schedule.steps[number].results}
+    order = sorted(sent)
+    found: dict[int, LateGradient] = {}
+    for number, operand in late_steps(schedule, recomputed).items():
+        before = bisect_left(order, number if places is None else places[number])
+        if before and schedule.steps[number].operands[1 - operand] in came:
+            found[number] = LateGradient(operand, sent[order[before - 1]])
+    return found

@@ -1,0 +1,93 @@
+"""How tensors cross from one stage to another: whole, or in parts that are gathered there.
+
+Problem: the devices of a stage that want the same piece of a tensor each receive it over the slow
+links between stages. Method: each receives a part, and they gather the parts over their own links
+(``pcg.placement.in_parts``; Narayanan et al., SC 2021, section 4.1), with the number of parts that
+takes least: both stages are busy while anything crosses, and one gathers. On the way back it is the
+same in reverse, and takes as long. Complexity: the divisors of the copies, a transfer each. What is
+priced is what runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from pcg.graph.graph import Graph, Value
+from pcg.machine import Link
+from pcg.memo import Memo
+from pcg.placement.in_parts import InParts, in_parts, stated_parts
+from pcg.placement.layout import Layout
+from pcg.placement.transfer import transfer
+from search.cost.collectives import seconds
+from search.cost.cost import CostModel
+from search.cost.derivation import Applied
+from search.mesh.rules.fully_sharded import says_parts
+from search.mesh.space.axes import Peers
+from substitutions.rules.match import build, matches_at
+from substitutions.rules.rule import Rule
+
+
+@dataclass(frozen=True)
+class Crossings:
+    """Chooses how tensors come to a stage. ``cost`` is of the whole machine."""
+
+    cost: CostModel
+    _known: Memo[tuple[Layout, Layout], InParts | None] = field(
+        init=False, repr=False, default_factory=Memo[tuple[Layout, Layout], "InParts | None"]
+    )
+
+    def best(self, source: Layout, wanted: Layout) -> InParts | None:
+        """In which parts a tensor crosses; None where that takes no less than whole."""
+        pair = source.one_slice or source, wanted.one_slice or wanted
+        return self._known.get(pair, lambda: self._best(*pair))
+
+    def _best(self, source: Layout, wanted: Layout) -> InParts | None:
+        best, least = None, 2 * self._seconds(source, wanted)
+        for how in _ways(wanted):
+            between = in_parts(source, wanted, how)
+            if between is not None:
+                gather = self._seconds(between, wanted)
+                taken = 2 * self._seconds(source, between) + gather
+                if taken < least:
+                    best, least = how, taken
+        return best
+
+    def _seconds(self, source: Layout, target: Layout) -> float:
+        return self.cost.movement(transfer(source, target)).longest
+
+
+def _ways(wanted: Layout) -> Iterator[InParts]:
+    """Into as many parts as divide the copies, along the first dimension that has as many."""
+    copies = min(map(len, wanted.holders.values()))
+    block = wanted.type.block
+    for parts in (n for n in range(2, copies + 1) if copies % n == 0):
+        dim = next((i for i, size in enumerate(block) if size % parts == 0), None)
+        if dim is not None:
+            yield InParts(dim, parts)
+
+
+def parted(rules: Iterable[Rule], value: Value, how: InParts) -> Applied | None:
+    """A tensor as the combine of its parts, by one of some rules; None where none says so."""
+    graph = Graph((value,))
+    for rule in (way for both in rules for way in (both, both.reversed)):
+        if not says_parts(rule):
+            continue
+        match = next(matches_at(rule, value.node, graph), None)
+        free = dict.fromkeys(rule.free_symbols, how.parts)
+        made = None if match is None else build(rule, match, free)
+        if match is not None and made is not None:
+            join = made[0].node
+            if stated_parts((join.inputs[0].node, join)) == how:
+                return Applied(rule, match, free, made)
+    return None
+
+
+def crossing_seconds(link: Link, alike: Peers, volume: float) -> float:
+    """Seconds for which a stage is busy with a tensor that crosses a link, at either end, forward:
+    an estimate. ``alike``: the devices that want the same piece of it, of ``volume`` bytes."""
+    whole = link.latency + volume / link.bandwidth
+    if alike.members == 1:
+        return whole
+    gather = float(seconds(alike.ring, volume))
+    return min(whole, link.latency + volume / alike.members / link.bandwidth + gather / 2)

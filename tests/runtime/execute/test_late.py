@@ -1,0 +1,85 @@
+"""Gradients of weights that are computed while that of the other operand is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.functional import linear
+
+from runtime.execute.late import PutOff, parted
+
+
+def product(blocks):
+    return (blocks[0] @ blocks[1],)
+
+
+def with_bias(blocks):
+    return (linear(blocks[0], blocks[1].t(), blocks[2]),)
+
+
+def leaves(seed: int, rows: int, width: int, bias: bool) -> list[Tensor]:
+    drawn = torch.Generator().manual_seed(seed)
+    shapes = [(2, rows, width), (width, 3), *([(3,)] if bias else [])]
+    made = [torch.randn(s, generator=drawn, dtype=torch.float64) for s in shapes]
+    return [tensor.requires_grad_() for tensor in made]
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 99), rows=st.integers(1, 4), width=st.integers(1, 4), bias=st.booleans())
+def test_gradients_are_those_of_torch_and_the_weight_has_its_own_last(seed, rows, width, bias):
+    compute: Callable = with_bias if bias else product
+    off, own, whole = PutOff(), leaves(seed, rows, width, bias), leaves(seed, rows, width, bias)
+    (expected,) = compute([torch.tanh(whole[0]), *whole[1:]])
+    expected.square().sum().backward()
+    order: list[str] = []
+    own[0].register_post_accumulate_grad_hook(lambda _: order.append("operand"))
+    own[1].register_post_accumulate_grad_hook(lambda _: order.append("weight"))
+    (found,) = parted(compute, 1, own[1], off, 7, [torch.tanh(own[0]), *own[1:]])
+    torch.testing.assert_close(found, expected)
+    found.square().sum().backward()
+    assert order == ["operand"]
+    assert off.beside == 7
+    assert own[1].grad is None
+    off.settle()
+    assert order == ["operand", "weight"]
+    for one, other in zip(own, whole, strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-12, atol=1e-12)
+
+
+def test_no_more_than_one_is_put_off():
+    off, done = PutOff(), []
+    off.put_off(partial(done.append, 1), 3)
+    off.put_off(partial(done.append, 2), 5)
+    assert done == [1]
+    assert off.beside == 5
+    off.settle()
+    off.settle()
+    assert done == [1, 2]
+    assert off.beside == -1
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_where_one_operand_has_no_gradient_nothing_is_put_off(which):
+    off, own = PutOff(), leaves(0, 2, 2, False)
+    own[which].requires_grad_(False)
+    (found,) = parted(product, 1, own[1], off, 1, own)
+    found.sum().backward()
+    assert off.beside == -1
+    assert own[1 - which].grad is not None
+
+
+def test_what_was_multiplied_is_held_no_longer_than_torch_holds_it():
+    """Of the product itself nothing is saved."""
+    off, (x, w) = PutOff(), leaves(0, 2, 2, False)
+    saved: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        (found,) = parted(product, 1, w, off, 1, [x * 1.0, w])
+    pointers = {tensor.data_ptr() for tensor in saved}
+    assert found.data_ptr() not in pointers
+    assert w.data_ptr() in pointers
