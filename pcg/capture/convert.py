@@ -288,7 +288,7 @@ def _lies(given: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], int]]:
     """How the tensors among the arguments of a call lie in memory."""
     tensors = {n: v.meta["val"] for n, v in given.items() if isinstance(v, torch.fx.Node)}
     return {
-        name: (tensor.stride(), tensor.storage_offset())
+        name: (tensor.stride(), int(tensor.storage_offset()))
         for name, tensor in tensors.items()
         if isinstance(tensor, torch.Tensor)
     }

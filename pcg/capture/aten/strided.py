@@ -50,7 +50,7 @@ def _as_strided(call: AtenCall) -> Value:
         if not beyond:
             break
         _merge(lies, beyond[-1])
-    own = [1 if not step else count for step, count in zip(stride, size, strict=True)]
+    own = [count if step else 1 for step, count in zip(stride, size, strict=True)]
     return spread(_viewed(reshaped(x, [n.size for n in lies]), firsts, steps, own), size)
 
 
@@ -88,7 +88,9 @@ def _last(first: int, steps: Sequence[Step]) -> int:
     return first + sum(step * (count - 1) for _, step, count in steps)
 
 
-def _viewed(x: Value, firsts: Sequence[int], steps: Sequence[Sequence[Step]], size: Shape) -> Value:
+def _viewed(
+    x: Value, firsts: Sequence[int], steps: Sequence[Sequence[Step]], size: Sequence[int]
+) -> Value:
     """What the dimensions of a tensor give, in the order of the result."""
     kept = [sorted(own, key=lambda step: -step[1]) for own in steps]
     # From the last one on, so that positions before it stay as they are.
@@ -103,16 +105,13 @@ def _viewed(x: Value, firsts: Sequence[int], steps: Sequence[Sequence[Step]], si
 def _stepped(x: Value, axis: int, first: int, steps: Sequence[Step]) -> Value:
     """The elements of a dimension that some of the result step along, the widest step first, which
     become dimensions there."""
-    match steps:
-        case []:
-            return narrowed(x, axis, first, 1)
-        case [(_, 1, count)]:
-            return narrowed(x, axis, first, count)
-        case [(_, step, count)]:
-            return strided(x, axis, first, step, count)
-        case [(_, step, count), *others]:
-            x = windows_of(x, axis, first, step, count, _last(0, others) + 1)
-            return _stepped(x, axis + 1, 0, others)
+    if not steps:
+        return narrowed(x, axis, first, 1)
+    (_, step, count), *others = steps
+    if others:
+        x = windows_of(x, axis, first, step, count, _last(0, others) + 1)
+        return _stepped(x, axis + 1, 0, others)
+    return narrowed(x, axis, first, count) if step == 1 else strided(x, axis, first, step, count)
 
 
 def windows_of(x: Value, axis: int, first: int, step: int, count: int, width: int) -> Value:

@@ -128,7 +128,8 @@ def as_data(row: Row) -> dict[str, Any]:
 def from_data(data: Mapping[str, Any]) -> Row:
     """What such a file says."""
     plans = {nodes: Gained(**made) for nodes, made in data["gained"].items()}
-    return Row(**{**data, "gained": plans})
+    given: dict[str, Any] = {**data, "gained": plans}
+    return Row(**given)
 
 
 def _short(target: str) -> str:
