@@ -8,7 +8,7 @@ cuts is searched with the crossing tensors in every useful partitioning; a cross
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -153,6 +153,6 @@ def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
     values: dict[Value, Value] = {}
     for node in graph.leaves:
         leaf = node.leaf
-        new = Leaf(leaf.kind, names[leaf.name], leaf.rank, leaf.type, leaf.below, leaf.least)
+        new = replace(leaf, name=names[leaf.name])
         values[node.value()] = Value(Node(new))
     return graph.replace(values)
