@@ -44,8 +44,11 @@ def drawn_mask(leaf: Leaf, starts: Sequence[int], extent: Sequence[int], key: Te
     least = min(round(leaf.share * 2**32), 2**32 - 1) - 2**31
     first, stop = at[-1] // 2, -(-(at[-1] + size[-1]) // 2)
     # The hash of an index begins with its multiple of a constant, which adds up from both parts.
-    rows = (_rows(shape, at, size, key.device) * -(-shape[-1] // 2) + 1) * _WEYL + key
-    columns = torch.arange(first, stop, device=key.device) * _WEYL
+    # No number to the compiler, which takes products of numbers and places for places of its own,
+    # without an end at 64 bits.
+    weyl = (key & 0) + _WEYL
+    rows = (_rows(shape, at, size, key.device) * -(-shape[-1] // 2) + 1) * weyl + key
+    columns = torch.arange(first, stop, device=key.device) * weyl
     begin = at[-1] - 2 * first
 
     def made(of: Tensor) -> Tensor:

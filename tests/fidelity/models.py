@@ -111,8 +111,7 @@ class Rotary(nn.Module):
         super().__init__()
         rates = 5e5 ** (-torch.arange(0, size, 2) / size)
         angles = (torch.arange(sequence)[:, None] * rates).repeat(1, 2)
-        self.register_buffer("cosines", angles.cos(), persistent=False)
-        self.register_buffer("sines", angles.sin(), persistent=False)
+        self.cosines, self.sines = nn.Buffer(angles.cos(), False), nn.Buffer(angles.sin(), False)
 
     def forward(self, x: Tensor) -> Tensor:
         first, second = x.chunk(2, 3)

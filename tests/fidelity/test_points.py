@@ -88,7 +88,7 @@ def test_what_is_published_of_memory_is_compared():
     (point,) = (p for p in points() if p.run == "Alpa")
     assert point.memory == 8.745e9
     assert point.precision == "fp16"
-    found = Priced(point, point.seconds, round(1.1 * point.memory))
+    found = Priced(point, point.seconds, round(1.1 * 8.745e9))
     assert found.memory_error == pytest.approx(0.1)
     assert not found.is_refused
     assert Priced(point, point.seconds, 17_000_000_000).is_refused

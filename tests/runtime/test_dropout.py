@@ -18,12 +18,14 @@ from pcg.machine import load_machine
 from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph
 from pcg.plan.training import Training
+from runtime.execute.executor import Executor
 from runtime.inputs.seeded import input_batch
 from runtime.job.job import TrainingOptions
 from runtime.job.recipe import Recipe
 from runtime.program.lower import Lowering
 from runtime.train.check import evaluate
 from runtime.train.worker import run_plan
+from runtime.world.collectives import World
 from search.by_hand.degrees import parse_degrees
 from search.by_hand.planner import HandPlanner
 from search.mesh.plan.planner import MeshPlanner
@@ -147,3 +149,15 @@ def test_as_many_are_dropped_as_should_be():
         assert (left == 0).double().mean().item() == pytest.approx(SHARE, abs=0.01)
         assert left.mean().item() == pytest.approx(1.0, abs=0.02)
     assert not torch.equal(*found)
+
+
+@pytest.mark.soak
+def test_compiled_the_same_is_dropped(graph):
+    """Integers go around at 64 bits there, too."""
+    machine = load_machine("local").with_devices(1)
+    plan = MeshPlanner(machine, library(), "data-parallel").plan("dropped", graph).plan
+    program = Lowering(plan).program(0)
+    runs = [Executor(program, World(), "fp64", compiles=compiles) for compiles in (False, True)]
+    losses = [[run.step(number, lambda _: None).loss for number in range(3)] for run in runs]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-12)
+    assert len(set(losses[0])) == 3
