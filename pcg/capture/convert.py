@@ -11,7 +11,7 @@ from pcg.capture.apart import returned
 from pcg.capture.aten.call import AtenCall, Unsupported
 from pcg.capture.aten.complexes import ENTRIES as COMPLEX
 from pcg.capture.aten.parts import Complex
-from pcg.capture.aten.random import Drawing, normal_input, read_by
+from pcg.capture.aten.random import Drawing, Normal, read_by
 from pcg.capture.aten.table import DRAWING, KEPT, entry_of
 from pcg.capture.constants import constants
 from pcg.capture.export import examples, export
@@ -217,15 +217,8 @@ class _Walk:
         raise InputError(place_of(node, self.where), problem)
 
     def _drawn(self, node: fx.Node, drawing: Drawing) -> Known:
-        """What a call makes of the normal numbers that it draws."""
-        normal = normal_input(node.name)
-
-        def noted(shape: Sequence[int]) -> Value:
-            made = normal(shape)
-            self.draws.append(made.node.leaf.name)
-            return made
-
-        return _checked(node, drawing(self._call(node), noted))
+        """What a call makes of the numbers that it draws."""
+        return _checked(node, drawing(self._call(node), Normal(node.name, self.draws)))
 
     def _in_groups(self, made: Value | tuple[Value, ...]) -> Value | tuple[Value, ...]:
         """Batch norms with the statistics that the capture is to give them."""

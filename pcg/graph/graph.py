@@ -36,6 +36,8 @@ class Leaf:
     """For integer inputs such as token ids: every element is in [least, below)."""
     least: int = 0
     """0, or less where negative numbers are among them, such as that of labels to be ignored."""
+    share: float | None = None
+    """For masks that are drawn: how likely an element is 1, and not 0."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -44,9 +46,9 @@ class Leaf:
         return self.type.shape
 
     @property
-    def uncut(self) -> tuple[str, str, tuple[int, ...], int, int | None]:
+    def uncut(self) -> tuple[str, str, tuple[int, ...], int, int | None, float | None]:
         """What a leaf is in all graphs of a model, however it is cut in each."""
-        return self.kind, self.name, self.shape, self.least, self.below
+        return self.kind, self.name, self.shape, self.least, self.below, self.share
 
     def __str__(self) -> str:
         shape = f"rank {self.rank}" if self.type is None else str(self.type)
@@ -54,9 +56,10 @@ class Leaf:
 
     @property
     def bounds(self) -> str:
-        """What is said of its integers: ``" from -100 below 96"``, or nothing."""
+        """What is said of its elements: ``" from -100 below 96"``, ``" share 0.9"``, or nothing."""
         least = f" from {self.least}" if self.least else ""
-        return least + (f" below {self.below}" if self.below is not None else "")
+        below = f" below {self.below}" if self.below is not None else ""
+        return least + below + (f" share {self.share}" if self.share is not None else "")
 
 
 @dataclass(frozen=True)
@@ -319,6 +322,12 @@ def leaf(
 ) -> Value:
     """A whole input or weight."""
     return Value(Node(Leaf(kind, name, len(shape), ParallelTensor.whole(shape), below, least)))
+
+
+def drawn_mask(site: str, shape: tuple[int, ...], share: float) -> Value:
+    """A whole mask of ones and zeros that is drawn in every step; ``site`` names what draws it."""
+    whole = ParallelTensor.whole(shape)
+    return Value(Node(Leaf("input", f"{DRAWN}{site}", len(shape), whole, share=share)))
 
 
 def tensor(name: str, rank: int) -> Value:

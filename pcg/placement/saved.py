@@ -64,7 +64,9 @@ class SavedTensors:
                     if slot.value.node.leaf.kind != "tensor":
                         self.static.add(slot)
                     ways.append([])
-                case Reshard(_, target):
+                case Reshard(source, target):
+                    if self.root(source) in self.static and _is_slice(step):
+                        self.roots[target] = self.root(source)
                     self.maker[target] = i
                     ways.append([])
                 case Compute():
@@ -108,6 +110,15 @@ class SavedTensors:
     def size(self, slot: Slot) -> int:
         """Elements on a device of what comes and goes."""
         return 0 if slot in self.static else prod(slot.layout.type.held)
+
+
+def _is_slice(step: Reshard) -> bool:
+    """Whether each device takes its part of a whole that it has: a view."""
+    whole, part = step.source.layout, step.target.layout
+    if part.type.degrees.halos or part.type.degrees.partials > 1:
+        return False
+    is_whole = prod(whole.type.held) == whole.type.elements
+    return is_whole and whole.by_device.keys() >= part.by_device.keys()
 
 
 saved_tensors = lru_cache(maxsize=2)(SavedTensors)

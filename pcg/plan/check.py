@@ -15,7 +15,7 @@ from math import isfinite, prod
 from typing import Generic, TypeVar
 
 from pcg.errors import OperatorError
-from pcg.graph.graph import Graph, Node
+from pcg.graph.graph import DRAWN, Graph, Node
 from pcg.graph.opaque import TorchFunction
 from pcg.language.expr import Access, Apply, IndexValue, children, walk
 from pcg.language.poly import Poly
@@ -146,6 +146,10 @@ def _leaf_types(graph: Graph) -> Iterator[Finding]:
             yield node, f"below {leaf.below}, expected 1 or more and on an input"
         if leaf.least > 0 or (leaf.least < 0 and leaf.below is None):
             yield node, f"from {leaf.least}, expected a negative integer and a bound above"
+        if leaf.share is not None:
+            is_drawn = leaf.kind == "input" and leaf.name.startswith(DRAWN) and leaf.below is None
+            if not (is_drawn and 0.0 < leaf.share < 1.0):
+                yield node, f"share {leaf.share}, expected one between 0 and 1 of a drawn mask"
         if what := _type_fault(leaf.type):
             yield node, what
 

@@ -178,18 +178,26 @@ def _parse_leaf(kind: str, name: str, dims: str, rest: str, here: str) -> Leaf:
     tensor_type = _parse_dimensions(entries, here)
     options = re.fullmatch(
         rf"(?:copies=({NUMBER}))?\s*(?:partials=({NUMBER}))?"
-        rf"\s*(?:from -({NUMBER}))?\s*(?:below ({NUMBER}))?",
+        rf"\s*(?:from -({NUMBER}))?\s*(?:below ({NUMBER}))?\s*(?:share (\d[\d.e-]*))?",
         rest,
     )
     if not options:
-        raise InputError(here, f"expected copies=, partials=, from or below, got {rest!r}")
-    given = (None if group is None else int(group) for group in options.groups())
-    copies, partials, under, below = given
+        raise InputError(here, f"expected copies=, partials=, from, below or share, got {rest!r}")
+    *counts, wrote = options.groups()
+    copies, partials, under, below = (None if text is None else int(text) for text in counts)
     if 0 in (copies, partials, under, below):
         raise InputError(here, f"expected 1 or more, got {rest!r}")
     own = replace(tensor_type.degrees, copies=copies or 1, partials=partials or 1)
     tensor_type = replace(tensor_type, degrees=own)
-    return Leaf(leaf_kind, name, len(entries), tensor_type, below, -(under or 0))
+    share = None if wrote is None else _share(wrote, here)
+    return Leaf(leaf_kind, name, len(entries), tensor_type, below, -(under or 0), share)
+
+
+def _share(text: str, here: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise InputError(here, f"share {text}, expected a number") from error
 
 
 def _parse_dimensions(entries: list[str], here: str) -> ParallelTensor:

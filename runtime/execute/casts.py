@@ -32,7 +32,8 @@ def in_formats(
 
     def run(blocks: Sequence[Tensor]) -> tuple[Tensor, ...]:
         if given is not None:
-            blocks = [block.to(given) for block in blocks]
+            # A mask stays a byte an element.
+            blocks = [b if b.dtype is torch.bool else b.to(given) for b in blocks]
         return tuple(made.to(own) for made, own in zip(compute(blocks), makes, strict=True))
 
     return run

@@ -18,6 +18,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from runtime.execute.casts import in_formats, narrowed
 from runtime.execute.kernels import BlockFunction, prepare
 from runtime.execute.late import PutOff, parted
+from runtime.execute.masks import with_masks
 from runtime.execute.precision import RunFormats
 from runtime.execute.recompute import Moved, Notes
 from runtime.execute.segment import (
@@ -111,9 +112,10 @@ class Machinery:
         compute = prepare(instruction.call, instruction.task, instruction.starts)
         if not instruction.starts:
             compute = partial(_constant, self.world.device, self.formats.wide, compute)
-        if not self.formats.is_mixed:
-            return compute
-        return in_formats(instruction, compute, self.program.wide, self.formats)
+        if self.formats.is_mixed:
+            compute = in_formats(instruction, compute, self.program.wide, self.formats)
+        program, wide = self.program, self.formats.wide
+        return with_masks(compute, instruction, program.masks, program.shapes, wide)
 
 
 def _constant(

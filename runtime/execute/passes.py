@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from runtime.execute.batch import Done, Parts, SlicedBatch, begin_back, results
 from runtime.execute.frame import Frame, Machinery
 from runtime.execute.segment import Block, blocks_of
-from runtime.inputs.seeded import InputSource
+from runtime.inputs.seeded import InputSource, mask_key
 from runtime.program.pipelined import Pipelined
 from runtime.program.program import Instruction, Load, Program, sources
 
@@ -165,13 +166,18 @@ class Passes:
     def _loaded(
         self, shared: Machinery, instructions: Iterable[Instruction], number: int
     ) -> dict[str, Tensor]:
-        """The inputs that instructions load, in the format in which the run computes."""
+        """The inputs that instructions load, in the format in which the run computes; of masks,
+        their keys."""
         device = shared.world.device
-        return {
+        loads = [i for i in instructions if isinstance(i, Load) and i.leaf.kind != "weight"]
+        masks, seed = self.program.masks, self.source.seed if self.program.masks else 0
+        drawn = {i.target: mask_key(i.leaf, seed, number) for i in loads if i.target in masks}
+        keys = torch.tensor(list(drawn.values()), dtype=torch.int64).to(device)
+        return dict(zip(drawn, keys, strict=True)) | {
             # From pinned memory.
             i.target: piece.to(device, shared.format_of(i.target), non_blocking=True)
-            for i in instructions
-            if isinstance(i, Load) and i.leaf.kind != "weight"
+            for i in loads
+            if i.target not in masks
             for piece in (self._read(shared, i, number),)
         }
 

@@ -167,6 +167,10 @@ class UserData:
         self._step, self._read = -1, dict[int, Any]()
 
     @property
+    def seed(self) -> int:
+        return self._drawn.seed
+
+    @property
     def counts(self) -> bool:
         return True
 

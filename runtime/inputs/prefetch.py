@@ -51,6 +51,10 @@ class Ahead:
         and then nothing is read ahead."""
 
     @property
+    def seed(self) -> int:
+        return self._source.seed
+
+    @property
     def counts(self) -> bool:
         return self._source.counts
 

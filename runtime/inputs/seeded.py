@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pcg.graph.graph import Leaf
-from pcg.placement.region import Region, elements, extent, whole_region
+from pcg.placement.region import Region, elements, extent, starts_of, whole_region
+from runtime.inputs.masks import drawn_mask, signed
 
 _WEYL = np.uint64(0x9E3779B97F4A7C15)
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
@@ -43,6 +44,11 @@ class LeafRegion:
 
 class InputSource(Protocol):
     """What gives the inputs of each step."""
+
+    @property
+    def seed(self) -> int:
+        """Of what is drawn."""
+        ...
 
     @property
     def counts(self) -> bool:
@@ -96,12 +102,29 @@ def input_batch(
     region: Region | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> Tensor:
-    """A region of the data of a step, by default all: normal values, or whole numbers in
-    [0, below) as floats; other values in every step."""
-    name, below = f"{seed}/{leaf.name}/{step}", leaf.below
+    """A region of the data of a step, by default all: normal values, whole numbers in
+    [0, below) as floats, or ones and zeros; other values in every step."""
+    name, below = _step_name(leaf, seed, step), leaf.below
+    if leaf.share is not None:
+        wanted = whole_region(leaf.shape) if region is None else region
+        key = torch.tensor(mask_key(leaf, seed, step))
+        return drawn_mask(leaf, starts_of(wanted), extent(wanted), key).to(dtype)
     if below is None:
         return _filled(leaf.shape, region, name, normal, dtype)
     return _filled(leaf.shape, region, name, lambda words: whole_numbers(words, below), dtype)
+
+
+def mask_key(leaf: Leaf, seed: int, step: int) -> int:
+    """What a mask is drawn with in a step; see ``drawn_mask``."""
+    return signed(_key(_step_name(leaf, seed, step)))
+
+
+def _step_name(leaf: Leaf, seed: int, step: int) -> str:
+    return f"{seed}/{leaf.name}/{step}"
+
+
+def _key(name: str) -> int:
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")
 
 
 def normal(words: Words) -> Floats:
@@ -133,7 +156,7 @@ def _filled(
     dtype: torch.dtype,
 ) -> Tensor:
     region = whole_region(shape) if region is None else region
-    key = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")
+    key = _key(name)
     filled = torch.empty(extent(region), dtype=dtype)
     flat = filled.view(-1)
     for start, index in _indices(shape, region):

@@ -39,6 +39,10 @@ class Fed:
     whether parts are brought together."""
 
     @property
+    def seed(self) -> int:
+        return self.drawn.seed
+
+    @property
     def counts(self) -> bool:
         """No: it is at hand."""
         return False

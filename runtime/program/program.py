@@ -346,10 +346,23 @@ class Program:
 
     @property
     def inputs(self) -> tuple[Load, ...]:
-        """What is loaded of inputs, for slices of the batch too."""
+        """What is loaded of inputs, for slices of the batch too, but for masks."""
+        loads = (i for i in self._every if isinstance(i, Load) and i.leaf.kind != "weight")
+        return tuple(load for load in loads if load.target not in self.masks)
+
+    @cached_property
+    def masks(self) -> Mapping[str, Leaf]:
+        """By register, the masks that operators draw for themselves: those that nothing but
+        operators reads, and that are no outputs. In the register is the key of a step's mask."""
+        loads = (i for i in self._every if isinstance(i, Load) and i.leaf.share is not None)
+        drawn = {load.target: load.leaf for load in loads}
+        moved = {name for i in self._every if not isinstance(i, Run) for name in sources(i)}
+        return {n: leaf for n, leaf in drawn.items() if n not in moved.union(self.outputs)}
+
+    @property
+    def _every(self) -> Iterator[Instruction]:
         later = () if self.pipeline is None else (*self.pipeline.slices, self.pipeline.tail)
-        every = (i for part in (self.instructions, *later) for i in part)
-        return tuple(i for i in every if isinstance(i, Load) and i.leaf.kind != "weight")
+        return (i for part in (self.instructions, *later) for i in part)
 
     @cached_property
     def channels(self) -> Mapping[str, Group]:

@@ -27,7 +27,7 @@ from pcg.readings.work import work
 from runtime.execute.precision import in_float64
 from runtime.train.check import evaluate, gradients
 from runtime.train.initial import seeded, tensors_of
-from runtime.train.replay import OtherDraws, Replay, aligned
+from runtime.train.replay import OtherDraws, Replay, aligned, below
 
 MOST_PARAMETERS = 20_000_000
 MOST_OPERATIONS = 20_000_000_000
@@ -171,9 +171,11 @@ class _Inputs:
         self.leaves |= {
             leaf: state[name].detach().double() for leaf, name in captured.buffers.items()
         }
-        shapes = {n.leaf.name: n.leaf.shape for n in captured.graph.leaves}
-        self.drawn = [torch.randn(shapes[n], dtype=torch.float64) for n in captured.draws]
-        self.leaves |= dict(zip(captured.draws, self.drawn, strict=True))
+        known = {n.leaf.name: n.leaf for n in captured.graph.leaves}
+        leaves = [known[name] for name in captured.draws]
+        self.drawn = [torch.randn(leaf.shape, dtype=torch.float64) for leaf in leaves]
+        for leaf, normal in zip(leaves, self.drawn, strict=True):
+            self.leaves[leaf.name] = normal if leaf.share is None else below(normal, leaf.share)
 
     def of(self, inputs: Any) -> Any:
         """What the module is given in the place of its examples."""

@@ -204,6 +204,10 @@ class WithConstants:
     pieces: Mapping[LeafRegion, Tensor]
 
     @property
+    def seed(self) -> int:
+        return self.source.seed
+
+    @property
     def counts(self) -> bool:
         return self.source.counts
 

@@ -31,7 +31,12 @@ def _chosen(z: Tensor, given: Given) -> Tensor:
     share = given["p"] if "p" in given else given["self"]
     if isinstance(share, Tensor):
         return _uniform(z) < share
-    return z < NormalDist().inv_cdf(share)
+    return below(z, share).bool()
+
+
+def below(z: Tensor, share: float) -> Tensor:
+    """The mask that normal numbers stand for: ones for a share of them on average."""
+    return (z < NormalDist().inv_cdf(share)).double()
 
 
 def _between(z: Tensor, low: float, high: float) -> Tensor:

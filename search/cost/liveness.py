@@ -6,7 +6,9 @@ recomputed (``pcg.placement.recomputation``) is let go after its last use forwar
 from where it is done again to the end of its own backward pass; what it is made from, if that is
 kept, as long as that. What makes the gradient of a weight that comes late (``pcg.placement.late``)
 is held while the other one is sent. The gradient of a tensor is held from the first computation
-that adds to it to the one that uses it up. Data is there for the whole step.
+that adds to it to the one that uses it up. Data is there for the whole step. A mask that is drawn
+(``pcg.readings.masks``) is held by each operator that reads it: while that runs and, where its
+backward pass reads it, until then; if the operator is recomputed, from there on.
 
 Time counts steps of the schedule: ``i`` is step i forward, ``2 n - 1 - i`` is its backward pass,
 and ``2 n`` the update. Weights and what the optimizer keeps of them are held throughout and are not
@@ -27,6 +29,7 @@ from pcg.placement.layout import Layout
 from pcg.placement.recomputation import Again, again
 from pcg.placement.saved import SavedTensors, chosen, keys, saved_tensors
 from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot
+from pcg.readings.masks import is_mask, multiplied
 from pcg.readings.saved import Reads, back_reads, view_of
 from pcg.readings.work import gradient_nodes
 
@@ -39,6 +42,8 @@ class Life:
     slot: Slot
     first: int
     last: int
+    itemsize: int | None = None
+    """Bytes an element, where that is not a matter of the run's formats."""
 
     @property
     def layout(self) -> Layout:
@@ -129,6 +134,8 @@ class _Reader:
     last: dict[Slot, int] = field(default_factory=dict[Slot, int])
     second: dict[Slot, tuple[int, int]] = field(default_factory=dict[Slot, tuple[int, int]])
     """When what is recomputed is held again."""
+    readers: dict[Slot, list[int]] = field(default_factory=dict[Slot, list[int]])
+    """The steps that read a slot itself, and no view of it."""
 
     def __post_init__(self) -> None:
         self.schedule, self.end = self.tensors.schedule, self.tensors.end
@@ -140,8 +147,9 @@ class _Reader:
 
     def run(self) -> Liveness:
         for i, step in enumerate(self.steps):
-            for slot in step.operands:
+            for slot in dict.fromkeys(step.operands):
                 self.last[self.root(slot)] = i
+                self.readers.setdefault(slot, []).append(i)
         for slot in self.schedule.outputs:
             self.last[self.root(slot)] = self.end
         held_from = self.again.held_from()
@@ -177,11 +185,34 @@ class _Reader:
                 continue
             kind = slot.value.node.leaf.kind if isinstance(self.steps[made], LeafAtHome) else ""
             if kind == "input":
-                yield Life(slot, 0, self.end)
+                yield from self._data(slot)
             elif kind != "weight":
                 yield Life(slot, made, self.last.get(slot, made))
             if slot in self.second:
                 yield Life(slot, *self.second[slot])
+
+    def _data(self, slot: Slot) -> Iterable[Life]:
+        """Of an input. Of a mask, a life for each time that an operator draws it."""
+        readers = self.readers.get(slot, []) if is_mask(slot.value) else []
+        steps = [step for at in readers if isinstance(step := self.steps[at], Compute)]
+        joins = any(step.node.is_join for step in steps)
+        if len(steps) < len(readers) or not steps or joins or slot in self.schedule.outputs:
+            yield Life(slot, 0, self.end)
+            return
+        again = self.again.held_from()
+        for at, step in zip(readers, steps, strict=True):
+            if any(self.root(result) == slot for result in step.results):
+                # It is read by way of views from here on.
+                yield Life(slot, at, max(at, self.last[slot]))
+                continue
+            masks = [is_mask(value) for value in (operand.value for operand in step.operands)]
+            alone = multiplied(step.node.operator_call, masks)
+            itemsize = None if alone is None else 1
+            saved, back = slot in self.tensors.reads[at], self.end - 1 - at
+            kept = saved and at not in again
+            yield Life(slot, at, back if kept else at, itemsize)
+            if saved and not kept:
+                yield Life(slot, self.end - 1 - again[at], back, itemsize)
 
     def _gradients(self) -> tuple[list[Life], list[Life]]:
         """The gradients of what is made, and those of weights."""

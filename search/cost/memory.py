@@ -100,9 +100,13 @@ def itemsizes(schedule: Schedule, training: Training) -> Callable[[Life], int]:
     """Bytes an element of what lives for a while in a step."""
     formats = training.formats
     if not formats.is_mixed:
-        return lambda _: formats.narrow
+        return lambda life: life.itemsize or formats.narrow
     wide = held_wide(Graph(tuple(slot.value for slot in schedule.outputs)))
-    return lambda life: formats.wide if life.slot.value in wide else formats.narrow
+
+    def itemsize(life: Life) -> int:
+        return life.itemsize or (formats.wide if life.slot.value in wide else formats.narrow)
+
+    return itemsize
 
 
 def _at_fullest(made: _Held, grown: _Held, devices: int) -> tuple[Bytes, Bytes]:

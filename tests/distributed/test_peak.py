@@ -13,7 +13,10 @@ from support.cases import a_third
 from support.plans.pipelines import plan_of
 from support.runs.held_bytes import Held
 from support.runs.peaks import peak_bytes
+from torch import Tensor, nn
+from torch.nn import functional
 
+from pcg.capture import capture
 from pcg.machine import load_machine
 from pcg.models import capture_model
 from pcg.models.mlp import mlp
@@ -23,6 +26,7 @@ from pcg.plan.training import Training
 from runtime.program.lower import Lowering
 from runtime.world.collectives import World
 from search.cost.cost import CostModel
+from search.cost.liveness import liveness
 from search.cost.memory import peak_memory
 from search.mesh.plan.planner import MeshPlanner
 from search.mesh.rules.cuts import Cuts
@@ -35,7 +39,23 @@ from substitutions.rules.store import load_library
 RANKS = 4
 TOLERANCE = 0.1
 """Of the count; an operator or an update under way holds a few tensors of its own."""
+
+
+class Dropping(nn.Module):
+    """A mask of dropout for each layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(128, 128, bias=False) for _ in range(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = functional.dropout(torch.relu(layer(x)), 0.1)
+        return x.square().mean()
+
+
 GRAPHS = {
+    "dropping": lambda: capture(Dropping(), (torch.zeros(2048, 128),)).graph,
     "weights": lambda: mlp(32, (256,) * 13),
     "activations": lambda: mlp(1024, (128,) * 9),
     "bert-large-tiny": lambda: capture_model("bert-large-tiny", None, RANKS).graph,
@@ -81,6 +101,7 @@ def test_what_is_alive_is_counted_once_and_until_it_has_gone():
         *product(["weights"], ["data-parallel", "zero"], ["sgd", "adam"]),
         ("activations", "data-parallel", "adam"),
         ("activations", "zero", "sgd"),
+        ("dropping", "data-parallel", "sgd"),
         pytest.param("bert-large-tiny", "zero", "adam", marks=pytest.mark.soak),
     ],
 )
@@ -106,6 +127,7 @@ def recomputed(plan, which):
         ("activations", "sgd", lambda node: node.name == "combine"),
         ("activations", "sgd", lambda node: True),
         ("activations", "sgd", lambda node: node.name in ("combine", "relu")),
+        ("dropping", "sgd", lambda node: True),
     ],
 )
 def test_the_peaks_of_plans_that_recompute(name, optimizer, which, ranks):
@@ -125,6 +147,19 @@ def test_the_peak_of_one_device_that_recomputes_any_set(seed):
     plan = recomputed(planned(name, "data-parallel", "sgd", 1), lambda _: random.random() < 0.5)
     found = peak_bytes(Lowering(plan), World(), "sgd")
     assert found == pytest.approx(counted(plan, "sgd").total, rel=1.5 * TOLERANCE)
+
+
+def test_of_a_mask_a_byte_an_element_is_held():
+    """And no numbers beside it: without dropout there is as much less, and what is dropped."""
+    plan = planned("dropping", "data-parallel", "sgd", 1)
+    life = [life for life in liveness(schedule(plan.graph, plan.views)).lifetimes if life.itemsize]
+    assert [one.itemsize for one in life] == [1] * 6
+    assert all(one.slot.value.node.leaf.share == pytest.approx(0.9) for one in life)
+    again = recomputed(plan, lambda node: node.name == "dropout")
+    twice = liveness(schedule(again.graph, again.views), again.recompute).lifetimes
+    assert sum(one.itemsize == 1 for one in twice) == 12
+    turn = len(schedule(again.graph, again.views).steps)
+    assert not [one for one in twice if one.itemsize and one.first < turn <= one.last]
 
 
 def test_what_micro_batches_hold_of_what_they_make_again():
@@ -149,6 +184,8 @@ def test_what_micro_batches_hold_of_what_they_make_again():
     ("name", "optimizer", "precision"),
     [
         ("activations", "sgd", "fp32"),
+        ("dropping", "sgd", "fp32"),
+        ("dropping", "sgd", "bf16"),
         pytest.param("activations", "adam", "fp32", marks=pytest.mark.soak),
         pytest.param("activations", "adam", "bf16", marks=pytest.mark.soak),
         ("weights", "adam", "bf16"),

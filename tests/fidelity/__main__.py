@@ -27,7 +27,7 @@ def main(names: Sequence[str]) -> None:
         print(
             f"{point.run:15} {point.name:9} {point.gpus:5} GPUs"
             f" {point.seconds:9.3f} s published {one.seconds:9.3f} predicted {one.error:+7.1%}"
-            f" {one.memory / 1e9:7.1f} GB {'calibrates' if point.calibrates else 'held out':10}"
+            f" {_memory(one):>26} {'calibrates' if point.calibrates else 'held out':10}"
             f" {process_time() - begin:5.0f} s CPU",
             flush=True,
         )
@@ -39,6 +39,17 @@ def main(names: Sequence[str]) -> None:
                 print(
                     f"{run:15} {label:11} {len(own):3} points {mean:6.1%} mean {signed:+6.1%} bias"
                 )
+    refused = [one for one in every if one.is_refused]
+    for one in refused:
+        print(f"{one.point.run:15} {one.point.name:9} refused: {_memory(one)}")
+    print(f"{len(refused)} of {len(every)} plans that ran are refused for memory")
+
+
+def _memory(one: Priced) -> str:
+    """Predicted memory and, where some is published, its error."""
+    error = one.memory_error
+    told = "" if error is None else f", {error:+.1%} of published"
+    return f"{one.memory / 1e9:.1f} GB{told}"
 
 
 if __name__ == "__main__":

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fidelity.models import Gpt
+from fidelity.models import Gpt, Llama, Model
 from pydantic import Field
 
 from pcg.files import FileModel, read_toml
+from pcg.plan.precision import Precision
 from search.by_hand.degrees import HandDegrees, parse_degrees
 
 POINTS = Path(__file__).with_name("points.toml")
@@ -25,6 +26,8 @@ class RunFile(FileModel):
     source: str
     machine: str
     measured: Measured
+    precision: Precision = "bf16"
+    architecture: Literal["gpt", "llama"] = "gpt"
     overlaps: bool = True
     """Whether the system runs communication beside computation."""
     model: dict[str, int | float | bool]
@@ -49,10 +52,13 @@ class Point:
     name: str
     machine: str
     gpus: int
-    model: Gpt
+    model: Model
     batch: int
     degrees: HandDegrees
     seconds: float
+    memory: float | None
+    """Bytes on a GPU, where the source gives them."""
+    precision: Precision
     overlaps: bool
     calibrates: bool
 
@@ -65,9 +71,9 @@ def points() -> list[Point]:
 def _points(run: RunFile) -> Iterator[Point]:
     for values in run.points:
         row: dict[str, Any] = dict(zip(run.columns, values, strict=True))
-        sizes = ("layers", "hidden", "heads", "sequence")
+        sizes = ("layers", "hidden", "heads", "groups", "inner", "sequence")
         parts: dict[str, Any] = {**run.model, **{name: row[name] for name in sizes if name in row}}
-        model = Gpt(**parts)
+        model = Gpt(**parts) if run.architecture == "gpt" else Llama(**parts)
         name = f"{row['model']} {row['sequence']}" if "sequence" in row else str(row["model"])
         degrees, batch = _plan(row)
         yield Point(
@@ -79,6 +85,8 @@ def _points(run: RunFile) -> Iterator[Point]:
             batch,
             degrees,
             _seconds(run.measured, row["value"], model, batch, row["gpus"]),
+            row["gigabytes"] * 1e9 if "gigabytes" in row else None,
+            run.precision,
             run.overlaps,
             name in run.calibrates and row["gpus"] <= run.calibrated_on,
         )
@@ -93,7 +101,7 @@ def _plan(row: Mapping[str, Any]) -> tuple[HandDegrees, int]:
     return degrees, row["gpus"] * row["micro_batch"] * batches
 
 
-def _seconds(measured: Measured, value: float, model: Gpt, batch: int, gpus: int) -> float:
+def _seconds(measured: Measured, value: float, model: Model, batch: int, gpus: int) -> float:
     """Seconds of a step, from what a source gives."""
     if measured == "seconds":
         return value

@@ -30,6 +30,20 @@ class Gpt:
     """Whether attention is one kernel (FlashAttention)."""
 
 
+@dataclass(frozen=True)
+class Llama:
+    """A decoder of Llama's form: root mean square norms, rotary positions, keys and values of
+    groups of heads, gated feed-forward of ``inner`` columns, no biases and no dropout."""
+
+    layers: int
+    hidden: int
+    heads: int
+    groups: int
+    inner: int
+    sequence: int
+    vocabulary: int
+
+
 class Attention(nn.Module):
     """Causal self-attention; one product makes queries, keys and values."""
 
@@ -88,3 +102,77 @@ class Decoder(nn.Module):
         x = self.layers(self.table(tokens) + self.positions)
         logits = functional.linear(self.norm(x), self.table.weight)
         return functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+class Rotary(nn.Module):
+    """Turns halves of queries or keys, [batch, heads, sequence, size], by their places."""
+
+    def __init__(self, sequence: int, size: int) -> None:
+        super().__init__()
+        rates = 5e5 ** (-torch.arange(0, size, 2) / size)
+        angles = (torch.arange(sequence)[:, None] * rates).repeat(1, 2)
+        self.cosines, self.sines = nn.Buffer(angles.cos(), False), nn.Buffer(angles.sin(), False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = x.chunk(2, 3)
+        return x * self.cosines + torch.cat((-second, first), 3) * self.sines
+
+
+class GroupedAttention(nn.Module):
+    """Causal self-attention in one kernel, in which groups of heads share keys and values."""
+
+    def __init__(self, of: Llama) -> None:
+        super().__init__()
+        self.size = of.hidden // of.heads
+        self.queries = nn.Linear(of.hidden, of.hidden, bias=False)
+        self.keys = nn.Linear(of.hidden, of.groups * self.size, bias=False)
+        self.values = nn.Linear(of.hidden, of.groups * self.size, bias=False)
+        self.out = nn.Linear(of.hidden, of.hidden, bias=False)
+        self.rotary = Rotary(of.sequence, self.size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = (self.queries(x), self.keys(x), self.values(x))
+        q, k, v = (part.unflatten(2, (-1, self.size)).transpose(1, 2) for part in parts)
+        q, k = self.rotary(q), self.rotary(k)
+        seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return self.out(seen.transpose(1, 2).flatten(2))
+
+
+class LlamaLayer(nn.Module):
+    """Attention and gated feed-forward, each normed before and added to its input."""
+
+    def __init__(self, of: Llama) -> None:
+        super().__init__()
+        self.attention_norm, self.norm = nn.RMSNorm(of.hidden), nn.RMSNorm(of.hidden)
+        self.attention = GroupedAttention(of)
+        self.gate = nn.Linear(of.hidden, of.inner, bias=False)
+        self.expand = nn.Linear(of.hidden, of.inner, bias=False)
+        self.contract = nn.Linear(of.inner, of.hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x))
+        inner = self.norm(x)
+        return x + self.contract(functional.silu(self.gate(inner)) * self.expand(inner))
+
+
+class LlamaDecoder(nn.Module):
+    """As ``Decoder``; the last layer has a weight of its own."""
+
+    def __init__(self, of: Llama) -> None:
+        super().__init__()
+        self.table = nn.Embedding(of.vocabulary, of.hidden)
+        self.layers = nn.Sequential(*(LlamaLayer(of) for _ in range(of.layers)))
+        self.norm = nn.RMSNorm(of.hidden)
+        self.last = nn.Linear(of.hidden, of.vocabulary, bias=False)
+
+    def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        logits = self.last(self.norm(self.layers(self.table(tokens))))
+        return functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+Model = Gpt | Llama
+
+
+def decoder_of(model: Model) -> nn.Module:
+    """The module of a model."""
+    return Decoder(model) if isinstance(model, Gpt) else LlamaDecoder(model)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
 from fidelity.data import Point
-from fidelity.models import Decoder, Gpt
+from fidelity.models import Model, decoder_of
 
 from pcg.capture import capture
 from pcg.graph.graph import Graph
@@ -17,8 +17,8 @@ from search.by_hand.planner import HandPlanner
 from substitutions.rules.store import load_library
 
 TRAINING = Training("adam", "bf16", compiled=True)
-"""Mixed precision, and fused kernels: of biases, activations, dropout and residual sums in
-Megatron and with torch.compile alike."""
+"""Mixed precision, in fp16 where a run says so, and fused kernels: of biases, activations, dropout
+and residual sums in Megatron and with torch.compile alike."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,17 @@ class Priced:
         """Of the prediction; negative where it is too fast."""
         return self.seconds / self.point.seconds - 1
 
+    @property
+    def memory_error(self) -> float | None:
+        """Of the predicted memory, where some is published."""
+        published = self.point.memory
+        return None if published is None else self.memory / published - 1
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether what ran is predicted not to fit."""
+        return self.memory > load_machine(self.point.machine).memory_limit()
+
 
 def priced(point: Point) -> Priced:
     """The published plan of a point, priced on the preset of its machine."""
@@ -44,7 +55,7 @@ def priced(point: Point) -> Priced:
         machine.with_devices(point.gpus),
         load_library(),
         point.degrees,
-        TRAINING,
+        replace(TRAINING, precision=point.precision),
         overlaps=point.overlaps,
     )
     made = planner.made(graph)
@@ -52,9 +63,9 @@ def priced(point: Point) -> Priced:
 
 
 @lru_cache(maxsize=2)
-def graph_of(model: Gpt, batch: int) -> Graph:
+def graph_of(model: Model, batch: int) -> Graph:
     """A model as it is captured, without weights."""
     with torch.device("meta"):
-        module = Decoder(model)
+        module = decoder_of(model)
         ids = torch.zeros(batch, model.sequence, dtype=torch.long)
     return capture(module, (ids, ids)).graph

@@ -1,25 +1,26 @@
 """Turn the random numbers that a module draws into inputs of the graph.
 
 Problem: copies of a tensor have to be equal, and plans have to be comparable, so what an element
-draws may not depend on how a plan cuts. Method: each call that draws is an input of normal numbers,
-which depend on the run's seed, the step and the element's global index, as for all data that is
-drawn; what the call makes of them is a graph: uniform numbers by their distribution function,
-choices by a quantile, others from uniform ones. Exact in distribution, up to the rounding of the
-number format; the numbers themselves are others than torch's generator gives, as on each device.
+draws may not depend on how a plan cuts. Method: each call that draws is an input of normal numbers
+or, for dropout and choices of one probability, of ones and zeros. They depend on the run's seed,
+the step and the element's global index, as for all data that is drawn. What the call makes of
+normal numbers is a graph: uniform numbers by their distribution function, others from uniform ones.
+Exact in distribution, up to the rounding of the number format, and of a share to a multiple of
+2^-32; the numbers themselves are others than torch's generator gives, as on each device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import sqrt
-from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from pcg.capture.aten.call import AtenCall, Unsupported
 from pcg.capture.aten.pointwise import scaled
 from pcg.capture.aten.shapes import of_torch, shape_of
-from pcg.graph.graph import DRAWN, Value, apply, leaf
-from pcg.ops.algebra import add, multiply, relu, scale
+from pcg.graph.graph import DRAWN, Value, apply, drawn_mask, leaf
+from pcg.ops.algebra import add, multiply, relu
 from pcg.ops.elementwise import clamp, dropout, negate, shift
 
 if TYPE_CHECKING:
@@ -37,13 +38,33 @@ FILLED = frozenset(
 NOISE = "aten.rrelu_with_noise_functional.default"
 """It fills its second operand."""
 
-STEEP = 1e30
-"""What makes any difference between two numbers of a float format 1 or more."""
 BELOW_ONE = 1.0 - 2.0**-24
 """The largest number of ``torch.rand`` in float32."""
 
-Normal = Callable[[Sequence[int]], Value]
-"""Makes the input of normal numbers of a shape that a call draws."""
+
+@dataclass(frozen=True)
+class Normal:
+    """Makes the input of normal numbers of a shape that a call draws. ``site``: the call's name;
+    ``names``: where the input's name is noted."""
+
+    site: str
+    names: list[str]
+
+    def __call__(self, shape: Sequence[int]) -> Value:
+        return self._noted(leaf("input", f"{DRAWN}{self.site}", tuple(shape)))
+
+    def below(self, shape: Sequence[int], share: float) -> Value:
+        """Ones where such numbers are below a quantile, a share of the elements on average, and
+        else zeros. Raises Unsupported for a share that is none."""
+        if not 0.0 < share < 1.0:
+            raise Unsupported("p")
+        return self._noted(drawn_mask(self.site, tuple(shape), share))
+
+    def _noted(self, made: Value) -> Value:
+        self.names.append(made.node.leaf.name)
+        return made
+
+
 Drawing = Callable[[AtenCall, Normal], Value | tuple[Value, ...]]
 
 
@@ -55,23 +76,9 @@ def read_by(call: fx.Node) -> list[fx.Node]:
     return operands[:1] if name == NOISE else operands
 
 
-def normal_input(site: str) -> Normal:
-    """What gives the normal numbers of a call, which ``site`` names."""
-    return lambda shape: leaf("input", f"{DRAWN}{site}", tuple(shape))
-
-
-def masked(shape: Sequence[int], share: float, normal: Normal) -> Value:
-    """Ones, and zeros for a share of the elements on average: normal numbers below a quantile
-    give 1. Raises Unsupported for a share that is none."""
-    if not 0.0 < share < 1.0:
-        raise Unsupported("p")
-    below = apply(shift(offset=NormalDist().inv_cdf(share)), apply(negate(), normal(shape)))
-    return apply(clamp(low=0.0, high=1.0), apply(scale(factor=STEEP), below))
-
-
 def dropped(x: Value, share: float, normal: Normal) -> tuple[Value, Value]:
     """What is left of a tensor where a share of its elements is, and the mask."""
-    mask = masked(shape_of(x), share, normal)
+    mask = normal.below(shape_of(x), share)
     return apply(dropout(scale=1.0 / share), x, mask), mask
 
 
@@ -102,7 +109,7 @@ def _normal(call: AtenCall, normal: Normal) -> Value:
 
 
 def _choices(call: AtenCall, normal: Normal) -> Value:
-    return masked(call.shape, call.number("p"), normal)
+    return normal.below(call.shape, call.number("p"))
 
 
 def _exponential(call: AtenCall, normal: Normal) -> Value:

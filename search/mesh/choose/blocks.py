@@ -252,4 +252,4 @@ class _Rows:
 def _leaf(node: Node) -> Hashable:
     call = node.call
     assert isinstance(call, Leaf)
-    return call.kind, call.type, call.least, call.below
+    return call.kind, call.type, call.least, call.below, call.share

@@ -10,7 +10,17 @@ from hypothesis import given
 from support.cases import a_third, each
 from support.graphs.strategies import graphs, placed, training_graphs
 
-from pcg.graph.graph import Graph, Leaf, LeafKind, Node, Value, apply, leaf, tensor
+from pcg.graph.graph import (
+    Graph,
+    Leaf,
+    LeafKind,
+    Node,
+    Value,
+    apply,
+    drawn_mask,
+    leaf,
+    tensor,
+)
 from pcg.language.poly import Poly
 from pcg.models import MODELS, build_model
 from pcg.ops import OPERATORS
@@ -106,6 +116,10 @@ FAULTS: list[tuple[str, Graph, str, str]] = [
     ("leaf types", Graph((leaf_of((4,), (1,), rank=2),)), "x", "rank 2, but its type has 1"),
     ("leaf types", Graph((leaf_of((4,), (1,), below=0),)), "x", "below 0, expected 1 or more"),
     ("leaf types", Graph((leaf_of((4,), (1,), kind="weight", below=3),)), "x", "on an input"),
+    ("leaf types", Graph((drawn_mask("a", (4,), 1.0),)), "drawn__a", "share 1.0, expected one"),
+    ("leaf types", Graph((drawn_mask("a", (4,), 0.0),)), "drawn__a", "share 0.0, expected one"),
+    ("leaf types", Graph((Value(Node(Leaf("input", "x", 2, X.type, share=0.5))),)), "x",
+     "share 0.5, expected one between 0 and 1 of a drawn mask"),
     ("attributes", Graph((apply(scale(factor=Poly.of("k")), X),)), "t0", "factor is k, expected"),
     ("attributes", Graph((apply(scale(factor=float("nan")), X),)), "t0", "factor is nan"),
     ("attributes", Graph((apply(call("softmax", dim=1), X),)), "t0", "expected the attributes"),

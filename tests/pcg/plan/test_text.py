@@ -11,7 +11,7 @@ from support.cases import a_third, each
 from support.graphs.strategies import graphs
 
 from pcg.errors import InputError
-from pcg.graph.graph import Graph, Value, apply, leaf, tensor
+from pcg.graph.graph import Graph, Value, apply, drawn_mask, leaf, tensor
 from pcg.language.poly import Poly
 from pcg.models import MODELS, build_model
 from pcg.ops.algebra import matmul, scale
@@ -149,7 +149,9 @@ def test_names_avoid_those_of_leaves():
         ("x = input[" + "9" * 5000 + "]", 1, "expected SIZE or SIZE/DEGREE"),
         ("x = input[4] copies=0", 1, "expected 1 or more, got 'copies=0'"),
         ("x = input[4] below 0", 1, "expected 1 or more, got 'below 0'"),
-        ("x = input[4] on=2", 1, "expected copies=, partials=, from or below, got 'on=2'"),
+        ("x = input[4] on=2", 1, "expected copies=, partials=, from, below or share, got 'on=2'"),
+        ("x = input[4] share 1.2.3", 1, "share 1.2.3, expected a number"),
+        ("x = input[4] share -1", 1, "expected copies=, partials=, from, below or share"),
     ],
 )  # fmt: skip
 def test_parse_errors(text: str, line: int | None, problem: str):
@@ -166,3 +168,9 @@ def test_any_text_parses_or_is_one_error(text: str):
     with contextlib.suppress(InputError):
         graph = parse_graph("x = input[4]\n" + text)
         assert parse_graph(print_graph(graph)) == graph
+
+
+@pytest.mark.parametrize("share", [0.9, 1.0 / 3.0, 1e-05, 0.1 + 0.2])
+def test_shares_round_trip(share: float):
+    graph = Graph((drawn_mask("a", (4, 6), share),))
+    assert parse_graph(print_graph(graph)) == graph

@@ -16,6 +16,7 @@ from pcg.plan.training import Training
 from search.by_hand.degrees import HandDegrees, parse_degrees
 from search.by_hand.planner import HandPlan, HandPlanner
 from search.by_hand.recomputed import between_products
+from search.cost.liveness import liveness
 from substitutions.rules.store import load_library
 
 SMALL = Gpt(4, 64, 8, 128, 64)
@@ -131,3 +132,16 @@ def test_degrees_are_read():
     wanted = HandDegrees(tensor=8, pipeline=4, micro_batches=16, sequence=True, recompute="full")
     assert parse_degrees(text) == wanted
     assert parse_degrees("") == HandDegrees()
+
+
+def test_a_part_of_data_that_is_there_takes_nothing():
+    """The causal mask is repeated for samples and heads, of which each device takes its own, for
+    each micro-batch: a view of the mask, as in the runtime."""
+    steps = made("tensor=8,micro-batches=2").steps
+    moved = [
+        s for s in steps.steps if isinstance(s, Reshard) and s.source.value.node.name == "expand"
+    ]
+    assert len(moved) == SMALL.layers
+    parts = {step.target for step in moved}
+    assert all(slot.layout.type.degrees.dims == (1, 8, 1, 1) for slot in parts)
+    assert parts.isdisjoint(life.slot for life in liveness(steps).lifetimes)

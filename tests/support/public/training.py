@@ -23,6 +23,7 @@ from torch.optim import SGD, Adam, Optimizer
 
 import unity
 from pcg.capture import Captured, capture
+from pcg.graph.graph import Leaf
 from pcg.placement.region import as_slices
 from pcg.plan.plan import Plan
 from runtime.execute.precision import in_float64
@@ -105,13 +106,20 @@ class Trained:
     state: dict[str, Tensor]
 
 
+def _normals(leaf: Leaf, step: int) -> Tensor:
+    """What stands for what an input draws in a step: for the ones of a mask a number below all
+    others, and for its zeros one above."""
+    drawn = input_batch(leaf, SEED, step)
+    return drawn if leaf.share is None else torch.where(drawn != 0, -torch.inf, torch.inf).double()
+
+
 def eagerly(subject: Subject, optimizer: str) -> Trained:
     """Trained by torch alone."""
     module, made = copy.deepcopy(subject.module), subject.captured
     leaves = {node.leaf.name: node.leaf for node in made.graph.leaves}
 
     def forward(step: int) -> Tensor:
-        normals = [input_batch(leaves[name], SEED, step) for name in made.draws]
+        normals = [_normals(leaves[name], step) for name in made.draws]
         loss = subject.loss(module, step)
         with in_float64():
             return returned_loss(_replayed(module, loss, normals))
