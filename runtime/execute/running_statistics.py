@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from runtime.checkpoints.shards import Shard
-from runtime.program.program import Running
+from runtime.program.running import Running
 from runtime.world.collectives import World
 
 

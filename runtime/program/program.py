@@ -21,10 +21,10 @@ from typing import Literal
 from pcg.graph.graph import Leaf
 from pcg.placement.late import LateGradient
 from pcg.placement.region import Region, region_text
-from pcg.plan.statistics import RunningFile
 from pcg.types.operator import Call
 from pcg.types.task import KernelTask
 from runtime.program.pipelined import Pipelined
+from runtime.program.running import Running
 
 Group = tuple[int, ...]
 """The ranks that take part in a collective, ascending."""
@@ -293,28 +293,6 @@ class Weight:
     def __str__(self) -> str:
         shared = f", all_reduce over {_ranks(self.group)}" if len(self.group) > 1 else ""
         return f"{self.register} -= lr * gradient({self.register}){shared}"
-
-
-@dataclass(frozen=True)
-class StatisticsPart:
-    """A rank's part of the statistics of a tensor: registers with the mean and unbiased variance of
-    some channels, of which the rank has ``count`` elements each."""
-
-    registers: tuple[str, str]
-    channels: tuple[int, int]
-    count: int
-
-
-@dataclass(frozen=True)
-class Running:
-    """Running statistics of the module. ``shape``: of what they are of, which is what is normed or,
-    of groups of samples, the first one; ``is_known``: whether any
-    rank computes that, and ``piece`` what this one adds."""
-
-    record: RunningFile
-    shape: tuple[int, ...]
-    is_known: bool
-    piece: StatisticsPart | None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from pcg.plan.statistics import named_values
 from pcg.types.operator import Operator
 from pcg.types.task import KernelTask
 from runtime.program.norms import FIRST_STATISTICS, GROUP_NORM, NORM, STATISTICS
-from runtime.program.program import Instruction, Run, Running, StatisticsPart
+from runtime.program.program import Instruction, Run
+from runtime.program.running import Running, StatisticsPart
 
 Lowered = Iterator[tuple[int, Instruction]]
 """What ranks do in a step: each with one thing that it does, in the order in which it does them."""

@@ -52,6 +52,7 @@ class OneBatch:
 
     counts = False
     constants = ()
+    seed = 0
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

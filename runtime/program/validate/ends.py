@@ -16,7 +16,8 @@ from pcg.plan.plan import Plan
 from pcg.plan.statistics import RunningFile, named_values
 from pcg.types.tensor import ParallelTensor
 from runtime.program.pipelined import Pipelined
-from runtime.program.program import Group, Program, Running, Weight
+from runtime.program.program import Group, Program, Weight
+from runtime.program.running import Running
 from runtime.program.validate.content import Box, Content, Place, PlanTensor, covers
 from runtime.program.validate.errors import ProgramError
 from runtime.program.validate.local import Holdings
