@@ -111,7 +111,8 @@ class Rotary(nn.Module):
         super().__init__()
         rates = 5e5 ** (-torch.arange(0, size, 2) / size)
         angles = (torch.arange(sequence)[:, None] * rates).repeat(1, 2)
-        self.cosines, self.sines = nn.Buffer(angles.cos(), False), nn.Buffer(angles.sin(), False)
+        self.cosines = nn.Buffer(angles.cos(), persistent=False)
+        self.sines = nn.Buffer(angles.sin(), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         first, second = x.chunk(2, 3)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.graphs.by_device import RING, close, simulate
 from support.graphs.strategies import parts_of_leaves, seeds
+from support.plans.by_device import RING, close, simulate
 
 from pcg.graph.graph import Graph, Node
 from pcg.placement.in_parts import InParts, in_parts

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from support.graphs.by_device import RING, Array, close, simulate
 from support.graphs.places import place
 from support.graphs.strategies import graphs, parts_of_leaves, placed, seeds
+from support.plans.by_device import RING, Array, close, simulate
 
 from pcg.errors import InputError
 from pcg.graph.graph import Graph, Node
