@@ -83,7 +83,7 @@ def test_machines_are_found_as_resources():
 
 
 PACKAGES = ("pcg", "verifier", "substitutions", "search", "runtime", "unity")
-MAX_LINES, MAX_FILES = 400, 20
+MAX_LINES, MAX_FILES, MAX_FUNCTION_LINES = 400, 20, 40
 
 
 def folders() -> dict[str, str]:
@@ -112,3 +112,16 @@ def test_files_and_folders_are_small():
     assert not long
     full = {p.parent for p in sources if len(list(p.parent.glob("*.py"))) > MAX_FILES}
     assert not full
+
+
+def test_functions_are_short():
+    """But for the one whose parameters are all the options of a command."""
+    sources = [p for top in PACKAGES for p in (ROOT / top).rglob("*.py")]
+    long = {
+        node.name
+        for path in sources
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno >= MAX_FUNCTION_LINES
+    }
+    assert long == {"optimize"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -111,17 +111,22 @@ def capture(
     check_changed(signature, buffers.values(), where)
     inputs_read = tuple(leaves.inputs.get(name) for name in signature.user_inputs)
     groups = _norm_groups(graph, inputs_read, norm_groups, where)
+    name, normed = _naming(graph, walk), (node for node in program.graph.nodes if node in live)
+    statistics = running_statistics(module, signature, normed, _given, name)
+    drawn = tuple(name for name in walk.draws if name in read)
+    weights, notes = leaves.weights, tuple(map(told, blocks.items()))
+    return Captured(graph, weights, inputs_read, buffers, statistics, groups, drawn, notes)
+
+
+def _naming(graph: Graph, walk: _Walk) -> Callable[[fx.Node], str]:
+    """The name of a node's value in the text of a graph."""
     names = node_names(graph)
 
     def name(node: fx.Node) -> str:
         value = walk.value(node)
         return names[value.node][value.port]
 
-    normed = (node for node in program.graph.nodes if node in live)
-    statistics = running_statistics(module, signature, normed, _given, name)
-    drawn = tuple(name for name in walk.draws if name in read)
-    weights, notes = leaves.weights, tuple(map(told, blocks.items()))
-    return Captured(graph, weights, inputs_read, buffers, statistics, groups, drawn, notes)
+    return name
 
 
 def _outputs(program: ExportedProgram, where: str) -> list[fx.Node]:

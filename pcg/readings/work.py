@@ -118,6 +118,11 @@ def work(
 
 
 @lru_cache(maxsize=65536)
+def _itemsize(operand: int, needs: frozenset[int], narrow: int, wide: int, use: KernelUse) -> int:
+    """Bytes of an element of an operand."""
+    return 1 if operand in use.drawn else narrow if operand in needs else wide
+
+
 def _work(
     call: Call,
     types: tuple[ParallelTensor, ...],
@@ -135,9 +140,7 @@ def _work(
         scope = {name: lengths[name] for dim in output.dims for name in dim.names}
         written += prod(scope.values())
         walk.root(output.body, scope)
-    itemsizes = [narrow if operand in needs else wide for operand in range(len(types))]
-    itemsizes = [1 if operand in use.drawn else itemsizes[operand] for operand in range(len(types))]
-    read = [walk.read(operand) * itemsize for operand, itemsize in enumerate(itemsizes)]
+    read = [walk.read(i) * _itemsize(i, needs, narrow, wide, use) for i in range(len(types))]
     written *= narrow
     back = needs - use.as_is
     moved_back = sum(

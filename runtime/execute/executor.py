@@ -95,14 +95,18 @@ class Executor:
         self._sync = self._make_sync(reuses=reuses)
         self.older = {r: w.clone() for r, w in self.weights.items()} if self._is_delayed else {}
         """The weights of one update before, where gradients are of those."""
-        # Two versions are read in turns, so that a batch may begin before the last update.
-        self._versions = [replace(shared, leaves=self._leaves(self.older or self.weights))]
-        if self.older:
-            self._versions.append(replace(shared, leaves=self._leaves(self.weights), copies={}))
+        self._versions = self._made_versions(shared)
         self._number = 0
         """The batch under way."""
         self._reads = 0
         """The version that the gradients under way are of."""
+
+    def _made_versions(self, shared: Machinery) -> list[Machinery]:
+        """Two versions are read in turns, so that a batch may begin before the last update."""
+        versions = [replace(shared, leaves=self._leaves(self.older or self.weights))]
+        if self.older:
+            versions.append(replace(shared, leaves=self._leaves(self.weights), copies={}))
+        return versions
 
     def _initial(self, weight: Weight, seed: int, drawn: bool) -> Tensor:
         """A weight's piece from the seed, or else zeros."""

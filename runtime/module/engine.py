@@ -58,11 +58,8 @@ class RankEngine:
         where plan, module and ranks do not fit."""
         self.lowering, self.world, self.plan = lowering, world, lowering.plan
         self._check_alike()
-        weights = [self.naming.parameter(leaf) for leaf in self.naming.parameters]
-        precision = _precision(self.plan, [tensors.get(n) for w in weights for n in w.in_module])
+        precision = self._precision(tensors)
         self.form = run_formats(precision, world.device)
-        if precision == "tf32":
-            allow_tf32(allowed=True)
         self._validate(self.form.wide.itemsize)
         _check_ties(self.plan, tensors)
         self.program = lowering.program(world.rank)
@@ -93,6 +90,14 @@ class RankEngine:
         """Batches that went forward."""
         self.changes = 0
         """How often weights were given values."""
+
+    def _precision(self, tensors: Mapping[str, Tensor]) -> Precision:
+        """The format of the plan for these tensors, which torch is told of where it asks for it."""
+        weights = [self.naming.parameter(leaf) for leaf in self.naming.parameters]
+        precision = _precision(self.plan, [tensors.get(n) for w in weights for n in w.in_module])
+        if precision == "tf32":
+            allow_tf32(allowed=True)
+        return precision
 
     @property
     def leaves(self) -> Iterable[str]:

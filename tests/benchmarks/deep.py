@@ -23,7 +23,6 @@ from pcg.machine import load_machine
 from pcg.plan.precision import Precision, precision_of
 from pcg.plan.training import Training
 from runtime.module.calls import Face, call_of
-from search.choices import Mode
 from substitutions.rules.store import load_library
 from unity.api.losses import LossSource, with_loss
 from unity.support.planners import planner_of
@@ -69,7 +68,7 @@ def main(name: str, layers: int, nodes: int, precision: Precision = "bf16") -> N
     graph = capture(seen, tuple(call.tensors.values())).graph
     captured = process_time()
     planner = planner_of(
-        "joint", machine, load_library(), SECONDS, Training("adam", precision), None, Mode.JOINT
+        "joint", machine, load_library(), SECONDS, Training("adam", precision), None
     )
     found = planner.plan(name, graph)
     pipeline = found.plan.pipeline

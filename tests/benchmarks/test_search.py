@@ -26,7 +26,7 @@ from search.cost.cost import SGD
 from search.mesh.plan.planner import MeshPlanner
 from search.report.describe import pipeline_text
 from substitutions.rules.store import Library, load_library
-from unity.support.planners import planner_of
+from unity.support.planners import SearchOptions, planner_of
 
 MODELS = ("mlp", "dlrm", "xdl", "candle-uno", "bert-large", "resnext50", "inception-v3")
 PLANNERS = {
@@ -68,7 +68,7 @@ def test_plans_of_the_papers_models(model, nodes):
     for planner, (family, mode) in PLANNERS.items():
         start = perf_counter()
         try:
-            asked = planner_of(family, machine, library, 600.0, SGD, None, mode)
+            asked = planner_of(family, machine, library, 600.0, SGD, None, SearchOptions(mode))
             found = asked.plan(model, graph)
         except NegativeAnswer:
             shown.append(f"{planner} does not fit ({perf_counter() - start:.1f} s)")

@@ -41,7 +41,7 @@ from unity.support.cli import say, say_json
 from unity.support.console import PlainConsole
 from unity.support.declarations import load_user_operators
 from unity.support.limits import check_batch, check_devices
-from unity.support.planners import asked_training, check_name, planner_of
+from unity.support.planners import SearchOptions, asked_training, check_name, planner_of
 from unity.support.speed import measured
 
 if TYPE_CHECKING:
@@ -216,12 +216,14 @@ def _searched(
             options.budget,
             question.training,
             question.speed,
-            options.mode,
-            question.dimensions,
+            SearchOptions(
+                options.mode,
+                question.dimensions,
+                options.recompute,
+                options.degrees,
+                options.threshold,
+            ),
             show,
-            options.recompute,
-            options.degrees,
-            options.threshold,
         )
         return planner.plan(options.model, graph)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import inf
 
 from pcg.errors import InputError, one_of
@@ -43,6 +44,29 @@ def asked_training(
     )
 
 
+@dataclass(frozen=True)
+class SearchOptions:
+    """What a search is asked for beside a planner's name. Pipelines leave ``mode`` and
+    ``threshold`` aside."""
+
+    mode: Mode = Mode.JOINT
+    dimensions: frozenset[IndexRole] | None = None
+    """What may be cut; everything by default."""
+    recompute: Recompute = Recompute.AUTO
+    """What the backward pass may make again."""
+    degrees: str | None = None
+    """Those of a plan by hand, in place of a search."""
+    threshold: float = THRESHOLD
+    """So many times as slow as the best a graph may be and still be rewritten."""
+
+    @property
+    def leaves_pipelines_out(self) -> bool:
+        """Whether no pipeline is a plan: in algebra mode, which is of data parallelism alone, and
+        where batches may not be cut in slices of time."""
+        allowed = self.dimensions is None or IndexRole.PIPELINE in self.dimensions
+        return self.mode is Mode.ALGEBRA or not allowed
+
+
 def planner_of(
     name: str,
     machine: Machine,
@@ -50,26 +74,19 @@ def planner_of(
     seconds: float,
     training: Training,
     speed: Speed | None,
-    mode: Mode = Mode.JOINT,
-    dimensions: frozenset[IndexRole] | None = None,
+    asked: SearchOptions = SearchOptions(),
     progress: Progress = silent,
-    recompute: Recompute = Recompute.AUTO,
-    degrees: str | None = None,
-    threshold: float = THRESHOLD,
 ) -> Planner:
-    """A planner that may search for so many seconds. Pipelines leave ``mode`` aside. The joint
-    planner considers them too, unless the dimensions leave them out; but in its algebra mode, which
-    is of data parallelism alone. ``progress`` is told how far the search is; ``recompute``: what
-    the backward pass may make again; ``degrees`` of a plan by hand, in place of a search;
-    ``threshold``: so many times as slow as the best a graph may be and still be rewritten. Raises
-    InputError for a name that is none."""
+    """A planner that may search for so many seconds. The joint planner considers pipelines too.
+    ``progress`` is told how far the search is. Raises InputError for a name that is none."""
     check_name(name)
     teller = Teller(progress)
-    if degrees is not None:
+    if asked.degrees is not None:
         if name != "joint":
             raise InputError("--degrees", f"with --planner {name}, expected one of the two")
-        asked = parse_degrees(degrees)
-        return HandPlanner(machine, library, asked, training, speed, teller=teller)
+        by_hand = parse_degrees(asked.degrees)
+        return HandPlanner(machine, library, by_hand, training, speed, teller=teller)
+    dimensions, recompute = asked.dimensions, asked.recompute
 
     def pipelines(kind: ScheduleKind, than: float = inf, used: float = 0.0) -> Planner:
         left = max(0.0, seconds - used)
@@ -78,13 +95,8 @@ def planner_of(
 
     if name in PIPELINES:
         return pipelines(PIPELINES[name])
-    settings = machine, library, name, seconds, training, speed, mode, dimensions, teller
-    plain = MeshPlanner(*settings, recompute, threshold)
-    left_out = dimensions is not None and IndexRole.PIPELINE not in dimensions
-    if name != "joint" or mode is Mode.ALGEBRA or left_out:
+    settings = machine, library, name, seconds, training, speed, asked.mode, dimensions, teller
+    plain = MeshPlanner(*settings, recompute, asked.threshold)
+    if name != "joint" or asked.leaves_pipelines_out:
         return plain
-
-    def pipelined(than: float, used: float) -> Planner:
-        return pipelines("1f1b", than, used)
-
-    return WithPipelines(plain, pipelined)
+    return WithPipelines(plain, lambda than, used: pipelines("1f1b", than, used))

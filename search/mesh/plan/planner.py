@@ -166,8 +166,7 @@ class MeshPlanner:
         raise NotAlike
 
     def _judge(self, more: int) -> Judge:
-        deep = self._short.more > 0
-        return Judge(self.machine, self._phases, more, deep, self.recompute)
+        return Judge(self.machine, self._phases, more, self._short.more > 0, self.recompute)
 
     def _searched(self, graph: Graph, search: SearchState) -> Stop:
         """Look for plans until all is tried or time is up, or somebody interrupts: which it was."""
@@ -328,9 +327,9 @@ class MeshPlanner:
         return trial
 
     def _variants(self, graph: Graph) -> Sequence[Variant]:
-        cost = self._cost(self.machine.with_devices(1))
+        one = self._cost(self.machine.with_devices(1))
         mode = self.mode if self.family == "joint" else Mode.PARALLEL
-        alone = Chooser.on(cost, Cuts(()), more=self._short.more)
+        alone = Chooser.on(one, Cuts(()), more=self._short.more)
         graphs = variants(graph, self.library, mode, alone, self._limits())
         self.teller.works_on("rewriting")
         return self._phases.timed("rewriting", lambda: list(graphs))
@@ -348,16 +347,7 @@ class MeshPlanner:
     ) -> Iterator[PricedPlan]:
         """The best plans, and where they take too much memory, plans that take less; unless one
         that is known is as fast as they are."""
-        mask = self._masked(trial.graph, allowed.mask)
-
-        def tries(price: float) -> list[Tried[PricedPlans]]:
-            try:
-                plans = list(trial.choices(price, mask, brief=allowed.brief))
-                return [trial.fully_sharded(one) if allowed.fully_sharded else one for one in plans]
-            except NotAlike:
-                return []
-
-        first = tries(0.0)
+        first = self._tries(trial, allowed, 0.0)
         if not first:
             return
         best = [candidate for one in first for candidate in one.judged]
@@ -373,7 +363,7 @@ class MeshPlanner:
             if number >= FEW_PRICES and search.fits_sparing:
                 return
             price = high if low == 0.0 else (low + high) / 2
-            plans = tries(price)
+            plans = self._tries(trial, allowed, price)
             same = same + 1 if plans == last else 0
             if same == SAME and self._short.more and not found:
                 return
@@ -386,6 +376,16 @@ class MeshPlanner:
                 low = low or price / 4
             else:
                 low, high = price, high if high > price else price * 4
+
+    def _tries(
+        self, trial: PricedTrial, allowed: Strategies, price: float
+    ) -> list[Tried[PricedPlans]]:
+        mask = self._masked(trial.graph, allowed.mask)
+        try:
+            plans = list(trial.choices(price, mask, brief=allowed.brief))
+            return [trial.fully_sharded(one) if allowed.fully_sharded else one for one in plans]
+        except NotAlike:
+            return []
 
     def _in_parts(self, trial: PricedTrial, tried: Tried[PricedPlans]) -> PricedPlans:
         """A plan with its weights fully sharded, where it does not fit, or where what comes after

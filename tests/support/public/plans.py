@@ -14,7 +14,7 @@ from pcg.plan.training import Training
 from search.choices import IndexRole, Mode
 from substitutions.audit.locate import of_module
 from substitutions.rules.store import load_library
-from unity.support.planners import planner_of
+from unity.support.planners import SearchOptions, planner_of
 
 MACHINE = str(ROOT / "tests" / "data" / "two-devices.toml")
 """Its links are so fast that a small model is cut."""
@@ -50,8 +50,7 @@ def plan_of(subject: Subject, way: str) -> Plan:
         BUDGET,
         Training("adam"),
         None,
-        asked.mode,
-        asked.dimensions,
+        SearchOptions(asked.mode, asked.dimensions),
     )
     found = planner.plan("public", subject.captured.graph).plan
     return of_module(found, subject.captured, library.rules)

@@ -14,7 +14,7 @@ from search.cost.cost import SGD
 from search.pipeline.planner import WithPipelines
 from search.report.describe import rows
 from substitutions.rules.store import Library, load_library
-from unity.support.planners import planner_of
+from unity.support.planners import SearchOptions, planner_of
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ DATA = frozenset({IndexRole.DATA, IndexRole.PIPELINE})
 def test_pipelines_are_in_the_space_of_every_mode(mode: Mode, library: Library):
     """But in that of algebra, which is of data parallelism alone."""
     machine, graph = load_machine("summit").with_nodes(4), layers(8, 1536, 4096)
-    planner = planner_of("joint", machine, library, 600.0, SGD, None, mode, DATA)
+    planner = planner_of("joint", machine, library, 600.0, SGD, None, SearchOptions(mode, DATA))
     found = planner.plan("layers", graph)
     assert found.plan.pipeline is not None
     assert found.data_parallel_seconds is not None
@@ -49,7 +49,7 @@ def test_pipelines_are_in_the_space_of_every_mode(mode: Mode, library: Library):
 
 def test_algebra_is_for_data_parallelism_alone(library: Library):
     machine = load_machine("summit")
-    given = machine, library, 600.0, SGD, None, Mode.ALGEBRA
+    given = machine, library, 600.0, SGD, None, SearchOptions(Mode.ALGEBRA)
     assert not isinstance(planner_of("joint", *given), WithPipelines)
 
 
@@ -59,7 +59,7 @@ def test_micro_batches_are_cut_along_what_is_allowed_alone(library: Library):
     columns = frozenset({IndexRole.MODEL, IndexRole.PIPELINE})
     cut: dict[frozenset[IndexRole] | None, set[str]] = {}
     for dimensions in (None, columns, DATA):
-        given = machine, library, 600.0, SGD, None, Mode.JOINT, dimensions
+        given = machine, library, 600.0, SGD, None, SearchOptions(dimensions=dimensions)
         plan = planner_of("pipeline", *given).plan("layers", graph).plan
         words = [row.cut for row in rows(plan) if row.call.startswith("matmul")]
         cut[dimensions] = {word.split()[0] for word in words}
@@ -70,6 +70,7 @@ def test_micro_batches_are_cut_along_what_is_allowed_alone(library: Library):
 
 @pytest.mark.parametrize("planner", ["data-parallel", "zero", "expert", "megatron"])
 def test_planners_that_cut_data_need_it(planner: str, library: Library):
-    given = load_machine("local"), library, 600.0, SGD, None, Mode.JOINT
+    asked = SearchOptions(dimensions=frozenset({IndexRole.MODEL}))
+    given = load_machine("local"), library, 600.0, SGD, None, asked
     with pytest.raises(InputError, match=f"planner {planner}: cuts along data"):
-        planner_of(planner, *given, frozenset({IndexRole.MODEL}))
+        planner_of(planner, *given)
