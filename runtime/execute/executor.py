@@ -83,7 +83,6 @@ class Executor:
         self.running = RunningStatistics(program.running, world, self._formats.wide)
         self._turned = frozenset(w.register for w in program.weights if w.leaf.name in turned)
         self.weights = {w.register: self._initial(w, seed, drawn) for w in program.weights}
-        shared = Machinery(program, world, self._formats, compiles)
         self.loss_scale = LossScale() if self._formats.needs_scale else None
         """What the loss is multiplied with in float16."""
         given = source or Synthetic(seed)
@@ -95,7 +94,7 @@ class Executor:
         self._sync = self._make_sync(reuses=reuses)
         self.older = {r: w.clone() for r, w in self.weights.items()} if self._is_delayed else {}
         """The weights of one update before, where gradients are of those."""
-        self._versions = self._made_versions(shared)
+        self._versions = self._made_versions(Machinery(program, world, self._formats, compiles))
         self._number = 0
         """The batch under way."""
         self._reads = 0
