@@ -1,13 +1,13 @@
 """Rewrites at many places of a graph at once, each as a step that rules of the library take.
 
-A *group* is a rewrite with the places that it is made at. Its key has what a place looks like, the
-number of the rewrite there, and the names of its rules.
+A *group* is a rewrite with the places that it is made at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from pcg.graph.graph import Graph, Node, Value, rebuild, topological
 from search.cost.derivation import Applied, Derivation, Scribe
@@ -16,6 +16,15 @@ from substitutions.rules.match import build
 
 Rewritten = tuple[Graph, Derivation]
 Steps = tuple[Applied, ...]
+
+
+class GroupKey(NamedTuple):
+    """What tells a group from others. ``look``: what its places look like; ``number``: of the
+    rewrite there; ``rules``: the names of its rules, one after the other."""
+
+    look: object
+    number: int
+    rules: tuple[str, ...]
 
 
 def rewrites_at(algebra: Algebra, node: Node, graph: Graph) -> Iterator[Steps]:
@@ -31,32 +40,19 @@ def rewrites_at(algebra: Algebra, node: Node, graph: Graph) -> Iterator[Steps]:
     yield from algebra.reduced.opened(node)
 
 
-def look_of(key: object) -> object:
-    """What the places of a group look like."""
-    assert isinstance(key, tuple)
-    return key[0]
-
-
-def rules_of(key: object) -> tuple[str, ...]:
-    """The rules of a group, one after the other."""
-    assert isinstance(key, tuple)
-    return key[2]
-
-
 def made_everywhere(
     algebra: Algebra,
     graph: Graph,
     derivation: Derivation,
-    groups: Sequence[tuple[object, Sequence[Node]]],
+    groups: Sequence[tuple[GroupKey, Sequence[Node]]],
 ) -> Rewritten:
     """The graph with rewrites made at all places of their groups: of several groups, each by one
     rule, where no operator is in two places; of one by several rules, where a place still looks as
     it did."""
     scribe = Scribe.after(derivation)
     (key, places), *others = groups
-    rules = rules_of(key)
-    ruled = [(rules_of(key)[0], places) for key, places in groups]
-    apart = _apart(algebra, graph, ruled) if others or len(rules) == 1 else []
+    ruled = [(key.rules[0], places) for key, places in groups]
+    apart = _apart(algebra, graph, ruled) if others or len(key.rules) == 1 else []
     if others or apart:
         return _at_once(graph, scribe, apart)
     names = {node: scribe.ids[node.value()] for node in places}
@@ -66,7 +62,7 @@ def made_everywhere(
         if image is None:
             continue
         for steps in rewrites_at(algebra, image, graph):
-            if tuple(step.rule.name for step in steps) == rules:
+            if tuple(step.rule.name for step in steps) == key.rules:
                 for step in steps:
                     graph = scribe.follow(graph, step)
                 break

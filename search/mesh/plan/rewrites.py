@@ -33,7 +33,7 @@ from search.mesh.choose.blocks import blocks_of
 from search.mesh.choose.choosing import Choice, Chooser
 from search.mesh.plan.algebra import Algebra
 from search.mesh.plan.excerpt import Excerpt
-from search.mesh.plan.places import Rewritten, Steps, look_of, made_everywhere, rewrites_at
+from search.mesh.plan.places import GroupKey, Rewritten, Steps, made_everywhere, rewrites_at
 from search.substitute.backtrack import Extent, Promise, backtrack
 
 LEAST_GAIN = 2e-3
@@ -73,7 +73,7 @@ class RewrittenGroup:
     before, and each of ``keys`` is by which rules one is made, and what its places look like."""
 
     choice: Choice
-    keys: tuple[object, ...]
+    keys: tuple[GroupKey, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,13 +87,19 @@ class _State:
 
 @dataclass(frozen=True, eq=False)
 class _GroupGain:
-    """What a rewrite at all places of a group promises to save. ``is_one``: whether it is one rule
-    with nothing to choose, so that it can be made at once with others."""
+    """What a rewrite at all places of a group promises to save: ``gain`` seconds a place, of which
+    there are ``count`` in the whole. ``is_one``: whether it is one rule with nothing to choose, so
+    that it can be made at once with others."""
 
-    key: object
+    key: GroupKey
     places: Sequence[Node]
-    seconds: float
+    count: int
+    gain: float
     is_one: bool
+
+    @property
+    def seconds(self) -> float:
+        return self.gain * self.count
 
 
 @dataclass
@@ -108,7 +114,7 @@ class Rewriter:
     """How many rewrites within the threshold were not made on the way, as the search ended."""
     made: tuple[RewrittenGroup, ...] = field(init=False, default=())
     """The rewrites of the best graph, one after the other."""
-    _gains: dict[object, float] = field(init=False, default_factory=dict[object, float])
+    _gains: dict[GroupKey, float] = field(init=False, default_factory=dict[GroupKey, float])
     """Seconds that a rewrite saves a place, by the key of its group."""
     _known: set[Graph] = field(init=False, default_factory=set[Graph])
 
@@ -149,8 +155,8 @@ class Rewriter:
                 if is_late or self.limits.is_over():
                     continue
                 gain = self._gains[key] = self._gain(choice, steps)
-            gain *= sum(times.get(node, 1) for node in places)
-            yield _GroupGain(key, places, gain, len(steps) == 1 and not _reduces(steps))
+            count = sum(times.get(node, 1) for node in places)
+            yield _GroupGain(key, places, count, gain, len(steps) == 1 and not _reduces(steps))
 
     def _rewritten(self, state: _State, promises: tuple[_GroupGain, ...]) -> _State | None:
         """The graph with all of some groups of rewrites made, and strategies chosen again."""
@@ -160,42 +166,40 @@ class Rewriter:
         if graph in self._known:
             return None
         self._known.add(graph)
-        times = self.chooser.times(choice.graph)
-        if times and blocks_of(graph) is None:
+        if self.chooser.times(choice.graph) and blocks_of(graph) is None:
             return None
         again = self.chooser.choose(graph)
         if len(promises) == 1:
             (promise,) = promises
-            count = sum(times.get(node, 1) for node in promise.places)
-            self._gains[promise.key] = (choice.seconds - again.seconds) / count
+            self._gains[promise.key] = (choice.seconds - again.seconds) / promise.count
         group = RewrittenGroup(choice, tuple(promise.key for promise in promises))
         return _State(again, after, (*state.made, group))
 
     # -- what may be rewritten ----------------------------------------------------------------
 
-    def _groups(self, choice: Choice) -> dict[object, tuple[Steps, list[Node]]]:
+    def _groups(self, choice: Choice) -> dict[GroupKey, tuple[Steps, list[Node]]]:
         """By rules and what a place looks like, one application and all the places."""
         graph = choice.graph
         looks = _looks(choice)
         alike: dict[object, list[Node]] = defaultdict(list)
         for node in graph.operators:
             alike[looks[node]].append(node)
-        groups: dict[object, tuple[Steps, list[Node]]] = {}
+        groups: dict[GroupKey, tuple[Steps, list[Node]]] = {}
         for look, nodes in alike.items():
             for number, steps in enumerate(rewrites_at(self.algebra, nodes[0], graph)):
-                key = (look, number, tuple(step.rule.name for step in steps))
+                key = GroupKey(look, number, tuple(step.rule.name for step in steps))
                 groups[key] = (steps, nodes)
         return groups
 
     @staticmethod
     def everywhere(
-        algebra: Algebra, choice: Choice, derivation: Derivation, keys: Sequence[object]
+        algebra: Algebra, choice: Choice, derivation: Derivation, keys: Sequence[GroupKey]
     ) -> Rewritten:
         """The graph of a choice with rewrites made at all places of their groups. ``keys``: those
         of the groups."""
         looks = _looks(choice)
         groups = [
-            (key, [node for node in choice.graph.operators if looks[node] == look_of(key)])
+            (key, [node for node in choice.graph.operators if looks[node] == key.look])
             for key in keys
         ]
         return made_everywhere(algebra, choice.graph, derivation, groups)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.graphs.strategies import drawn_region
 
 from pcg.graph.graph import drawn_mask as mask_value
 from runtime.inputs import masks
@@ -27,11 +28,7 @@ def whole(leaf, key=KEY):
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_a_piece_is_what_is_cut_out_of_the_whole(given):
-    shape = tuple(given.draw(st.lists(st.integers(1, 9), max_size=4), label="shape"))
-    region = tuple(
-        tuple(sorted(given.draw(st.tuples(st.integers(0, size), st.integers(0, size)))))
-        for size in shape
-    )
+    shape, region = drawn_region(given)
     leaf = mask_leaf(shape, given.draw(st.floats(0.01, 0.99), label="share"))
     starts, extent = (tuple(s for s, _ in region), tuple(e - s for s, e in region))
     piece = drawn_mask(leaf, starts, extent, KEY)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.graphs.strategies import drawn_region
 
 from pcg.graph.graph import Leaf
 from pcg.types.tensor import ParallelTensor
@@ -20,11 +21,7 @@ def whole_leaf(kind, shape, below=None, name="a"):
 @settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_a_region_is_what_is_cut_out_of_the_whole(given):
-    shape = tuple(given.draw(st.lists(st.integers(1, 9), max_size=4), label="shape"))
-    region = tuple(
-        tuple(sorted(given.draw(st.tuples(st.integers(0, size), st.integers(0, size)))))
-        for size in shape
-    )
+    shape, region = drawn_region(given)
     cut = tuple(slice(start, stop) for start, stop in region)
     weight = whole_leaf("weight", shape)
     assert torch.equal(initial_weight(weight, 3, region), initial_weight(weight, 3)[cut])

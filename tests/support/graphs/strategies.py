@@ -18,6 +18,7 @@ from pcg.language.equation import Equation
 from pcg.ops import OPERATORS
 from pcg.ops.layers import mean_loss
 from pcg.placement.layout import grid
+from pcg.placement.region import Region
 from pcg.placement.view import MachineView
 from pcg.readings.ring import PrimeField, Reals
 from pcg.types.local import LocalTyping
@@ -372,3 +373,10 @@ def parts_of_leaves(
         for leaf in (v.node.leaf for node in readers for v in node.inputs if v.node.is_leaf):
             parts[leaf.name] = np.abs(parts[leaf.name]) + 0.1
     return parts
+
+
+def drawn_region(given: st.DataObject) -> tuple[tuple[int, ...], Region]:
+    """The shape of a small tensor, and a region of it, which may be empty."""
+    shape = tuple(given.draw(st.lists(st.integers(1, 9), max_size=4), label="shape"))
+    ends = (given.draw(st.tuples(st.integers(0, size), st.integers(0, size))) for size in shape)
+    return shape, tuple((min(pair), max(pair)) for pair in ends)
