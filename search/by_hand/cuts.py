@@ -5,7 +5,7 @@ the next, and in between what follows; tables of tokens by rows, and logits by c
 the loss. With sequence parallelism
 (Korthikanti et al., MLSys 2023) what is left is cut along one index of its own among the same
 devices, most often the sequence. The batch is cut among all other devices. Of what is left open,
-the least sum of seconds decides (``search.mesh.choose``).
+the least sum of seconds decides (``search.map.choose``).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pcg.graph.graph import Graph, Node, Value
 from pcg.readings.work import gradient_nodes
 from pcg.types.local import Axis
 from search.cost.derivation import Derivation
-from search.mesh.plan.megatron import by_columns, followed
-from search.mesh.rules.cuts import opened
-from search.mesh.rules.reduced import ReducedAxes
-from search.mesh.space.allow import UNUSED, Allowed, Mask, batch_axes
-from search.mesh.space.axes import Mesh
-from search.mesh.space.strategies import REPLICATE, Space, passes
+from search.map.rules.cuts import opened
+from search.map.rules.reduced import ReducedAxes
+from search.map.space.allow import UNUSED, Allowed, Mask, batch_axes
+from search.map.space.axes import Mesh
+from search.map.space.strategies import REPLICATE, Space, passes
+from search.plan.megatron import by_columns, followed
 from substitutions.rules.rule import Rule
 
 

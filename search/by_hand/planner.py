@@ -28,18 +28,18 @@ from search.cost.memory import peak_memory
 from search.cost.planned import Planned, SearchReport
 from search.cost.progress import Teller
 from search.cost.simulate import recomputing
-from search.mesh.choose.blocks import Blocks, blocks_of
-from search.mesh.choose.choosing import Chooser
-from search.mesh.plan.building import Builder, Cut
-from search.mesh.plan.finish import does_not_fit, finished
-from search.mesh.rules.cuts import Cuts
-from search.mesh.space.axes import Mesh
+from search.map.building import Builder, Cut
+from search.map.choose.choosing import Chooser
+from search.map.rules.cuts import Cuts
+from search.map.space.axes import Mesh
 from search.pipeline.build import build
 from search.pipeline.clock import step_seconds
 from search.pipeline.crossing import Crossings
 from search.pipeline.micro import MicroBatches
 from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
 from search.pipeline.streams import streams
+from search.plan.finish import does_not_fit, finished
+from search.split.blocks import Blocks, blocks_of
 from substitutions.rules.store import Library
 
 

@@ -16,7 +16,7 @@ from pcg.placement.in_parts import named_parts
 from pcg.placement.schedule import trace
 from pcg.readings.kind import kind_of
 from pcg.readings.work import gradient_nodes
-from search.mesh.choose.blocks import Blocks
+from search.split.blocks import Blocks
 
 
 def recomputed(

@@ -2,7 +2,7 @@
 
 Every operator that streams becomes ``batch(op(pipeline(x)))``; where such operators meet, the
 pipeline after a batch is nothing, by another rule. Then each is cut within its stage's group of
-devices as in ``search.mesh``. What crosses from one stage to another is the combine of its parts,
+devices as in ``search.map``. What crosses from one stage to another is the combine of its parts,
 by one more rule, where it comes sooner in parts.
 """
 
@@ -17,10 +17,10 @@ from pcg.placement.layout import operand_layout, output_layout
 from pcg.placement.schedule import trace
 from pcg.placement.view import MachineView
 from search.cost.derivation import Applied, Scribe
-from search.mesh.plan.building import Builder, Cut
-from search.mesh.rules.cuts import applied
-from search.mesh.rules.fully_sharded import PlacedGraph, fully_sharded
-from search.mesh.space.axes import Strategy
+from search.map.building import Builder, Cut
+from search.map.rules.cuts import applied
+from search.map.rules.fully_sharded import PlacedGraph, fully_sharded
+from search.map.space.axes import Strategy
 from search.pipeline.crossing import Crossings, parted
 from search.pipeline.micro import Chosen, MicroBatches
 

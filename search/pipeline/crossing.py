@@ -22,8 +22,8 @@ from pcg.placement.transfer import transfer
 from search.cost.collectives import seconds
 from search.cost.cost import CostModel
 from search.cost.derivation import Applied
-from search.mesh.rules.fully_sharded import says_parts
-from search.mesh.space.axes import Peers
+from search.map.rules.fully_sharded import says_parts
+from search.map.space.axes import Peers
 from substitutions.rules.match import build, matches_at
 from substitutions.rules.rule import Rule
 

@@ -19,20 +19,20 @@ from pcg.machine import Link
 from pcg.memo import Memo
 from search.cost.cost import CostModel
 from search.cost.slices import Slices
-from search.mesh.choose.choosing import least_places, tied_places
-from search.mesh.choose.costs import PASSING
-from search.mesh.choose.duties import Duties
-from search.mesh.choose.factors import Factor, PairTable, Places
-from search.mesh.choose.pricing import Pricing
-from search.mesh.choose.resharding import Transfers
-from search.mesh.choose.spaces import Spaces
-from search.mesh.choose.tied import FREE
-from search.mesh.rules.cuts import Cuts
-from search.mesh.space.allow import Allowed, everything
-from search.mesh.space.axes import Mesh, Strategy
-from search.mesh.space.strategies import Space
+from search.map.choose.choosing import least_places, tied_places
+from search.map.choose.costs import PASSING
+from search.map.choose.duties import Duties
+from search.map.choose.factors import Factor, PairTable, Places
+from search.map.choose.pricing import Pricing
+from search.map.choose.resharding import Transfers
+from search.map.choose.spaces import Spaces
+from search.map.rules.cuts import Cuts
+from search.map.space.allow import Allowed, everything
+from search.map.space.axes import Mesh, Strategy
+from search.map.space.strategies import Space
 from search.pipeline.balance import CrossingSeconds
 from search.pipeline.streams import Streams
+from search.split.colours import MOST_FREE
 
 Vector = NDArray[np.float64]
 
@@ -137,7 +137,7 @@ class MicroBatches:
     ) -> list[int]:
         """The places of the strategies that together cost least."""
         sizes = [len(own) for own in spaces]
-        if len(self.nodes) <= FREE:
+        if len(self.nodes) <= MOST_FREE:
             return least_places(sizes, masks, factors)[1]
         looks = self.pricing.colours(self.streams.graph)
         return tied_places([looks[node] for node in self.nodes], sizes, masks, factors)[1]

@@ -23,11 +23,9 @@ from search.cost.efficiency import Speed
 from search.cost.planned import Planned, Planner, SearchReport, Stop
 from search.cost.progress import Phases, Teller
 from search.cost.units import forward_seconds, ways_to_fit
-from search.mesh.choose.tied import FREE
-from search.mesh.plan.building import Cut
-from search.mesh.plan.finish import finished
-from search.mesh.rules.cuts import Cuts
-from search.mesh.space.allow import along, everything
+from search.map.building import Cut
+from search.map.rules.cuts import Cuts
+from search.map.space.allow import along, everything
 from search.pipeline.build import build
 from search.pipeline.clock import ScheduleKind, step_seconds
 from search.pipeline.crossing import Crossings
@@ -42,6 +40,8 @@ from search.pipeline.outline import (
 from search.pipeline.price import StageGroups, chunks_on, stage_bytes, stage_seconds
 from search.pipeline.streams import Streams, streams
 from search.pipeline.tries import PLAINLY, Tries
+from search.plan.finish import finished
+from search.split.colours import MOST_FREE
 from substitutions.rules.store import Library
 
 T = TypeVar("T")
@@ -165,7 +165,7 @@ class PipelinePlanner:
                 break
             # What is recomputed may take hardly any time.
             least = one.seconds / one.sparing.time
-            if len(one.batches.nodes) > FREE and least > FAR * best:
+            if len(one.batches.nodes) > MOST_FREE and least > FAR * best:
                 continue
             # What recomputation saves is guessed: plans that need none get their turn too.
             spares = one.sparing != PLAIN

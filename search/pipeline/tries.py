@@ -22,10 +22,10 @@ from pcg.machine import Machine
 from search.choices import Recompute
 from search.cost.cost import CostModel
 from search.cost.progress import Phases, Teller
-from search.mesh.choose.resharding import Transfers
-from search.mesh.rules.cuts import Cuts
-from search.mesh.space.allow import Allowed
-from search.mesh.space.axes import Mesh
+from search.map.choose.resharding import Transfers
+from search.map.rules.cuts import Cuts
+from search.map.space.allow import Allowed
+from search.map.space.axes import Mesh
 from search.pipeline.clock import ScheduleKind
 from search.pipeline.micro import Chosen, MicroBatches
 from search.pipeline.outline import (

@@ -33,10 +33,10 @@ from pcg.types.parallel_operators import PLACING
 from pcg.types.tensor import Degrees, Halo, ParallelTensor
 from search.cost.cost import CostModel
 from search.cost.efficiency import Speed
-from search.mesh.plan.finish import memory_limit
-from search.mesh.space.allow import batch_axes
-from search.mesh.space.axes import Mesh, Strategy
-from search.mesh.space.strategies import IDLE, REPLICATE, space, starts, view
+from search.map.space.allow import batch_axes
+from search.map.space.axes import Mesh, Strategy
+from search.map.space.strategies import IDLE, REPLICATE, space, starts, view
+from search.plan.finish import memory_limit
 from search.report.describe import cut_text, span
 from search.report.replaced import Placed, replaced
 from search.report.trace import SimulatedPlan, price_plan

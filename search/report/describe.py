@@ -16,7 +16,7 @@ from pcg.types.halo import typing_of
 from pcg.types.parallel_operators import PLACING
 from pcg.types.tensor import ParallelTensor
 from search.choices import IndexRole
-from search.mesh.space.allow import batch_axes, dimension_of, is_weight
+from search.map.space.allow import batch_axes, dimension_of, is_weight
 
 MOST_WAYS = 4
 """So many ways to cut are told at most, of all that a plan has."""

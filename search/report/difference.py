@@ -21,7 +21,7 @@ from pcg.placement.schedule import trace
 from pcg.plan.plan import Plan
 from pcg.plan.text import node_names
 from search.cost.cost import communication_elements
-from search.mesh.space.allow import batch_axes
+from search.map.space.allow import batch_axes
 from search.report.describe import cut_text, pipeline_text, rules_used, span, stored
 from search.report.spending import Spent, spent
 from search.report.trace import SimulatedPlan

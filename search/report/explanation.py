@@ -25,7 +25,7 @@ from pcg.types.infer import bind_sizes
 from pcg.types.local import Axis
 from search.choices import IndexRole
 from search.cost.efficiency import Speed
-from search.mesh.space.allow import batch_axes, dimension_of, is_weight
+from search.map.space.allow import batch_axes, dimension_of, is_weight
 from search.report.alternatives import (
     LOOKED_AT,
     Alternatives,

@@ -19,8 +19,8 @@ from pcg.plan.plan import Plan
 from pcg.types.local import Axis
 from pcg.types.tensor import Degrees, ParallelTensor
 from search.cost.cost import CostModel
-from search.mesh.plan.finish import memory_limit
-from search.mesh.space.allow import batch_axes
+from search.map.space.allow import batch_axes
+from search.plan.finish import memory_limit
 from search.report.replaced import Placed, replaced
 from search.report.trace import price_plan
 

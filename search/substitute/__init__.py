@@ -1,1 +1,2 @@
-"""Cost-ordered backtracking over what rewrites make of a graph."""
+"""Substitute: rewrites of a graph by the library's rules, found by cost-ordered backtracking, each
+judged by the strategies that are best after it."""

@@ -36,7 +36,7 @@ from runtime.execute.executor import Executor
 from runtime.inputs.seeded import input_batch
 from runtime.program.lower import Lowering
 from runtime.world.collectives import World
-from search.mesh.plan.planner import MeshPlanner
+from search.plan.planner import MeshPlanner
 from substitutions.audit.locate import of_module
 from substitutions.rules.store import load_library
 

@@ -12,7 +12,7 @@ from pcg.machine import load_machine
 from pcg.models import capture_model
 from pcg.models.mlp import mlp
 from pcg.plan.training import Training
-from search.mesh.plan.planner import MeshPlanner
+from search.plan.planner import MeshPlanner
 from substitutions.rules.store import load_library
 
 RANKS, TOLERANCE = 4, 0.1

@@ -11,7 +11,7 @@ from benchmarks.plans_by_hand import best_by_hand
 from pcg.machine import load_machine
 from pcg.models import MODELS, build_model
 from pcg.models.mlp import SIZES
-from search.mesh.plan.planner import MeshPlanner
+from search.plan.planner import MeshPlanner
 from substitutions.rules.store import load_library
 
 

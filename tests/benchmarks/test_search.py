@@ -23,7 +23,7 @@ from pcg.models import build_model
 from pcg.models.bert import SIZES, Bert
 from search.choices import Mode
 from search.cost.cost import SGD
-from search.mesh.plan.planner import MeshPlanner
+from search.plan.planner import MeshPlanner
 from search.report.describe import pipeline_text
 from substitutions.rules.store import Library, load_library
 from unity.support.planners import SearchOptions, planner_of

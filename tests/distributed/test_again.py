@@ -12,8 +12,8 @@ from pcg.machine import load_machine
 from pcg.models import capture_model
 from pcg.plan.training import Training
 from search.choices import Recompute
-from search.mesh.plan.planner import MeshPlanner
 from search.pipeline.planner import PipelinePlanner
+from search.plan.planner import MeshPlanner
 from substitutions.rules.store import load_library
 
 RANKS = 4

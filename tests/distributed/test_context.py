@@ -7,7 +7,7 @@ import pytest
 from pcg.machine import load_machine
 from pcg.plan.text import parse_graph
 from search.choices import Mode
-from search.mesh.plan.planner import MeshPlanner
+from search.plan.planner import MeshPlanner
 from substitutions.rules.store import load_library
 
 pytestmark = pytest.mark.distributed

@@ -26,7 +26,7 @@ from runtime.program.lower import Lowering
 from runtime.program.norms import FIRST_STATISTICS, GROUP_NORM
 from runtime.program.validate import validate_lowered
 from runtime.world.collectives import World
-from search.mesh.plan.planner import MeshPlanner
+from search.plan.planner import MeshPlanner
 from substitutions.audit.locate import of_module
 from substitutions.rules.store import load_library
 

@@ -28,12 +28,12 @@ from runtime.world.collectives import World
 from search.cost.cost import CostModel
 from search.cost.liveness import liveness
 from search.cost.memory import peak_memory
-from search.mesh.plan.planner import MeshPlanner
-from search.mesh.rules.cuts import Cuts
+from search.map.rules.cuts import Cuts
 from search.pipeline.build import build
 from search.pipeline.micro import MicroBatches
 from search.pipeline.price import StageGroups, stage_bytes
 from search.pipeline.streams import streams
+from search.plan.planner import MeshPlanner
 from substitutions.rules.store import load_library
 
 RANKS = 4

@@ -17,7 +17,7 @@ from pcg.plan.pipeline import PipelineFile
 from pcg.plan.text import parse_graph
 from runtime.program.lower import Lowering
 from search.choices import Mode
-from search.mesh.plan.planner import MeshPlanner
+from search.plan.planner import MeshPlanner
 from substitutions.rules.store import load_library
 
 pytestmark = pytest.mark.distributed

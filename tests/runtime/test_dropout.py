@@ -28,7 +28,7 @@ from runtime.train.worker import run_plan
 from runtime.world.collectives import World
 from search.by_hand.degrees import parse_degrees
 from search.by_hand.planner import HandPlanner
-from search.mesh.plan.planner import MeshPlanner
+from search.plan.planner import MeshPlanner
 from substitutions.rules.store import load_library
 
 SHARE = 0.3

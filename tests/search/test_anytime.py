@@ -15,8 +15,8 @@ from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph
 from search.cost.planned import Planned, Planner, SearchReport
 from search.cost.progress import Progress, Status, Teller
-from search.mesh.plan.planner import MeshPlanner
 from search.pipeline.planner import PipelinePlanner, WithPipelines
+from search.plan.planner import MeshPlanner
 from substitutions.audit.replay import replay
 from substitutions.rules.store import Library, load_library
 

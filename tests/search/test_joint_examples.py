@@ -16,7 +16,7 @@ from pcg.placement.schedule import trace
 from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph
 from search.choices import IndexRole, Mode
-from search.mesh.plan.planner import MeshPlanner
+from search.plan.planner import MeshPlanner
 from search.report.describe import rows
 from substitutions.rules.store import load_library
 

@@ -20,8 +20,8 @@ from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph, print_graph
 from pcg.readings.evaluate import by_equation
 from search.choices import Mode
-from search.mesh.plan.planner import MeshPlanner
 from search.pipeline.planner import PIPELINES, PipelinePlanner
+from search.plan.planner import MeshPlanner
 from substitutions.rules.store import Library, load_library
 
 TINY = [name for name in MODELS if name.endswith(("-tiny", "-mnist"))]

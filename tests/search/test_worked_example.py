@@ -21,13 +21,13 @@ from pcg.plan.plan import Plan
 from search.choices import Mode
 from search.cost.cost import CostModel
 from search.cost.derivation import Derivation
-from search.mesh.choose.choosing import Chooser
-from search.mesh.plan.building import Builder
-from search.mesh.plan.finish import finished
-from search.mesh.plan.planner import MeshPlanner
-from search.mesh.rules.cuts import Cuts
-from search.mesh.space.allow import Mask
-from search.mesh.space.strategies import Space
+from search.map.building import Builder
+from search.map.choose.choosing import Chooser
+from search.map.rules.cuts import Cuts
+from search.map.space.allow import Mask
+from search.map.space.strategies import Space
+from search.plan.finish import finished
+from search.plan.planner import MeshPlanner
 from search.report.describe import rows
 from substitutions.rules.store import Library, load_library
 

@@ -19,8 +19,8 @@ from pcg.models import build_model, capture_model
 from pcg.plan.plan import part_hashes, save_plan
 from pcg.plan.schema import PlanFile
 from pcg.plan.text import parse_graph
-from search.mesh.plan.families import PLANNERS
-from search.mesh.plan.planner import MeshPlanner
+from search.plan.families import PLANNERS
+from search.plan.planner import MeshPlanner
 from substitutions.audit.locate import of_module
 from substitutions.rules.store import Library, default_path, load_library
 from unity.__main__ import main

@@ -14,7 +14,7 @@ from pcg.graph.graph import Graph
 from pcg.machine import load_machine
 from pcg.models import build_model
 from search.cost.planned import Planned
-from search.mesh.plan.planner import MeshPlanner
+from search.plan.planner import MeshPlanner
 from substitutions.rules.store import load_library
 from unity import __main__ as console
 from unity.compare import app

@@ -13,8 +13,8 @@ from support.paths import ROOT
 
 import unity
 from search.choices import PLANNER_NAMES
-from search.mesh.plan.families import PLANNERS
 from search.pipeline.planner import PIPELINES
+from search.plan.families import PLANNERS
 from unity.__main__ import COMMANDS
 from verifier.solvers import SOLVERS
 

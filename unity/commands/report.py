@@ -9,7 +9,7 @@ from pcg.machine import Machine
 from pcg.plan.plan import Plan, load_plan
 from search.cost.cost import CostModel
 from search.cost.efficiency import Speed
-from search.mesh.plan.finish import memory_limit
+from search.plan.finish import memory_limit
 from search.report.difference import check_comparable
 from search.report.page.page import page
 from search.report.rivals import Rival

@@ -16,9 +16,9 @@ from search.choices import PLANNER_NAMES, THRESHOLD, IndexRole, Mode, Recompute
 from search.cost.efficiency import Speed
 from search.cost.planned import Planner
 from search.cost.progress import Progress, Teller, silent
-from search.mesh.plan.planner import MeshPlanner
 from search.pipeline.clock import ScheduleKind
 from search.pipeline.planner import PIPELINES, PipelinePlanner, WithPipelines
+from search.plan.planner import MeshPlanner
 from substitutions.rules.store import Library
 
 

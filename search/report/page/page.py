@@ -20,8 +20,8 @@ from pcg.plan.plan import Plan
 from pcg.plan.text import node_names
 from search.cost.cost import CostModel
 from search.cost.efficiency import Speed
-from search.mesh.plan.finish import memory_limit
-from search.mesh.space.allow import batch_axes
+from search.map.space.allow import batch_axes
+from search.plan.finish import memory_limit
 from search.report.describe import cut_text, overall, pipeline_text, rules_used, span
 from search.report.explanation import OperatorExplanation, PlanExplainer, parameters_of
 from search.report.page.devices import DeviceClass, Devices, devices_of

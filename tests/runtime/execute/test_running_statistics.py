@@ -26,12 +26,12 @@ from runtime.train.worker import run_plan
 from runtime.world.collectives import World
 from search.choices import Mode
 from search.cost.cost import CostModel
-from search.mesh.choose.choosing import Chooser
-from search.mesh.plan.building import Builder
-from search.mesh.plan.rewrites import Limits
-from search.mesh.plan.variants import variants
-from search.mesh.rules.cuts import Cuts
-from search.mesh.space.allow import data_parallel
+from search.map.building import Builder
+from search.map.choose.choosing import Chooser
+from search.map.rules.cuts import Cuts
+from search.map.space.allow import data_parallel
+from search.substitute.rewrites import Limits
+from search.substitute.variants import variants
 from substitutions.audit.locate import of_module
 from substitutions.rules.store import load_library
 

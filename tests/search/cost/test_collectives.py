@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pcg.machine import Hop, Link, load_machine
 from search.cost.collectives import BUCKET, all_reduce, bucketed, ring, seconds
-from search.mesh.space.axes import Mesh
+from search.map.space.axes import Mesh
 
 hops = st.builds(
     Hop,

@@ -17,12 +17,12 @@ from pcg.plan.text import parse_graph
 from search.choices import Mode
 from search.cost.cost import CostModel
 from search.cost.derivation import Derivation, Scribe
-from search.mesh.choose.choosing import Chooser
-from search.mesh.plan.building import Builder
-from search.mesh.plan.rewrites import Limits
-from search.mesh.plan.variants import variants
-from search.mesh.rules.cuts import Cuts
-from search.mesh.space.allow import data_parallel
+from search.map.building import Builder
+from search.map.choose.choosing import Chooser
+from search.map.rules.cuts import Cuts
+from search.map.space.allow import data_parallel
+from search.substitute.rewrites import Limits
+from search.substitute.variants import variants
 from substitutions.audit.replay import replay
 from substitutions.rules.store import Library, load_library
 

@@ -26,9 +26,9 @@ from pcg.types.tensor import Degrees, ParallelTensor
 from search.cost.cost import CostModel
 from search.cost.efficiency import PLAIN, MeasuredEfficiency, standard
 from search.cost.simulate import simulate
-from search.mesh.choose.choosing import Choice, Chooser
-from search.mesh.plan.building import Builder
-from search.mesh.rules.cuts import Cuts
+from search.map.building import Builder
+from search.map.choose.choosing import Choice, Chooser
+from search.map.rules.cuts import Cuts
 from substitutions.rules.store import load_library
 
 PRESET = load_machine("dgx-a100")

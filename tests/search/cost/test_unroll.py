@@ -16,12 +16,12 @@ from search.cost.cost import CostModel
 from search.cost.memory import peak_memory
 from search.cost.simulate import recomputing
 from search.cost.unroll import NotAlike, Repeated
-from search.mesh.choose.blocks import blocks_of, repeated
-from search.mesh.choose.choosing import ALL, Choice, Chooser, Exposed
-from search.mesh.plan.building import Builder
-from search.mesh.plan.variants import on_whole
-from search.mesh.rules.cuts import Cuts
-from search.mesh.rules.templates import CutTemplates
+from search.map.building import Builder
+from search.map.choose.choosing import ALL, Choice, Chooser, Exposed
+from search.map.rules.cuts import Cuts
+from search.map.rules.templates import CutTemplates
+from search.split.blocks import blocks_of, repeated
+from search.substitute.variants import on_whole
 from substitutions.rules.store import load_library
 
 KEPT = 8

@@ -19,7 +19,7 @@ from pcg.readings.evaluate import evaluate_shards, meaning
 from pcg.readings.ring import Reals
 from runtime.execute.kernels import run_whole
 from search.cost.cost import CostModel
-from search.mesh.rules.cuts import Cuts
+from search.map.rules.cuts import Cuts
 from search.pipeline.build import build
 from search.pipeline.micro import MicroBatches
 from search.pipeline.streams import Streams, streams

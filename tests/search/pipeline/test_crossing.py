@@ -17,7 +17,7 @@ from pcg.placement.transfer import transfer
 from pcg.types.tensor import Degrees, ParallelTensor
 from search.choices import IndexRole
 from search.cost.cost import CostModel
-from search.mesh.space.axes import Mesh
+from search.map.space.axes import Mesh
 from search.pipeline.crossing import Crossings, crossing_seconds
 from search.pipeline.planner import PipelinePlanner
 from search.report.spending import charged

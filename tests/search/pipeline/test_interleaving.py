@@ -14,7 +14,7 @@ from runtime.program.lower import Lowering
 from runtime.program.validate import validate_lowered
 from search.cost.cost import CostModel
 from search.cost.events import usage
-from search.mesh.rules.cuts import Cuts
+from search.map.rules.cuts import Cuts
 from search.pipeline import tries
 from search.pipeline.build import build
 from search.pipeline.clock import step_seconds

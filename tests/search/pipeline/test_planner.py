@@ -21,8 +21,7 @@ from runtime.program.lower import Lowering
 from search.cost.cost import CostModel
 from search.cost.planned import Planned, SearchReport
 from search.cost.simulate import simulate
-from search.mesh.choose.tied import FREE
-from search.mesh.rules.cuts import Cuts
+from search.map.rules.cuts import Cuts
 from search.pipeline.build import build
 from search.pipeline.clock import step_seconds
 from search.pipeline.micro import MicroBatches
@@ -31,6 +30,7 @@ from search.pipeline.planner import Built, PipelinePlanner, WithPipelines
 from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
 from search.pipeline.streams import streams
 from search.report.describe import pipeline_text
+from search.split.colours import MOST_FREE
 from substitutions.rules.store import load_library
 
 
@@ -271,7 +271,7 @@ def test_the_better_of_two_planners(planned):
 
 @pytest.mark.parametrize(
     ("operators", "built"),
-    [(FREE, [1.0, 1.1, 1.3]), (FREE + 1, [1.0, 1.1, 1.5])],
+    [(MOST_FREE, [1.0, 1.1, 1.3]), (MOST_FREE + 1, [1.0, 1.1, 1.5])],
     ids=["small", "deep"],
 )
 def test_of_a_deep_model_what_is_estimated_far_above_is_not_built(

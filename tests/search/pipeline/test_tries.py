@@ -13,8 +13,8 @@ from support.plans.pipelines import layers
 from pcg.machine import load_machine
 from search.cost.cost import CostModel
 from search.cost.progress import Phases, Teller
-from search.mesh.rules.cuts import Cuts
-from search.mesh.space.allow import everything
+from search.map.rules.cuts import Cuts
+from search.map.space.allow import everything
 from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import interleaved, micro_batch_counts, outline, stage_counts
 from search.pipeline.streams import streams

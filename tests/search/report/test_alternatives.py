@@ -21,10 +21,10 @@ from pcg.placement.schedule import schedule
 from pcg.plan.text import parse_graph
 from search.cost.cost import CostModel
 from search.cost.simulate import simulate
-from search.mesh.choose.choosing import Chooser
-from search.mesh.plan.building import Builder
-from search.mesh.rules.cuts import Cuts
-from search.mesh.space.allow import data_parallel
+from search.map.building import Builder
+from search.map.choose.choosing import Chooser
+from search.map.rules.cuts import Cuts
+from search.map.space.allow import data_parallel
 from search.report.alternatives import Alternatives
 from search.report.rivals import rivals
 from substitutions.rules.store import load_library

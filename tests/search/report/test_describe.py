@@ -9,7 +9,7 @@ from pcg.machine import load_machine
 from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph
 from search.choices import IndexRole
-from search.mesh.plan.planner import MeshPlanner
+from search.plan.planner import MeshPlanner
 from search.report.describe import overall, rows
 from substitutions.rules.store import load_library
 

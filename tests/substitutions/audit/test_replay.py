@@ -24,7 +24,7 @@ from pcg.plan.plan import Plan, altered_parts, part_hashes, save_plan
 from pcg.plan.plan import plan_of as read_plan
 from pcg.plan.schema import PlanFile
 from pcg.plan.text import parse_graph, print_graph
-from search.mesh.plan.planner import MeshPlanner
+from search.plan.planner import MeshPlanner
 from substitutions.audit.errors import Finding
 from substitutions.audit.proofs import check_proofs
 from substitutions.audit.replay import PlanReplay, replay

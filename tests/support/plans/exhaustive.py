@@ -35,7 +35,7 @@ from pcg.types.local import LocalTyping
 from pcg.types.tensor import Degrees, ParallelTensor
 from search.cost.cost import CostModel
 from search.cost.simulate import price, simulate
-from search.mesh.plan.algebra import Algebra
+from search.substitute.algebra import Algebra
 from substitutions.rules.match import rewrite
 from substitutions.rules.store import Library
 

@@ -25,7 +25,7 @@ from runtime.train.worker import run_plan
 from search.by_hand.degrees import parse_degrees
 from search.by_hand.planner import HandPlanner
 from search.cost.cost import CostModel
-from search.mesh.rules.cuts import Cuts
+from search.map.rules.cuts import Cuts
 from search.pipeline.build import build
 from search.pipeline.micro import MicroBatches
 from search.pipeline.streams import streams

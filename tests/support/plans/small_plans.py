@@ -14,9 +14,9 @@ from pcg.placement.layout import grid
 from pcg.placement.view import MachineView
 from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph
-from search.mesh.plan.planner import MeshPlanner
-from search.mesh.rules.cuts import Cuts
-from search.mesh.rules.fully_sharded import PlacedGraph, fully_sharded
+from search.map.rules.cuts import Cuts
+from search.map.rules.fully_sharded import PlacedGraph, fully_sharded
+from search.plan.planner import MeshPlanner
 from substitutions.rules.store import load_library
 
 MLP = """

@@ -7,7 +7,7 @@ from itertools import product
 
 from pcg.graph.graph import Graph
 from search.cost.derivation import Applied
-from search.mesh.plan.algebra import is_usable
+from search.substitute.algebra import is_usable
 from substitutions.rules.match import build, matches
 from substitutions.rules.rule import Rule
 

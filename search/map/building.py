@@ -1,0 +1,118 @@
+"""Building: the graph in which every operator is cut as chosen, one rule application an index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+
+from pcg.graph.graph import Graph, Node, Value
+from pcg.placement.view import MachineView
+from pcg.plan.derivation import Application
+from pcg.types.halo import typing_of
+from search.cost.derivation import Derivation, Scribe
+from search.map.choose.choosing import Choice
+from search.map.choose.spaces import Spaces
+from search.map.rules.cuts import applied
+from search.map.rules.cutting import CutNode, Cutting, in_order
+from search.map.rules.fully_sharded import PlacedGraph, fully_sharded
+from search.map.rules.templates import CutTemplates
+from search.map.space.axes import Strategy
+from search.map.space.strategies import IDLE, REPLICATE, Space, passes
+from search.map.space.strategies import view as view_of
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A graph that is cut, its views, and the steps that led to it."""
+
+    graph: Graph
+    views: Mapping[Node, MachineView]
+    steps: tuple[Application, ...]
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Cuts operators by their strategies."""
+
+    spaces: Spaces
+    sharded: int = 1
+    """Into how many parts weights go that a choice leaves whole, at most."""
+
+    def placed(self, choice: Choice, known: CutTemplates) -> PlacedGraph:
+        """A graph that is cut as chosen, without how it came about. ``known``: what was cut before,
+        which is added to."""
+        new: dict[Value, Value] = {}
+        views: dict[Node, MachineView] = {}
+        for node in choice.graph.nodes:
+            if node.is_leaf:
+                new[node.value()] = node.value()
+                continue
+            own = choice.strategies[node], choice.starts.get(node, 0)
+            inputs = [new[value] for value in node.inputs]
+            cut = partial(self._cut_on, node, *own)
+            outer, inner, view = known.cut((self.spaces.kind(node), own), node, inputs, cut)
+            views[inner] = view
+            new.update(zip(node.outputs, outer, strict=True))
+        placed = PlacedGraph(Graph(tuple(new[value] for value in choice.graph.outputs)), views)
+        return self._sharded(placed, choice, None)
+
+    def cut(self, choice: Choice, before: Derivation | None = None) -> Cut:
+        """A graph that is cut as chosen. ``before``: what led to the graph of the choice, if that
+        is no model's."""
+        new: dict[Value, Value] = {}
+        views: dict[Node, MachineView] = {}
+        scribe = Scribe.after(before or Derivation.start(choice.graph))
+        for node in choice.graph.nodes:
+            if node.is_leaf:
+                new[node.value()] = node.value()
+                continue
+            made = Node(node.call, tuple(new[value] for value in node.inputs))
+            scribe.rename(dict(zip(node.outputs, made.outputs, strict=True)))
+            strategy, start = choice.strategies[node], choice.starts.get(node, 0)
+            cut = self.cut_node(node, made, strategy, start)
+            cut.write(scribe)
+            views[cut.inner] = cut.view
+            new.update(zip(node.outputs, cut.outer, strict=True))
+        placed = PlacedGraph(Graph(tuple(new[value] for value in choice.graph.outputs)), views)
+        placed = self._sharded(placed, choice, scribe)
+        return Cut(placed.graph, placed.views, tuple(scribe.steps))
+
+    def _sharded(self, placed: PlacedGraph, choice: Choice, scribe: Scribe | None) -> PlacedGraph:
+        """What is cut, with weights fully sharded if the choice says so."""
+        devices = self.spaces.mesh.machine.devices if choice.fully_sharded else self.sharded
+        if devices == 1:
+            return placed
+        weights = {leaf.leaf.name for leaf in choice.graph.leaves}
+        return fully_sharded(placed, weights, devices, self.spaces.cuts.parting, scribe)
+
+    def _cut_on(self, whole: Node, strategy: Strategy, start: int, node: Node) -> CutNode:
+        return self.cut_node(whole, node, strategy, start)
+
+    def cut_node(self, whole: Node, node: Node, strategy: Strategy, start: int = 0) -> CutNode:
+        """An operator of a whole graph, as it reads what is cut already, by one of its strategies
+        on devices from ``start`` on."""
+        own, cuts, mesh = self.spaces.of(whole), self.spaces.cuts, self.spaces.mesh
+        rules = cuts.of(whole)
+        made = Cutting(list(node.outputs), node)
+        for place in in_order(own, strategy):
+            axis, entries = own.axes[place], zip(mesh.primes, strategy, strict=True)
+            degree = prod(prime for prime, entry in entries if entry == place)
+            if not passes(axis):
+                made.apply(applied(rules[axis.name], made.inner, degree))
+                continue
+            carriers = [i for i, at in enumerate(axis.operands) if at is not None]
+            if not made.let_pass(cuts, carriers, degree):
+                strategy = tuple(REPLICATE if entry == place else entry for entry in strategy)
+        return made.done(view_of(strategy, _places(made.inner, own, strategy), mesh, start))
+
+
+def _places(node: Node, own: Space, strategy: Sequence[int]) -> list[int]:
+    """For each axis of the task grid, its place in the space."""
+    names = [axis.name for axis in own.axes]
+    typing = typing_of(node.operator_call, [value.type for value in node.inputs])
+    axes = [axis.name for axis in typing.axes]
+    through = [entry for entry in strategy if entry >= 0 and passes(own.axes[entry])]
+    passed = through[0] if through else IDLE
+    return [*(names.index(a) if a in names else IDLE for a in axes), passed, REPLICATE]

@@ -1,0 +1,314 @@
+"""Choosing: the strategies of all operators of a graph that together cost least.
+
+The cost of a choice is a sum of tables: one for each operator by its own strategy, and one for each
+resharding by the strategies of both its ends. ``factors`` finds the least sum exactly; where its
+tables would grow too large, ``marginals`` leaves strategies out beforehand, which is a heuristic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from pcg.graph.graph import Graph, Node, Value
+from pcg.memo import Memo
+from pcg.readings.work import gradient_nodes
+from search.cost.cost import CostModel
+from search.map.choose.costs import OwnCosts
+from search.map.choose.factors import Factor, PairTable, Places, least, restricted
+from search.map.choose.marginals import MOST, looked_at
+from search.map.choose.pricing import Pricing
+from search.map.choose.spaces import Spaces
+from search.map.choose.tied import Tied
+from search.map.rules.cuts import Cuts
+from search.map.space.allow import Allowed, Mask, everything
+from search.map.space.axes import Mesh, Seconds, Strategy
+from search.map.space.strategies import Space
+from search.split.blocks import blocks_of
+from search.split.colours import MOST_FREE
+
+
+@dataclass(frozen=True)
+class Exposed:
+    """How much of communication counts, the rest being hidden behind computation: of the exchange
+    of weights' gradients, of the resharding of tensors, and of what puts the loss together."""
+
+    exchange: float = 1.0
+    resharding: float = 1.0
+    loss: float = 1.0
+    weights: Mapping[Node, float] = field(default_factory=dict[Node, float])
+    """Of the exchange of some weights, where more is known."""
+
+
+ALL = Exposed()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A strategy for every operator of a whole graph, by mesh axes, and what is estimated."""
+
+    graph: Graph
+    strategies: Mapping[Node, Strategy]
+    seconds: float
+    fully_sharded: bool = False
+    """Whether weights are fully sharded, one on each device, as in ZeRO."""
+    starts: Mapping[Node, int] = field(default_factory=dict[Node, int])
+    """The first devices of operators that run on others than the first along idle mesh axes."""
+
+
+@dataclass(frozen=True)
+class Prices:
+    """The parts of the sum of seconds that a choice is the least of."""
+
+    nodes: Sequence[Node]
+    alone: Mapping[Node, Seconds]
+    """What each strategy of an operator costs by itself."""
+    resharding: Sequence[Factor]
+    """What is moved between two operators, by the strategies of both; variables are places in
+    ``nodes``."""
+
+
+class _Moved(NamedTuple):
+    """A tensor's way between two operators, by number. ``times``: 2 where its gradient comes
+    back."""
+
+    ends: tuple[int, int]
+    table: PairTable
+    times: float
+
+
+_Own = tuple[OwnCosts, tuple[Node, ...]]
+"""What an operator costs by itself, and the weights that it exchanges."""
+LISTED = 16
+"""Graphs of which the parts of sums are kept."""
+_Parts = Sequence[tuple[Node, _Moved | _Own]]
+"""By operator, in order."""
+
+
+def least_places(
+    sizes: Sequence[int],
+    masks: Sequence[Places],
+    factors: Sequence[Factor],
+    most: int = MOST,
+    known: Sequence[Sequence[int]] = (),
+) -> tuple[float, list[int]]:
+    """The least sum of factors, and the place of each variable's value in it. ``sizes``: the values
+    of each variable; ``masks``: the places of those that may be taken; ``most``: how many of these
+    are looked at where all are too many; ``known``: choices among them that are looked at too."""
+    factors = restricted(factors, masks)
+    some = looked_at([len(mask) for mask in masks], factors, most, known)
+    seconds, chosen = least([len(few) for few in some], restricted(factors, some))
+    picked = zip(masks, some, chosen, strict=True)
+    return seconds, [int(mask[few[at]]) for mask, few, at in picked]
+
+
+def tied_places(
+    colours: Sequence[int],
+    sizes: Sequence[int],
+    masks: Sequence[Places],
+    factors: Sequence[Factor],
+    most: int = MOST,
+    known: Sequence[Sequence[int]] = (),
+) -> tuple[float, list[int]]:
+    """The same, where variables of one of the ``colours`` take one value together if they may take
+    the same ones."""
+    tied = Tied.of(colours, masks)
+    rows = [row for one in known if (row := tied.row(one)) is not None]
+    seconds, places = least_places(
+        tied.sizes(sizes), tied.picked(masks), tied.factors(factors), most, rows
+    )
+    return seconds, tied.spread(places)
+
+
+@dataclass
+class Chooser:
+    """Chooses strategies by their prices."""
+
+    pricing: Pricing
+    most: int = MOST
+    """Strategies of an operator that are looked at where all are too many."""
+    more: int = 0
+    """Blocks for which the middle block of a graph stands, beside itself."""
+    _listed: Memo[tuple[int, bool], tuple[Graph, _Parts]] = field(
+        init=False, default_factory=lambda: Memo[tuple[int, bool], tuple[Graph, _Parts]](LISTED)
+    )
+
+    @staticmethod
+    def on(
+        cost: CostModel, cuts: Cuts, most: int = MOST, *, turned: bool = False, more: int = 0
+    ) -> Chooser:
+        """For whole graphs, by the rules of one library. ``turned``: whether devices are numbered
+        by mesh axes that are turned within a node. ``more``: blocks that a graph's middle block
+        stands for."""
+        return Chooser(Pricing(Spaces(Mesh(cost.machine, turned), cuts), cost), most, more)
+
+    def times(self, graph: Graph) -> Mapping[Node, int]:
+        """How often the operators of the block count that stands for others; all others once."""
+        blocks = blocks_of(graph) if self.more else None
+        return {} if blocks is None else blocks.times(self.more)
+
+    def forget(self) -> None:
+        """Let the tables go, which take much memory; they would be made again."""
+        self._listed.clear()
+        self.pricing.forget()
+
+    @property
+    def spaces(self) -> Spaces:
+        return self.pricing.spaces
+
+    @property
+    def mesh(self) -> Mesh:
+        return self.pricing.mesh
+
+    def choose(
+        self,
+        graph: Graph,
+        byte_price: float = 0.0,
+        allowed: Allowed = everything,
+        exposed: Exposed = ALL,
+        *,
+        among: Collection[Node] | None = None,
+        fixed: Mapping[Node, Strategy] = MappingProxyType({}),
+        also: Iterable[Mapping[Node, Strategy]] = (),
+        ends: Sequence[Value] | None = None,
+    ) -> Choice:
+        """The best strategies of a whole graph. ``byte_price``: seconds that a byte of memory on a
+        device is taken to cost. ``allowed``: which may be used. ``exposed``: how much of the
+        communication counts, the rest being hidden behind computation. ``among``: the operators
+        that are looked at, all by default; ``fixed``: the strategies of some that are settled.
+        ``also``: strategies of all of them that are looked at in any case, if they are allowed.
+        ``ends``: what has to come out whole, by default all outputs."""
+        nodes = [n for n in graph.operators if among is None or n in among]
+        number = {node: i for i, node in enumerate(nodes)}
+        spaces = [self.spaces.of(node) for node in nodes]
+        masks = [
+            _settled(own, fixed.get(node), allowed(node, own))
+            for node, own in zip(nodes, spaces, strict=True)
+        ]
+        times = self.times(graph) if among is None else {}
+        factors = list(self._factors(graph, number, byte_price, exposed, times))
+        factors += self._ends(graph, graph.outputs if ends is None else ends, number, exposed)
+        known = [self._rows(nodes, masks, strategies) for strategies in also]
+        allowed_rows = [rows for rows in known if rows is not None]
+        sizes = [len(own) for own in spaces]
+        if len(nodes) <= MOST_FREE and not times:
+            seconds, places = least_places(sizes, masks, factors, self.most, allowed_rows)
+        else:
+            looks = self._looks(graph) if times else self.pricing.colours(graph)
+            own = [looks[node] for node in nodes]
+            seconds, places = tied_places(own, sizes, masks, factors, self.most, allowed_rows)
+        chosen = zip(nodes, spaces, places, strict=True)
+        return Choice(graph, {node: own.strategy(at) for node, own, at in chosen}, seconds)
+
+    def _looks(self, graph: Graph) -> Mapping[Node, int]:
+        blocks = blocks_of(graph)
+        assert blocks is not None, "it stands for others"
+        return blocks.looks()
+
+    def prices(self, graph: Graph, exposed: Exposed = ALL) -> Prices:
+        """What the strategies of all operators cost, and what moves between them, in seconds."""
+        nodes = graph.operators
+        number = {node: i for i, node in enumerate(nodes)}
+        factors = list(self._factors(graph, number, 0.0, exposed, {}))
+        alone = {nodes[f.variables[0]]: f.scaled for f in factors if len(f.variables) == 1}
+        return Prices(nodes, alone, [f for f in factors if len(f.variables) == 2])
+
+    def _rows(
+        self, nodes: Sequence[Node], masks: Sequence[Places], strategies: Mapping[Node, Strategy]
+    ) -> list[int] | None:
+        """Where strategies are among those allowed; None if one is not."""
+        rows: list[int] = []
+        for node, mask in zip(nodes, masks, strict=True):
+            place = self.spaces.of(node).place(strategies[node])
+            at = len(mask) if place is None else int(np.searchsorted(mask, place))
+            if at == len(mask) or mask[at] != place:
+                return None
+            rows.append(at)
+        return rows
+
+    def _factors(
+        self,
+        graph: Graph,
+        number: Mapping[Node, int],
+        byte_price: float,
+        exposed: Exposed,
+        often: Mapping[Node, int],
+    ) -> Iterator[Factor]:
+        """The parts of the sum over some operators, by number. ``often``: how often some count."""
+        whole, saved = len(number) == len(graph.operators), bool(byte_price)
+        parts = self._parts(graph, saved) if whole else self._parts_of(graph, number, saved)
+        alone = Memo[object, Seconds]()
+        for node, part in parts:
+            count = often.get(node, 1)
+            if isinstance(part, _Moved):
+                yield part.table.factor(*part.ends, exposed.resharding * part.times * count)
+                continue
+            costs, leaves = part
+            times = tuple(exposed.weights.get(leaf, exposed.exchange) for leaf in leaves)
+            key = costs, times
+            table = alone.get(key, partial(_alone, costs, byte_price, times))
+            yield Factor((number[node],), table, count)
+
+    def _parts(self, graph: Graph, saved: bool) -> _Parts:
+        """Those of a whole graph, of which a search asks again and again."""
+
+        def listed() -> tuple[Graph, _Parts]:
+            number = {node: i for i, node in enumerate(graph.operators)}
+            return graph, self._parts_of(graph, number, saved)
+
+        # By the object, which is kept: graphs that are equal may list operands in another order.
+        return self._listed.get((id(graph), saved), listed)[1]
+
+    def _parts_of(self, graph: Graph, number: Mapping[Node, int], saved: bool) -> _Parts:
+        """What every operator costs by itself and, before it, what is moved to it. ``saved``:
+        whether it counts what is kept for back-propagation."""
+        duties = self.pricing.duties(graph, number, keeps=saved)
+        homes = {n.inputs[at].node: (n, at) for n, own in duties.items() for at in own.weights}
+        parts: list[tuple[Node, _Moved | _Own]] = []
+        for node, own in duties.items():
+            for position, value in enumerate(node.inputs):
+                home = homes.get(value.node)
+                if home is not None and home[0] is not node:
+                    # A weight lives where its first reader wants it.
+                    pairs = self.pricing.weight_resharding(value, home, (node, position))
+                    parts.append((node, _Moved((number[home[0]], number[node]), pairs, 2.0)))
+                elif value.node in number:
+                    pairs = self.pricing.resharding(value, node, position)
+                    ends = number[value.node], number[node]
+                    parts.append((node, _Moved(ends, pairs, 2.0 if position in own.needs else 1.0)))
+            leaves = tuple(node.inputs[position].node for position in own.weights)
+            parts.append((node, (self.pricing.own(node, own), leaves)))
+        return parts
+
+    def _ends(
+        self, graph: Graph, ends: Sequence[Value], number: Mapping[Node, int], exposed: Exposed
+    ) -> Iterator[Factor]:
+        """What it takes to bring values to one device, and their gradients back."""
+        trained = gradient_nodes(graph)
+        for value in ends:
+            if value.node in number:
+                # Nothing moves back where the loss is put together: its gradient is 1.
+                back = 2.0 if value.node in trained else 1.0
+                times = back * exposed.resharding if value.type.rank else exposed.loss
+                yield Factor((number[value.node],), times * self.pricing.gathering(value))
+
+
+def _alone(costs: OwnCosts, byte_price: float, exposed: Sequence[float]) -> Seconds:
+    """What an operator's strategies cost by themselves. ``exposed``: how much of the exchange of
+    each of its weights counts."""
+    seconds = costs.seconds + byte_price * costs.memory
+    for times, exchange in zip(exposed, costs.exchanges, strict=True):
+        seconds = seconds + times * exchange
+    return seconds
+
+
+def _settled(own: Space, strategy: Strategy | None, allowed: Mask) -> Places:
+    """The strategies that may be used: one that is settled, if the operator has it, or those that
+    are allowed."""
+    place = None if strategy is None else own.place(strategy)
+    return np.flatnonzero(allowed) if place is None else np.array([place])

@@ -1,0 +1,166 @@
+"""Bounds on the values of each variable, for least sums too large to be eliminated exactly.
+
+Problem: where branches meet again and again, the tables of an elimination grow too large, and
+values of variables have to be left out beforehand. What a value costs at best beside its
+neighbours says little about what it costs in the whole.
+
+Method: sequential tree-reweighted message passing (Kolmogorov, PAMI 2006, figure 3). It moves costs
+between tables, without changing any sum, until what is left at a variable for each of its values is
+about what the whole costs at best with that value. A pass takes time in proportion to the entries
+of all tables. The values that are kept are a heuristic choice; the sum over them is exact.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.map.choose.factors import Factor, Places, Values, kept, largest, restricted
+
+MOST = 16
+"""Values of a variable that are looked at beside its neighbours', where tables of all of them are
+too large."""
+MOST_PASSING = 128
+"""Values of a variable about which messages are passed."""
+FEW_ENTRIES = 1 << 14
+"""Of a table that is not too large."""
+MOST_ENTRIES = 1 << 20
+"""Of a table; where branches meet, larger ones could come up."""
+ROUNDS = 2
+"""Passes there and back. What values are worth changes little after some."""
+NEVER = 1e7
+"""Seconds that stand for infinitely many, so that differences have a meaning."""
+
+
+def looked_at(
+    sizes: Sequence[int],
+    factors: Sequence[Factor],
+    most: int = MOST,
+    also: Sequence[Sequence[int]] = (),
+) -> list[Places]:
+    """The values of each variable that an elimination looks at: all, or those that promise most and
+    those of some choices that are known, so that no worse one is found."""
+    scopes = [factor.variables for factor in factors]
+    if largest(sizes, scopes) <= FEW_ENTRIES:
+        return [np.arange(size) for size in sizes]
+    while most > 2 and largest([min(size, most) for size in sizes], scopes) > MOST_ENTRIES:
+        most //= 2
+    return promising(sizes, factors, most, also)
+
+
+def promising(
+    sizes: Sequence[int],
+    factors: Sequence[Factor],
+    most: int,
+    also: Sequence[Sequence[int]] = (),
+) -> list[Places]:
+    """For each variable, at most so many values of which the whole costs least, and beside them
+    those of a choice that costs little and of choices that are known. Tables are of one or two
+    variables."""
+    places = _with(kept(sizes, factors, MOST_PASSING), also)
+    passing = _Passing([len(some) for some in places], restricted(factors, places))
+    for _ in range(ROUNDS):
+        passing.there_and_back()
+    best = [
+        some[np.union1d(np.argsort(passing.cost(v), kind="stable")[:most], [value])]
+        for v, (value, some) in enumerate(zip(passing.rounded(), places, strict=True))
+    ]
+    return _with(best, also)
+
+
+def _with(places: Sequence[Places], choices: Sequence[Sequence[int]]) -> list[Places]:
+    """The values at some places, and those of some choices."""
+    return [
+        np.union1d(some, [choice[v] for choice in choices]).astype(np.intp)
+        for v, some in enumerate(places)
+    ]
+
+
+@dataclass(eq=False)
+class _Edge:
+    """A table of two variables, and the messages over it to the first and to the second."""
+
+    first: int
+    second: int
+    table: Values
+    """[first, second]"""
+    down: Values
+    up: Values
+
+
+class _Passing:
+    """Messages between variables, in the order of their numbers and back."""
+
+    def __init__(self, sizes: Sequence[int], factors: Sequence[Factor]) -> None:
+        self._own = [np.zeros(size) for size in sizes]
+        self._before: list[list[_Edge]] = [[] for _ in sizes]
+        self._after: list[list[_Edge]] = [[] for _ in sizes]
+        pairs: dict[tuple[int, int], list[Factor]] = defaultdict(list)
+        for factor in factors:
+            first, *second = factor.variables
+            if second:
+                pairs[first, second[0]].append(factor)
+            else:
+                self._own[first] = self._own[first] + np.minimum(factor.scaled, NEVER)
+        sums: dict[tuple[tuple[int, float], ...], Values] = {}
+        for (a, b), parts in pairs.items():
+            # What blocks that are alike share is added once.
+            key = tuple(factor.table for factor in parts)
+            if key not in sums:
+                total = sum((factor.scaled for factor in parts), np.zeros((sizes[a], sizes[b])))
+                sums[key] = np.minimum(total, NEVER)
+            edge = _Edge(a, b, sums[key], np.zeros(sizes[a]), np.zeros(sizes[b]))
+            self._after[a].append(edge)
+            self._before[b].append(edge)
+
+    def there_and_back(self) -> None:
+        for v in range(len(self._own)):
+            self._forward(v)
+        for v in reversed(range(len(self._own))):
+            self._backward(v)
+
+    def cost(self, v: int) -> Values:
+        """About what the whole costs with each value of a variable."""
+        total = self._own[v].copy()
+        for edge in self._before[v]:
+            total += edge.up
+        for edge in self._after[v]:
+            total += edge.down
+        return total
+
+    def _part(self, v: int) -> Values:
+        """What a variable passes on over each of its edges."""
+        most = max(len(self._before[v]), len(self._after[v]), 1)
+        return self.cost(v) / most
+
+    def _forward(self, v: int) -> None:
+        if self._after[v]:
+            part = self._part(v)
+            for edge in self._after[v]:
+                edge.up = _lowered((edge.table + (part - edge.down)[:, None]).min(axis=0))
+
+    def _backward(self, v: int) -> None:
+        if self._before[v]:
+            part = self._part(v)
+            for edge in self._before[v]:
+                edge.down = _lowered((edge.table + (part - edge.up)[None, :]).min(axis=1))
+
+    def rounded(self) -> list[int]:
+        """Values chosen one variable after the other, given those before."""
+        chosen: list[int] = []
+        for v, own in enumerate(self._own):
+            total = own.copy()
+            for edge in self._before[v]:
+                total += edge.table[chosen[edge.first]]
+            for edge in self._after[v]:
+                total += edge.down
+            chosen.append(int(total.argmin()))
+        return chosen
+
+
+def _lowered(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return values - values.min()

@@ -1,0 +1,123 @@
+"""Pricing: what every strategy of an operator costs, and every resharding between two operators."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pcg.graph.graph import Graph, Node, Value
+from pcg.memo import Memo, remembered
+from pcg.readings.saved import Reads
+from search.cost.cost import CostModel
+from search.cost.liveness import saved_positions
+from search.map.choose.costs import OwnCosts, own_costs
+from search.map.choose.duties import Duties, duties_in
+from search.map.choose.factors import PairTable
+from search.map.choose.halos import halo_seconds
+from search.map.choose.resharding import PairSeconds, Transfers
+from search.map.choose.spaces import Spaces
+from search.map.space.axes import Mesh, Seconds
+from search.map.space.strategies import IDLE, Placements
+from search.split.colours import colours
+
+Operand = tuple[Node, int]
+"""An operator, and which of its operands."""
+
+
+@dataclass
+class Pricing:
+    """Prices strategies on one machine; what is alike is priced once."""
+
+    spaces: Spaces
+    cost: CostModel
+    """Of the machine whose devices the mesh is of."""
+    transfers: Transfers | None = None
+    """Those of the mesh, which others share; by default its own."""
+    _transfers: Transfers = field(init=False)
+    _own: Memo[tuple[int, Duties], OwnCosts] = field(
+        init=False, default_factory=Memo[tuple[int, Duties], OwnCosts]
+    )
+    _reshardings: Memo[object, PairTable] = field(
+        init=False, default_factory=Memo[object, PairTable]
+    )
+
+    def __post_init__(self) -> None:
+        self._transfers = self.transfers or Transfers(self.mesh)
+
+    @property
+    def mesh(self) -> Mesh:
+        return self.spaces.mesh
+
+    @property
+    def known(self) -> int:
+        """How often a price was known from an operator or resharding that is alike."""
+        return self._own.hits + self._reshardings.hits
+
+    def own(self, node: Node, duties: Duties) -> OwnCosts:
+        """What each strategy of an operator costs by itself, for one slice of the batch."""
+        return self._own.get((self.spaces.kind(node), duties), lambda: self._priced(node, duties))
+
+    def _priced(self, node: Node, duties: Duties) -> OwnCosts:
+        task = self.spaces.slices.task(node)
+        return own_costs(task, self.spaces.of(node), duties, self.cost, self.mesh)
+
+    def computing(self, graph: Graph) -> Mapping[Node, Seconds]:
+        """Seconds for which each strategy of each operator computes, forward and backward."""
+        return {
+            node: self.own(node, duties.without_weights).seconds
+            for node, duties in self.duties(graph, graph.operators, keeps=False).items()
+        }
+
+    def duties(self, graph: Graph, nodes: Collection[Node], *, keeps: bool) -> dict[Node, Duties]:
+        """The duties of some operators of a graph. ``keeps``: whether it counts what is kept for
+        back-propagation."""
+        saved = self.saved(graph) if keeps else {}
+        return duties_in(graph, nodes, saved, compiled=self.cost.training.compiled)
+
+    @remembered
+    def saved(self, graph: Graph) -> Mapping[Node, Reads]:
+        """What each operator of a graph keeps for back-propagation."""
+        return saved_positions(graph)
+
+    @remembered
+    def colours(self, graph: Graph) -> Mapping[Node, int]:
+        """What each operator of a graph looks like, by which large graphs are tied."""
+        return colours(graph, self.spaces.kind)
+
+    def resharding(self, value: Value, node: Node, position: int) -> PairTable:
+        """Seconds of a tensor's way, once, from the operator that makes it to one that reads it,
+        for all pairs of their strategies."""
+        key = self.spaces.kind(value.node), value.port, self.spaces.kind(node), position
+        return self._reshardings.get(key, lambda: self._resharded(value, node, position))
+
+    def _resharded(self, value: Value, node: Node, position: int) -> PairTable:
+        made, reader = self.spaces.of(value.node).output(value.port), self.spaces.of(node)
+        moved = self._between(made, reader.operand(position), value)
+        halos = halo_seconds(node, position, reader, self.mesh, self.cost.itemsize)
+        return moved if halos is None else PairTable.of(moved.forth + halos)
+
+    def weight_resharding(self, weight: Value, first: Operand, other: Operand) -> PairTable:
+        """Seconds of a weight's way from where its first reader wants it to where another does."""
+        ends = [(self.spaces.kind(node), position) for node, position in (first, other)]
+        there, wanted = (self.spaces.of(node).operand(at) for node, at in (first, other))
+        return self._reshardings.get(
+            ("weight", *ends), lambda: self._between(there, wanted, weight)
+        )
+
+    def gathering(self, value: Value) -> PairSeconds:
+        """Seconds that it takes to bring a value to one device, for each strategy of its maker."""
+        whole = np.full((1, len(self.mesh)), IDLE, np.int8)
+        made = self.spaces.of(value.node).output(value.port)
+        return self._between(made, whole, value).forth[:, 0]
+
+    def _between(self, sources: Placements, targets: Placements, value: Value) -> PairTable:
+        volume = self.spaces.slices.elements(value) * self.cost.itemsize
+        return self._transfers.seconds(sources, targets, volume)
+
+    def forget(self) -> None:
+        """Let the tables go, which take much memory; they would be made again."""
+        self._own.clear()
+        self._reshardings.clear()
+        self._transfers.forget()

@@ -1,0 +1,240 @@
+"""Resharding cost between every pair of placements, in one table.
+
+Estimates: what a device receives, from how many, over the mean link to those that it may come from;
+rings for the collectives. Whatever moves, the seconds are the least of a few lines in the bytes of
+the tensor. Of these there are few for a machine, and which of them a pair of placements takes
+depends on neither the tensor's size nor its rank: so each pair is looked at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcg.memo import Memo
+from search.cost.collectives import Lines, padded, seconds
+from search.map.choose.factors import PairTable, Places
+from search.map.space.axes import Mesh, Seconds
+from search.map.space.strategies import IDLE, PARTIAL, REPLICATE, Placements
+
+_NOTHING, _MESSAGES, _PASSES, _REDUCES, _NEVER = range(5)
+"""What a transfer is: nothing moves; messages; one all_gather or reduce_scatter; one all_reduce;
+none that there is, for partial sums are made by operators alone."""
+
+NEVER = 1e3
+"""Seconds of a transfer that there is not: more than those of any step."""
+
+_Key = tuple[int, int, float, float]
+"""What a transfer is, the mesh axes that it is along, the part of the tensor's bytes that counts,
+and the number of messages."""
+
+
+PairSeconds = NDArray[np.float32]
+
+Bits = NDArray[np.int32]
+"""Sets of mesh axes."""
+
+MOST_PAIRS = 1 << 20
+"""PairTable of placements that are compared at once, for the memory that takes."""
+
+
+@dataclass
+class Transfers:
+    """The transfers between placements on the devices of some mesh axes, remembered by pairs."""
+
+    mesh: Mesh
+    _placements: dict[bytes, int] = field(init=False, default_factory=dict[bytes, int])
+    _known: dict[_Key, int] = field(init=False, default_factory=dict[_Key, int])
+    _lines: list[Lines] = field(init=False, default_factory=list[Lines])
+    _padded: Lines = field(init=False, default_factory=lambda: padded(()))
+    _tables: Memo[object, PairTable] = field(init=False, default_factory=Memo[object, PairTable])
+    _table: NDArray[np.int32] = field(init=False)
+    """[placements, placements]: the number of the lines of each pair, -1 where it is not known
+    yet."""
+
+    def __post_init__(self) -> None:
+        self._table = np.full((64, 64), -1, np.int32)
+
+    def seconds(self, sources: Placements, targets: Placements, volume: float) -> PairTable:
+        """Seconds of each transfer of a tensor of so many bytes; equal ones are one object."""
+        if not sources.shape[1]:  # there is one device
+            return PairTable.of(np.zeros((len(sources), len(targets)), np.float32))
+        # Strategies that differ in what the tensor lacks leave it alike.
+        (a, first, source), (b, other, target) = (self._numbers(c) for c in (sources, targets))
+        key = (volume, *(part.tobytes() for part in (a, source, b, target)))
+
+        def table() -> PairTable:
+            different = self._between(a, b, sources[first], targets[other], volume)
+            return PairTable.of(different.take(source, axis=0).take(target, axis=1))
+
+        return self._tables.get(key, table)
+
+    def forget(self) -> None:
+        """Let the tables of seconds go, and keep which lines each pair takes."""
+        self._tables.clear()
+
+    def _between(
+        self, a: Places, b: Places, sources: Placements, targets: Placements, volume: float
+    ) -> PairSeconds:
+        """Of different placements, by their numbers."""
+        if (unknown := self._table[np.ix_(a, b)] < 0).any():
+            rows, columns = unknown.any(axis=1), unknown.any(axis=0)
+            new = self._found(sources[rows], targets[columns])
+            self._table[np.ix_(a[rows], b[columns])] = new
+            if len(self._lines) > len(self._padded):
+                self._padded = padded(self._lines)
+        lines = seconds(self._padded, volume).astype(np.float32)
+        return lines[self._table[np.ix_(a, b)]]
+
+    def _numbers(self, placements: Placements) -> tuple[Places, Places, Places]:
+        """The numbers of the different placements, new ones being numbered as they come; where each
+        is first, and which of them each placement is."""
+        content = np.ascontiguousarray(placements).view(f"V{placements.shape[1]}").ravel()
+        different, first, inverse = np.unique(content, return_index=True, return_inverse=True)
+        known = self._placements
+        numbers = [known.setdefault(one, len(known)) for one in different.tolist()]
+        if len(known) > len(self._table):
+            grown = np.full((2 * len(known), 2 * len(known)), -1, np.int32)
+            grown[: len(self._table), : len(self._table)] = self._table
+            self._table = grown
+        return np.array(numbers, np.intp), first, inverse
+
+    def _found(self, sources: Placements, targets: Placements) -> NDArray[np.int32]:
+        """The numbers of the lines of all pairs."""
+        count = 1 + len(sources) * len(targets) // MOST_PAIRS
+        parts = [self._of_few(some, targets) for some in np.array_split(sources, count)]
+        return np.concatenate(parts)
+
+    def _of_few(self, sources: Placements, targets: Placements) -> NDArray[np.int32]:
+        keys = _keys(sources, targets, np.array(self.mesh.primes))
+        different, inverse = _rows(keys.reshape(-1, 4))
+        numbers: list[int] = []
+        for kind, mask, part, messages in different.tolist():
+            key = (int(kind), int(mask), part, messages)
+            if key not in self._known:
+                self._known[key] = len(self._lines)
+                self._lines.append(self._of(key))
+            numbers.append(self._known[key])
+        return np.array(numbers, np.int32)[inverse.reshape(keys.shape[:2])]
+
+    def _of(self, key: _Key) -> Lines:
+        """The lines of a transfer in the bytes of a tensor."""
+        kind, mask, part, messages = key
+        if kind == _NOTHING:
+            # A device that has all it needs copies it within its memory, which is left out here.
+            return np.zeros((1, 2))
+        if kind == _NEVER:
+            return np.array([(NEVER, 0.0)])
+        peers = self.mesh.peers(mask)
+        if kind == _MESSAGES:
+            latency = peers.latency * min(messages, peers.members - 1)
+            return np.array([(latency, peers.inverse_bandwidth * part)])
+        return (peers.ring if kind == _PASSES else peers.all_reduce) * (1.0, part)
+
+
+def _rows(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+    """The different rows of a table, and which of them each row is. A column has few different
+    numbers, so that a row is a number of few figures, and numbers are sorted sooner than rows."""
+    row = np.zeros(len(table), np.int64)
+    for column in table.T:
+        values = np.unique(column)
+        row = row * len(values) + np.searchsorted(values, column)
+    _, first, inverse = np.unique(row, return_index=True, return_inverse=True)
+    return table[first], inverse
+
+
+def _keys(
+    sources: Placements, targets: Placements, primes: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """[sources, targets, 4]: what each transfer is, as ``_Key`` has it.
+
+    Sets of mesh axes are bits of a number, the outermost the lowest: what is asked of all mesh axes
+    of all pairs is asked once a pair.
+    """
+    rank = max(sources.max(initial=IDLE), targets.max(initial=IDLE)) + 1
+    entries = (IDLE, PARTIAL, REPLICATE, *range(rank))
+    a = {entry: _axes_of(sources, entry)[:, None] for entry in entries}
+    b = {entry: _axes_of(targets, entry)[None, :] for entry in entries}
+    product = _products(primes)
+    # Where a tensor is copied, every device has what it needs of it.
+    moved = _union(a[entry] & ~b[entry] for entry in entries if entry != REPLICATE)
+    blocks = _Blocks.of(a, b, rank, product)
+    group = product[a[PARTIAL] & ~b[PARTIAL]]
+    # Along mesh axes that are idle before, one device has what all the others need.
+    asking = product[a[IDLE] & ~b[IDLE]]
+    received = np.maximum(blocks.after * group - np.where(asking > 1, 0.0, blocks.both), 0.0)
+    served = np.maximum(asking / product[b[IDLE] & ~a[IDLE]], 1.0)
+    mask = moved | blocks.shifted
+    plain = (blocks.shifted == 0) & (mask > 0)
+    cut_a, cut_b = (_union(side[dim] for dim in range(rank)) for side in (a, b))
+    reduced = moved & ~(a[PARTIAL] & b[REPLICATE]) == 0
+    scattered = moved & ~(a[PARTIAL] & cut_b) == 0
+    gathered = moved & ~(cut_a & b[REPLICATE]) == 0
+    kinds = {
+        _NEVER: (b[PARTIAL] > 0) & (a[PARTIAL] != b[PARTIAL]),
+        _NOTHING: received <= 0,
+        _REDUCES: plain & reduced,
+        _PASSES: plain & (scattered | gathered),
+    }
+    kind = np.select(list(kinds.values()), list(kinds), _MESSAGES)
+    sends = kind == _MESSAGES
+    part = np.where(sends, received * served, np.where(gathered, blocks.after, blocks.before))
+    messages = np.where(sends, group * blocks.met * served, 0.0)
+    moves = (kind > _NOTHING) & (kind < _NEVER)
+    columns = [kind, np.where(moves, mask, 0), np.where(moves, part, 0.0), messages]
+    return np.stack(columns, axis=2)
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """The blocks of a tensor before and after each transfer [sources, targets], as parts of it."""
+
+    before: Seconds
+    after: Seconds
+    both: Seconds
+    """What a block before and one after have in common, on the device that has both."""
+    met: Seconds
+    """How many blocks before a block after has elements of."""
+    shifted: Bits
+    """The mesh axes that cut one dimension before and after, but at another place."""
+
+    @staticmethod
+    def of(a: Mapping[int, Bits], b: Mapping[int, Bits], rank: int, product: Seconds) -> _Blocks:
+        """``a`` and ``b``: by entry, the mesh axes that have it before and after."""
+        cell, inner_a, inner_b, met = np.ones((4, 1, 1))
+        shifted = np.zeros((1, 1), np.int32)
+        for dim in range(rank):
+            alike = _below_lowest(a[dim] ^ b[dim])
+            parts_a, parts_b = product[a[dim] & ~alike], product[b[dim] & ~alike]
+            cell = cell * product[a[dim] & alike]
+            inner_a, inner_b = inner_a * parts_a, inner_b * parts_b
+            met = met * np.maximum(parts_a / parts_b, 1.0)
+            shifted = shifted | (a[dim] & b[dim] & ~alike)
+        both = 1.0 / (cell * inner_a * inner_b)
+        return _Blocks(1.0 / (cell * inner_a), 1.0 / (cell * inner_b), both, met, shifted)
+
+
+def _axes_of(placements: Placements, entry: int) -> Bits:
+    """[placements]: along which mesh axes each has an entry."""
+    return ((placements == entry) @ (1 << np.arange(placements.shape[1]))).astype(np.int32)
+
+
+def _union(sets: Iterable[Bits]) -> Bits:
+    return reduce(np.bitwise_or, sets, np.zeros((1, 1), np.int32))
+
+
+def _products(primes: NDArray[np.int64]) -> Seconds:
+    """The product of the primes of each set of mesh axes."""
+    products = np.ones(1)
+    for prime in primes:
+        products = np.concatenate([products, products * prime])
+    return products
+
+
+def _below_lowest(axes: Bits) -> Bits:
+    """The mesh axes further out than all of a set; all of them, where it has none."""
+    return (axes & -axes) - 1

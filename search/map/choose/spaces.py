@@ -1,0 +1,80 @@
+"""The strategies of every operator on one mesh, by the rules of one library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pcg.graph.graph import Node, Value
+from pcg.memo import Memo, remembered
+from pcg.types.infer import bind_sizes
+from search.cost.slices import WHOLE, Slices
+from search.map.choose.halos import windows
+from search.map.rules.cuts import Cuts
+from search.map.space.axes import Mesh
+from search.map.space.strategies import Space, space
+
+MOST_CUT = 2
+"""Indices of an operator that are cut at once."""
+
+
+@dataclass
+class Spaces:
+    """The strategies of operators; those of one kind share theirs.
+
+    Operators are of one kind where they do the same, take their batch in the same slices, and may
+    let partial sums of the same operands pass through.
+    """
+
+    mesh: Mesh
+    cuts: Cuts
+    slices: Slices = WHOLE
+    partials_pass: bool = True
+    """Whether partial sums may pass through operators."""
+    _numbers: dict[object, int] = field(init=False, default_factory=dict[object, int])
+    _spaces: Memo[int, Space] = field(init=False, default_factory=Memo[int, Space])
+
+    @remembered
+    def kind(self, node: Node) -> int:
+        """The number of an operator's kind."""
+        key = node.signature, self.carriers(node), self.slices.axis(node)
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def of(self, node: Node) -> Space:
+        """The strategies of an operator, on one slice of the batch."""
+        return self._spaces.get(self.kind(node), lambda: self._space(node))
+
+    def _space(self, node: Node) -> Space:
+        rules = self.cuts.of(node)
+        # Columns as well as rows would save little of the halos and make many more strategies.
+        columns = {window.axis.name for window in windows(node)[1:]}
+        cuttable = {
+            name: self.slices.length(node, name, length)
+            for name, length in _lengths(node).items()
+            if name in rules and name not in columns
+        }
+        return space(node, cuttable, self.mesh, MOST_CUT, self.carriers(node))
+
+    @remembered
+    def carriers(self, node: Node) -> tuple[frozenset[int], ...]:
+        """The operands of which partial sums may pass through, where what makes them may leave
+        some."""
+        sets = self.cuts.carriers(node) if self.partials_pass else ()
+        return tuple(
+            some for some in sets if all(self._leaves_partials(node.inputs[i]) for i in some)
+        )
+
+    def _leaves_partials(self, value: Value) -> bool:
+        if value.node.is_leaf:
+            return False
+        return any(axis.outputs[value.port] is None for axis in self.of(value.node).axes)
+
+
+def _lengths(node: Node) -> dict[str, int]:
+    """The lengths of the indices of a whole operator that its type lets be cut, with a halo or
+    without."""
+    call, types = node.operator_call, [value.type for value in node.inputs]
+    ranks = tuple(t.rank for t in types)
+    sizes = bind_sizes(call, call.instance(ranks), [t.shape for t in types])
+    typing = call.typing(ranks)
+    axes = (*typing.axes, *(window.axis for window in typing.windows))
+    return {axis.name: sizes[f"|{axis.name}|"] for axis in axes}

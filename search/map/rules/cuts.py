@@ -1,0 +1,201 @@
+"""The rules of the library that cut an operator along one of its indices, by operator."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pcg.graph.graph import Graph, Leaf, Node, Signature, Value
+from pcg.graph.pairs import side
+from pcg.language.poly import Poly
+from pcg.memo import Memo
+from pcg.placement.schedule import trace
+from pcg.types.halo import least_halo, states_halo, typing_of
+from pcg.types.infer import bind_sizes
+from pcg.types.parallel_operators import IN_SPACE
+from search.cost.derivation import Applied, Derivation, Scribe
+from search.map.rules.fully_sharded import Parting, parting
+from search.map.rules.reduced import ReducedAxes, match_alone
+from substitutions.rules.match import Match, build
+from substitutions.rules.rule import Rule
+
+
+@dataclass
+class Cuts:
+    """Rules that turn an operator on its own into one of blocks, by operator."""
+
+    rules: Iterable[Rule]
+    parallel: frozenset[str] = IN_SPACE
+    """The parallel operators that a rule may use."""
+    windows: bool = False
+    """Whether what windows slide over may be cut, each block with a halo of its neighbours."""
+    parting: Parting = field(init=False)
+    """How weights are fully sharded."""
+    _by_operator: dict[str, list[Rule]] = field(init=False)
+    _through: dict[str, list[tuple[frozenset[int], Rule]]] = field(init=False)
+    _known: Memo[Signature, Mapping[str, Rule]] = field(
+        init=False, default_factory=Memo[Signature, Mapping[str, Rule]]
+    )
+
+    def __post_init__(self) -> None:
+        self.rules = tuple(self.rules)
+        self.parting = parting(self.rules)
+        self._by_operator = defaultdict(list)
+        self._through = defaultdict(list)
+        for rule in (way for both in self.rules for way in (both, both.reversed)):
+            name = _operator_alone(rule, self.parallel, windows=self.windows)
+            if name is not None:
+                self._by_operator[name].append(rule)
+            elif carriers := _carriers(rule):
+                self._through[rule.left[0].node.name].append((carriers, rule))
+
+    def of(self, node: Node) -> Mapping[str, Rule]:
+        """For each index of a whole operator along which some rule cuts it, that rule."""
+        return self._known.get(node.signature, lambda: dict(self._of(node)))
+
+    def carriers(self, node: Node) -> Sequence[frozenset[int]]:
+        """The operands of which some rule lets partial sums pass through, a set at a time."""
+        ranks = tuple(value.rank for value in node.inputs)
+        return tuple(
+            dict.fromkeys(
+                some
+                for some, rule in self._through.get(node.name, ())
+                if tuple(v.rank for v in rule.left[0].node.inputs) == ranks
+            )
+        )
+
+    def through(self, node: Node, carriers: Collection[int]) -> Applied | None:
+        """What an operator makes of operands that are reduced, reduced after it instead."""
+        for some, rule in self._through[node.name]:
+            made = applied(rule, node, 1) if some == carriers else None
+            if made is not None:
+                return made
+        return None
+
+    def _of(self, node: Node) -> Iterator[tuple[str, Rule]]:
+        seen: set[str] = set()
+        for rule in self._by_operator.get(node.name, ()):
+            match = match_alone(rule, node)
+            tried = (_at_degree(rule, node, match, degree) for degree in (2, 3, 5, 7) if match)
+            made = next((made for made in tried if made is not None), None)
+            name = None if made is None else _cut_index(made.made[0])
+            if name is not None and name not in seen:
+                seen.add(name)
+                yield name, rule
+
+
+def applied(rule: Rule, node: Node, degree: int) -> Applied | None:
+    """A rule applied to all outputs of an operator at some degree; None where it doesn't fit."""
+    match = match_alone(rule, node)
+    return None if match is None else _at_degree(rule, node, match, degree)
+
+
+def _at_degree(rule: Rule, node: Node, match: Match, degree: int) -> Applied | None:
+    free = dict.fromkeys(rule.free_symbols, degree) | dict(_halos(rule, node))
+    made = build(rule, match, free)
+    return None if made is None else Applied(rule, match, free, made)
+
+
+def _halos(rule: Rule, node: Node) -> Iterator[tuple[str, int]]:
+    """The symbols of a rule that stand for the widths of halos, each with the least that the
+    windows of an operator which the rule cuts ask for."""
+    if len(rule.free_symbols) == 1:
+        return  # the degree; this is asked of every operator that is cut
+    reads = ((n, i, v.node) for n in side(rule.right).nodes for i, v in enumerate(n.inputs))
+    for reader, operand, source in reads:
+        if source.is_leaf or reader.is_parallel or not states_halo(source.operator_call):
+            continue
+        values = source.operator_call.values
+        widths = block_halo(node, operand, source.operator_call.integer("dim"))
+        for name, width in zip(source.operator_call.operator.optional, widths, strict=True):
+            value = values[name]
+            if isinstance(value, Poly) and value.symbol is not None:
+                yield value.symbol, width
+
+
+def block_halo(node: Node, operand: int, dim: int) -> tuple[int, int]:
+    """How far the windows of an operator read beyond their blocks of a dimension of an operand."""
+    call, types = node.operator_call, [value.type for value in node.inputs]
+    ranks = tuple(tensor.rank for tensor in types)
+    sizes = bind_sizes(call, call.instance(ranks), [tensor.shape for tensor in types])
+    return least_halo(call, ranks, sizes, operand, dim)
+
+
+def opened(
+    graph: Graph, derivation: Derivation, nodes: Collection[Node], rules: Iterable[Rule]
+) -> tuple[Graph, Derivation]:
+    """A graph, to which some steps led, with some of its operators as graphs of simpler ones, where
+    rules say so, and reductions among these in blocks; and the steps that lead there."""
+    new: dict[Value, Value] = {}
+    scribe = Scribe.after(derivation)
+    reduced = ReducedAxes.of(rules)
+    for node in graph.nodes:
+        made = node if node.is_leaf else Node(node.call, tuple(new[v] for v in node.inputs))
+        outputs = made.outputs
+        scribe.rename(dict(zip(node.outputs, outputs, strict=True)))
+        if node in nodes:
+            simple, *others = reduced.unfolded(made) or (None,)
+            if simple is not None:
+                scribe.write(simple)
+                outputs = simple.made
+            for step in others:
+                outputs = scribe.follow(Graph(outputs), step).outputs
+        new.update(zip(node.outputs, outputs, strict=True))
+    return Graph(tuple(new[value] for value in graph.outputs)), scribe.derivation
+
+
+def _cut_index(value: Value) -> str | None:
+    """The one index of the operator behind a value that is cut; None if there are more or none."""
+    node = trace(value)[0].node
+    typing = typing_of(node.operator_call, [v.type for v in node.inputs])
+    cut: list[str] = []
+    for axis in typing.axes:
+        operand, dim = axis.first_place
+        degrees = node.inputs[operand].type.degrees
+        if degrees.dims[dim] * degrees.slices[dim] > 1:
+            cut.append(axis.name)
+    return cut[0] if len(cut) == 1 else None
+
+
+def _operator_alone(rule: Rule, allowed: frozenset[str], *, windows: bool) -> str | None:
+    """The operator of a left side that is one on inputs alone, if the right side is the same on
+    inputs that parallel operators of some kinds cut, and put together again, those ``allowed``."""
+    left = {value.node for value in rule.left}
+    node = rule.left[0].node
+    if len(left) > 1 or node.is_leaf or node.operator_call.operator.parallel is not None:
+        return None
+    if len(rule.left) != len(node.ranks) or not rule.is_applicable:
+        return None
+    if not all(isinstance(value.node.call, Leaf) for value in node.inputs):
+        return None
+    others = side(rule.right).operators
+    computing = [n for n in others if not n.is_parallel]
+    if len(computing) != 1 or computing[0].name != node.name or len(others) == 1:
+        return None
+    moves = {n.name for n in others if n.is_parallel}
+    if not moves <= allowed:
+        return None
+    if not windows and any(states_halo(n.operator_call) for n in others):
+        return None
+    return node.name if rule.free_symbols else None
+
+
+def _carriers(rule: Rule) -> frozenset[int]:
+    """The operands of an operator whose reduction a rule puts off until after it; none if it is no
+    such rule."""
+    node, none = rule.left[0].node, frozenset[int]()
+    if any(value.node != node for value in rule.left) or node.is_leaf or node.is_parallel:
+        return none
+    if len(rule.left) != len(node.ranks) or not rule.is_applicable or rule.free_symbols:
+        return none
+    behind = [v.node.inputs[0] if v.node.name == "reduce" else v for v in node.inputs]
+    after = side(rule.right).operators
+    computing = [n for n in after if not n.is_parallel]
+    if not all(v.node.is_leaf for v in behind) or [n.call for n in computing] != [node.call]:
+        return none
+    if {n.name for n in after if n.is_parallel} - {"reduce", "replicate"}:
+        return none
+    if any(v.node.name != "reduce" for v in rule.right):
+        return none
+    return frozenset(i for i, v in enumerate(node.inputs) if v.node.name == "reduce")

@@ -1,7 +1,0 @@
-"""The search over cuts of whole graphs: every operator on all devices, cut along axes of the mesh.
-
-The number of devices has prime factors, outermost level first: each is a *mesh axis*. A *strategy*
-of an operator gives each mesh axis an index of the operator to cut, or leaves it idle; so it fixes
-degrees and machine view at once. What resharding costs follows from the strategies at both of its
-ends, and the cheapest choice for all operators together is found by variable elimination.
-"""

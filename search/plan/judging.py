@@ -1,0 +1,159 @@
+"""What a plan takes: seconds of a step and bytes on the fullest device, recomputed or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import inf
+
+from pcg.graph.graph import Graph, Node
+from pcg.machine import Machine
+from pcg.placement.schedule import Schedule, schedule
+from search.choices import Recompute
+from search.cost.chains import worth_recomputing
+from search.cost.cost import CostModel
+from search.cost.memory import peak_memory
+from search.cost.progress import Phases
+from search.cost.simulate import recomputing
+from search.cost.units import forward_seconds, in_whole, ways_to_fit
+from search.cost.unroll import ONCE, NotAlike, Repeated
+from search.map.building import Cut
+from search.map.choose.choosing import Choice, Chooser
+from search.map.rules.fully_sharded import PlacedGraph
+from search.plan.finish import memory_limit
+from search.plan.incumbent import PricedPlan, PricedPlans
+from search.refine.overlap import Simulated, updates
+from search.split.blocks import blocks_of, repeated
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Judges plans for a machine. ``more``: blocks for which the middle block of a graph stands,
+    beside itself."""
+
+    machine: Machine
+    phases: Phases
+    more: int
+    deep: bool
+    """Whether few blocks are searched for all."""
+    recompute: Recompute = Recompute.AUTO
+    """What may be recomputed."""
+
+    def judged(self, chooser: Chooser, made: Simulated, known: float) -> Iterator[PricedPlan]:
+        """A plan, and where it doesn't fit, with recomputing what takes much memory and little time
+        to make. ``known``: seconds of a plan that fits; one that is not faster needs no other."""
+        cost, steps = chooser.pricing.cost, made.steps
+        limit = memory_limit(self.machine, made.cut.views)
+        strategies = sum(len(chooser.spaces.of(node)) for node in made.choice.strategies)
+        often = repeated(made.choice.graph, self.more)
+        held = self.memory(steps, cost, frozenset(), often)
+        simulation = made.run.simulation
+        ends = updates(made.run), simulation.sync + simulation.update
+        plain = PricedPlan(made.choice, made.seconds, held, limit, strategies, *ends)
+        if self.recompute in (Recompute.AUTO, Recompute.NONE):
+            yield plain
+        if self.recompute is Recompute.NONE or (self.recompute is Recompute.AUTO and plain.fits):
+            return
+        less: list[PricedPlan] = []
+        for nodes, spares in self._recomputed(made, cost, limit, known):
+            # What does not come out alike in all blocks is no way for the whole.
+            with suppress(NotAlike):
+                one = self._remade(plain, steps, cost, nodes, often)
+                less.append(replace(one, spares=spares))
+        yield from less or ([plain] if self.recompute is not Recompute.AUTO else ())
+
+    def _remade(
+        self,
+        plain: PricedPlan,
+        steps: Schedule,
+        cost: CostModel,
+        nodes: frozenset[Node],
+        often: Repeated,
+    ) -> PricedPlan:
+        """A plan with operators recomputed."""
+        seconds = recomputing(steps, cost, nodes, often).simulation.step_seconds
+        memory = self.memory(steps, cost, nodes, often)
+        return replace(plain, seconds=seconds, memory=memory, recompute=nodes)
+
+    def _recomputed(
+        self, made: Simulated, cost: CostModel, limit: int, known: float
+    ) -> Iterator[tuple[frozenset[Node], bool]]:
+        """What may be recomputed in a plan, and whether that is more than needs no thought."""
+        steps, graph = made.steps, made.choice.graph
+        if self.recompute is Recompute.AUTO:
+            chains = self.phases.timed("memory", lambda: self.recomputed(graph, steps))
+            if chains:
+                yield chains, False
+            if made.seconds >= known:
+                return
+        for nodes in self._ways(graph, steps, cost, limit):
+            yield nodes, self.recompute is Recompute.AUTO
+
+    def _ways(
+        self, graph: Graph, steps: Schedule, cost: CostModel, limit: int
+    ) -> list[frozenset[Node]]:
+        """What may be recomputed for a schedule of a graph to fit: where few blocks are searched
+        for all, the same in each; none where that does not come out alike."""
+        often, blocks = repeated(graph, self.more), blocks_of(graph) if self.deep else None
+        alike = None if blocks is None else blocks.spans(steps)
+
+        def counted(nodes: frozenset[Node]) -> int:
+            return self.memory(steps, cost, nodes, often)
+
+        try:
+            given = steps, forward_seconds(steps, cost), counted, limit, self.recompute
+            return list(ways_to_fit(*given, alike=alike))
+        except NotAlike:
+            return []
+
+    def unfit(
+        self, chooser: Chooser, choice: Choice, cut: PlacedGraph, steps: Schedule
+    ) -> PricedPlans | None:
+        """A plan that does not fit, whatever is recomputed; its seconds are not asked for. None for
+        one that fits."""
+        cost, limit = chooser.pricing.cost, memory_limit(self.machine, cut.views)
+        often = repeated(choice.graph, self.more)
+        held = self.memory(steps, cost, frozenset(), often)
+        for nodes in self._least(choice.graph, steps, cost) if held > limit else ():
+            with suppress(NotAlike):
+                held = min(held, self.memory(steps, cost, nodes, often))
+        if held <= limit:
+            return None
+        strategies = sum(len(chooser.spaces.of(node)) for node in choice.strategies)
+        return (PricedPlan(choice, inf, held, limit, strategies, inf, inf),)
+
+    def _least(self, graph: Graph, steps: Schedule, cost: CostModel) -> Iterator[frozenset[Node]]:
+        """What is recomputed where a schedule is to take least memory."""
+        if self.recompute is Recompute.NONE:
+            return
+        if self.recompute is Recompute.AUTO:
+            yield self.recomputed(graph, steps)
+        yield from self._ways(graph, steps, cost, 0)
+
+    def again(
+        self, best: PricedPlan, few: Cut, steps: Schedule, cost: CostModel
+    ) -> PricedPlan | None:
+        """A plan as it is for a whole graph, whose schedule is ``steps``, for which it was found
+        with few blocks. None where what it recomputes is not the same there."""
+        nodes = best.recompute
+        if nodes:
+            own = schedule(few.graph, few.views)
+            try:
+                nodes = in_whole(own, steps, repeated(best.choice.graph, self.more), nodes)
+            except NotAlike:
+                return None
+        return self._remade(best, steps, cost, nodes, ONCE)
+
+    def recomputed(self, graph: Graph, steps: Schedule) -> frozenset[Node]:
+        """What is worth to be recomputed in a schedule of a graph: of one with blocks that stand
+        for others, alike in all blocks."""
+        blocks = blocks_of(graph) if self.deep else None
+        return worth_recomputing(steps, () if blocks is None else blocks.crossing(steps))
+
+    def memory(
+        self, steps: Schedule, cost: CostModel, recomputed: frozenset[Node], often: Repeated
+    ) -> int:
+        return self.phases.timed(
+            "memory", lambda: peak_memory(steps, cost.training, recomputed, often).total
+        )

@@ -1,0 +1,399 @@
+"""The planner over strategies: the fastest plan of a model that fits the memory of its machine.
+
+Problem: choose a variant of the model's graph, a strategy for every operator, and whether weights
+are fully sharded and results recomputed, so that a simulated step takes least time and every device
+has the memory.
+
+Method: for each variant and each family of strategies, choices that are fastest with overlap
+(``overlap``); where these do not fit, choices in which memory has a price, found by bisection of
+the price. The same on fewer devices, as long as that is faster. A variant whose bound is slower
+than the best plan so far is left out.
+
+Every candidate is simulated, and its memory is counted; what is tried is a heuristic selection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from time import perf_counter
+
+from pcg.errors import InputError, one_of
+from pcg.graph.graph import Graph
+from pcg.machine import Machine
+from pcg.placement.schedule import Schedule, schedule
+from pcg.plan.plan import Plan
+from pcg.plan.training import Training
+from search.choices import THRESHOLD, IndexRole, Mode, Recompute
+from search.cost.cost import SGD, CostModel
+from search.cost.efficiency import Speed
+from search.cost.planned import Planned, SearchReport, Stop
+from search.cost.progress import OutOfTime, Phases, Teller
+from search.cost.unroll import NotAlike
+from search.map.choose.choosing import Choice, Chooser
+from search.map.rules.cuts import Cuts
+from search.map.rules.fully_sharded import PlacedGraph
+from search.map.space.allow import Allowed, along, both
+from search.map.space.axes import Mesh
+from search.plan.devices import fewer
+from search.plan.families import PLANNERS, TURNED, Family, Strategies
+from search.plan.finish import does_not_fit, finished
+from search.plan.incumbent import PricedPlan, PricedPlans, PricedTrial, SearchState
+from search.plan.judging import Judge
+from search.refine.overlap import LEAST_SAVED, Simulated, Trial, Tried
+from search.split.blocks import Folded, folded
+from search.substitute.rewrites import Limits, least_gain
+from search.substitute.variants import Variant, of_whole, on_whole, rewritten, variants
+from substitutions.rules.rule import Rule
+from substitutions.rules.store import Library
+
+PRICES = 12
+"""How many prices of memory are tried to make a plan fit."""
+FEW_PRICES = 4
+"""How many, where one that recomputes fits."""
+SAME = 2
+"""After so many prices in a row that changed nothing, a deep model fits at none."""
+
+_Kept = tuple[int, bool, bool, tuple[Rule, ...]]
+"""What a chooser is kept for: so many devices, whether it cuts windows, whether mesh axes are
+turned, and rules."""
+
+
+@dataclass
+class MeshPlanner:
+    """Plans by one family of strategies on one machine; the fastest that fits its memory."""
+
+    machine: Machine
+    library: Library
+    family: str = "joint"
+    seconds: float = 600.0
+    training: Training = SGD
+    speed: Speed | None = None
+    """How fast devices are; by default as the curves that come with Unity say."""
+    mode: Mode = Mode.JOINT
+    dimensions: frozenset[IndexRole] | None = None
+    """What may be cut; everything by default."""
+    teller: Teller = field(default_factory=Teller)
+    recompute: Recompute = Recompute.AUTO
+    """What may be recomputed in the backward pass."""
+    threshold: float = THRESHOLD
+    """So many times as slow as the best a graph may be and still be rewritten."""
+    _phases: Phases = field(init=False, default_factory=Phases)
+    _choosers: dict[_Kept, Chooser] = field(init=False, default_factory=dict[_Kept, Chooser])
+    _short: Folded = field(init=False)
+    """What is searched."""
+    _variants_of: dict[Graph, Variant] = field(init=False, default_factory=dict[Graph, Variant])
+    """How each graph that is tried came about."""
+
+    def __post_init__(self) -> None:
+        one_of("planner", self.family, PLANNERS)
+        joint = self.family == "joint" and self.mode is not Mode.ALGEBRA
+        if not (joint or self._cuts_data):
+            what = self.family if self.family != "joint" else self.mode
+            raise InputError(f"planner {what}", "cuts along data, which is not allowed")
+
+    def plan(self, name: str, graph: Graph) -> Planned:
+        start = perf_counter()
+        graph.check()
+        self.teller.works_on("rules")
+        self._phases = Phases(start + self.seconds)
+        short = folded(graph)
+        if short is not None:
+            try:
+                return self._planned(name, graph, short, start)
+            except NotAlike:
+                self._phases.has_plan = False
+        return self._planned(name, graph, Folded(graph, 0), start)
+
+    def _planned(self, name: str, graph: Graph, short: Folded, start: float) -> Planned:
+        """The plan of a graph that another stands for. Raises NotAlike where that turns out to be
+        unlike it."""
+        self._short, self._choosers, self._variants_of = short, {}, {}
+        search = SearchState()
+        stop = self._searched(short.graph, search)
+        priced = search.priced
+        if not any(c.fits for c in priced):
+            over = min(c.memory - c.limit for c in priced)
+            raise does_not_fit(name, self.machine, over, stop)
+        return Planned(
+            self._finished(name, graph, search),
+            SearchReport(
+                sum(c.strategies for c in priced),
+                len(priced),
+                stop,
+                self._phases.seconds,
+                sum(chooser.pricing.known for chooser in self._choosers.values()),
+            ),
+            perf_counter() - start,
+            min((c.seconds for c in search.data_parallel), default=None),
+        )
+
+    def _finished(self, name: str, graph: Graph, search: SearchState) -> Plan:
+        """The plan of the fastest choice that fits; where few blocks stood for the whole, of the
+        fastest that is the same there and fits there too. Raises NotAlike where there is none."""
+        short, cost = self._short, self._cost(self.machine)
+        fitting = sorted((c for c in search.priced if c.fits), key=lambda c: c.seconds)
+        for best in fitting:
+            trial = search.priced[best]
+            choice, before = best.choice, trial.before
+            if short.more:
+                variant = of_whole(self._variants_of[trial.graph], graph, short.more, self.library)
+                whole = None if variant is None else on_whole(choice, variant.graph, short.more)
+                if variant is None or whole is None:
+                    continue
+                choice, before = whole, variant.derivation
+            cut = trial.builder.cut(choice, before)
+            steps = schedule(cut.graph, cut.views)
+            if short.more:
+                few = trial.builder.cut(best.choice, trial.before)
+                found = self._judge(short.more).again(best, few, steps, cost)
+                if found is None or not found.fits:
+                    continue
+                best = found
+            return finished(
+                name,
+                graph,
+                cut,
+                steps,
+                cost,
+                self.library.hash,
+                seconds=best.seconds,
+                memory=best.memory,
+                recompute=best.recompute,
+                short=short,
+            )
+        raise NotAlike
+
+    def _judge(self, more: int) -> Judge:
+        return Judge(self.machine, self._phases, more, self._short.more > 0, self.recompute)
+
+    def _searched(self, graph: Graph, search: SearchState) -> Stop:
+        """Look for plans until all is tried or time is up, or somebody interrupts: which it was."""
+        try:
+            self._on_all_devices(graph, search)
+            if self.family == "joint" and self.mode is not Mode.ALGEBRA:
+                self._on_fewer_devices(search)
+        except OutOfTime:
+            return "time"
+        except KeyboardInterrupt:
+            if search.known == inf:
+                raise
+            return "interrupted"
+        return "exhausted"
+
+    def _on_all_devices(self, graph: Graph, search: SearchState) -> None:
+        """Try the graph, and what rewrites make of it before and after it is cut."""
+        cost = self._cost(self.machine)
+        trials = [self._trial(variant, cost, search) for variant in self._variants(graph)]
+        for trial in trials if len(trials) == 1 else sorted(trials, key=lambda one: one.at_best):
+            self._try(trial, search)
+        if not search.fastest:
+            raise NotAlike  # no plan came out alike in all blocks
+        if self.mode is Mode.JOINT and self.family == "joint":
+            again = self._phases.timed("rewriting", lambda: self._rewritten(search.base))
+            if again is not None:
+                self._try(self._trial(again, cost, search), search)
+        self._with_axes_turned(search)
+
+    def _with_axes_turned(self, search: SearchState) -> None:
+        """Try all graphs with the mesh axes within a node in the other order, if there is one."""
+        is_other = Mesh(self.machine).primes != Mesh(self.machine, turned=True).primes
+        if self.family not in TURNED or self.mode is Mode.ALGEBRA or not is_other:
+            return
+        for trial in tuple(search.trials):
+            variant = self._variants_of[trial.graph]
+            turned = self._trial(variant, trial.chooser.pricing.cost, search, turned=True)
+            self._try(turned, search, TURNED)
+
+    def _on_fewer_devices(self, search: SearchState) -> None:
+        """Try all graphs on the first devices alone, and on fewer yet where that is faster: what
+        does not divide by 3 is cut by 2, and little work is soon done by few. Not where the work
+        alone, spread over them, would take longer than the plan that is known; of a small graph
+        most of that is the latency of kernels, which does not grow. What does not fit all fits
+        fewer no better."""
+        base, best = search.base, self.machine
+        variants = [self._variants_of[one.graph] for one in search.trials]
+        work = 0.0 if base.is_small else base.least_work()
+        while search.known < inf:
+            whole, known = best, search.known
+            for devices in fewer(whole):
+                if work / devices > known:
+                    break
+                machine = self.machine.with_devices(devices)
+                self._forget()
+                for variant in variants:
+                    self._try(self._trial(variant, self._cost(machine), search), search)
+                if search.known < known:
+                    best, known = machine, search.known
+            if best is whole:
+                return
+
+    def _forget(self) -> None:
+        """Let the tables of numbers of devices go that were tried: they take much memory."""
+        for chooser in self._choosers.values():
+            chooser.forget()
+
+    def _cost(self, machine: Machine) -> CostModel:
+        return CostModel(machine, self.training, self.speed)
+
+    def _try(
+        self, trial: PricedTrial, search: SearchState, families: Mapping[str, Family] = PLANNERS
+    ) -> None:
+        """Try all strategies of the family on one graph."""
+        if families is PLANNERS:
+            search.trials.append(trial)
+        if search.known < inf and trial.at_best > search.known:
+            return
+        family = "data-parallel" if self.mode is Mode.ALGEBRA else self.family
+        for allowed in families[family](trial.graph, trial.chooser):
+            if allowed.last and search.saves_nothing():
+                continue
+            if allowed.by_hand and trial.promised(allowed.mask) > search.known:
+                continue
+            self.teller.works_on(allowed.name)
+            if allowed.data_parallel and not self._cuts_data:
+                search.data_parallel += self._to_compare(trial, allowed)
+                continue
+            made = list(self._fitting(trial, allowed, search))
+            if allowed.data_parallel and trial.chooser.pricing.cost.machine == self.machine:
+                search.data_parallel += made[:1]
+            if made:
+                fastest = min(candidate.seconds for candidate in made)
+                search.fastest[trial] = min(fastest, search.fastest.get(trial, inf))
+
+    @property
+    def _cuts_data(self) -> bool:
+        return self.dimensions is None or IndexRole.DATA in self.dimensions
+
+    def _to_compare(self, trial: PricedTrial, allowed: Strategies) -> PricedPlans:
+        """What strategies come to that may not be used themselves, on all devices."""
+        if trial.chooser.pricing.cost.machine != self.machine:
+            return ()
+
+        def judge(made: Simulated) -> PricedPlans:
+            return tuple(self._judge(self._short.more).judged(trial.chooser, made, 0.0))
+
+        apart = replace(trial, judge=judge)
+        try:
+            return next(apart.choices(0.0, allowed.mask, brief=True)).judged[:1]
+        except NotAlike:
+            return ()
+
+    def _masked(self, graph: Graph, mask: Allowed) -> Allowed:
+        """What a family may use, of the dimensions that are allowed."""
+        return mask if self.dimensions is None else both(mask, along(graph, self.dimensions))
+
+    def _chooser(self, graph: Graph, cost: CostModel, turned: bool) -> Chooser:
+        """The chooser for a graph; graphs of the same rules share what it learns."""
+        windows = self._cuts_windows(graph, cost.machine.devices)
+        key = cost.machine.devices, windows, turned, self.library.concrete(graph)
+        if key not in self._choosers:
+            cuts, more = Cuts(key[-1], windows=windows), self._short.more
+            self._choosers[key] = Chooser.on(cost, cuts, turned=turned, more=more)
+        return self._choosers[key]
+
+    def _cuts_windows(self, graph: Graph, devices: int) -> bool:
+        """Whether to cut images with halos: where that is asked for, or not all devices can have
+        samples of their own."""
+        if self.dimensions is not None:
+            return IndexRole.SPATIAL in self.dimensions
+        inputs = [node.leaf for node in graph.leaves if node.leaf.kind == "input"]
+        return any(leaf.type.shape[0] % devices for leaf in inputs if leaf.type and leaf.rank)
+
+    def _trial(
+        self, variant: Variant, cost: CostModel, search: SearchState, *, turned: bool = False
+    ) -> PricedTrial:
+        chooser = self._phases.timed("rules", lambda: self._chooser(variant.graph, cost, turned))
+
+        def judge(made: Simulated) -> PricedPlans:
+            plans = tuple(self._judge(self._short.more).judged(chooser, made, search.known))
+            if self.family == "zero" and not made.choice.fully_sharded:
+                return plans  # on the way to fully sharded weights, and none of what was asked for
+            search.priced |= dict.fromkeys(plans, trial)
+            self._phases.has_plan = True
+            self.teller.priced(min((c.seconds for c in plans if c.fits), default=inf))
+            return plans
+
+        self._variants_of[variant.graph] = variant
+
+        def unfit(choice: Choice, cut: PlacedGraph, steps: Schedule) -> PricedPlans | None:
+            plans = self._judge(self._short.more).unfit(chooser, choice, cut, steps)
+            search.priced |= dict.fromkeys(plans or (), trial)
+            return plans
+
+        early = unfit if self._short.more else None
+        trial = Trial(chooser, variant.graph, variant.derivation, judge, self._phases, early)
+        return trial
+
+    def _variants(self, graph: Graph) -> Sequence[Variant]:
+        one = self._cost(self.machine.with_devices(1))
+        mode = self.mode if self.family == "joint" else Mode.PARALLEL
+        alone = Chooser.on(one, Cuts(()), more=self._short.more)
+        graphs = variants(graph, self.library, mode, alone, self._limits())
+        self.teller.works_on("rewriting")
+        return self._phases.timed("rewriting", lambda: list(graphs))
+
+    def _rewritten(self, base: PricedTrial) -> Variant | None:
+        self.teller.works_on("rewriting as it is cut")
+        limits = replace(self._limits(), least=least_gain(base.graph))
+        return rewritten(self._variants_of[base.graph], self.library, base.chooser, limits)
+
+    def _limits(self) -> Limits:
+        return Limits(self.threshold, is_over=lambda: self._phases.is_over)
+
+    def _fitting(
+        self, trial: PricedTrial, allowed: Strategies, search: SearchState
+    ) -> Iterator[PricedPlan]:
+        """The best plans, and where they take too much memory, plans that take less; unless one
+        that is known is as fast as they are."""
+        first = self._tries(trial, allowed, 0.0)
+        if not first:
+            return
+        best = [candidate for one in first for candidate in one.judged]
+        if not allowed.brief:
+            best += self._in_parts(trial, min(first, key=lambda one: one.seconds))
+        yield from best
+        fastest = min(one.seconds for one in best)
+        if search.known <= fastest or any(one.fits_plainly for one in best):
+            return
+        low, high = 0.0, best[0].seconds / best[0].limit
+        last, same, found = first, 0, False
+        for number in range(PRICES):
+            if number >= FEW_PRICES and search.fits_sparing:
+                return
+            price = high if low == 0.0 else (low + high) / 2
+            plans = self._tries(trial, allowed, price)
+            same = same + 1 if plans == last else 0
+            if same == SAME and self._short.more and not found:
+                return
+            last, tried = plans, [candidate for one in plans for candidate in one.judged]
+            yield from tried
+            if any(one.fits_plainly for one in tried):
+                high, found = price, True
+                if low > 0.0 and high < 1.5 * low:
+                    return
+                low = low or price / 4
+            else:
+                low, high = price, high if high > price else price * 4
+
+    def _tries(
+        self, trial: PricedTrial, allowed: Strategies, price: float
+    ) -> list[Tried[PricedPlans]]:
+        mask = self._masked(trial.graph, allowed.mask)
+        try:
+            plans = list(trial.choices(price, mask, brief=allowed.brief))
+            return [trial.fully_sharded(one) if allowed.fully_sharded else one for one in plans]
+        except NotAlike:
+            return []
+
+    def _in_parts(self, trial: PricedTrial, tried: Tried[PricedPlans]) -> PricedPlans:
+        """A plan with its weights fully sharded, where it does not fit, or where what comes after
+        its backward pass, which is what that makes shorter, is more than little."""
+        whole = tried.judged[0]
+        if whole.fits and whole.after < LEAST_SAVED * whole.seconds:
+            return ()
+        try:
+            return trial.fully_sharded(tried).judged
+        except NotAlike:
+            return ()

@@ -1,0 +1,212 @@
+"""Seconds of plans that differ in an operator or two, by what is known of all their operators.
+
+Problem: a descent asks of thousands of choices of strategies whether their plans are faster than
+the best so far, and few are. To cut a graph, schedule and simulate it takes milliseconds, most of
+which go into what is the same for all of them.
+
+Method: delta simulation (Jia et al., MLSys 2019, section 5.3). A program is put together of the
+``pieces`` of its operators, of which a change makes few new ones, and of reshardings between them
+that were priced before. Its tasks are simulated until it is known to be no faster than the best.
+
+The program is that of the schedule of the graph that is cut, and its seconds are the same to the
+last bit. A choice takes time in the operators and tasks that it has; what is new in it takes the
+time to cut an operator more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pcg.graph.graph import Graph
+from pcg.memo import Memo
+from search.cost.bounded import BoundedSimulation
+from search.cost.cost import NOTHING, CostModel, Duration
+from search.cost.tasks import ProgramStep, TaskProgram, TrainedWeights, tasks, trained_weights
+from search.map.building import Builder
+from search.map.choose.choosing import Choice
+from search.refine.pieces import OperatorPiece, OperatorPieces, WantedOperand
+
+
+class _Step(NamedTuple):
+    """A step in the order of forward. ``piece``: of the operator that it computes, None where it
+    reshards."""
+
+    piece: OperatorPiece | None
+    forward: Duration
+    backward: Duration
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    reads: tuple[int, ...]
+    """The steps whose results it reads."""
+
+
+_SumKey = tuple[Duration, tuple[int, ...], tuple[int, ...]]
+_WeightsKey = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+@dataclass(eq=False)
+class DeltaSimulator:
+    """Simulates the plans of choices for one graph, of which each is asked for by itself."""
+
+    pieces: OperatorPieces
+    _simulation: BoundedSimulation = field(init=False)
+    _sums: Memo[_SumKey, Duration] = field(init=False, default_factory=Memo[_SumKey, Duration])
+    _weights: Memo[_WeightsKey, TrainedWeights] = field(
+        init=False, default_factory=Memo[_WeightsKey, TrainedWeights]
+    )
+
+    def __post_init__(self) -> None:
+        self._simulation = BoundedSimulation(self.pieces.cost.machine.devices)
+
+    @staticmethod
+    def of(graph: Graph, builder: Builder, cost: CostModel) -> DeltaSimulator:
+        """For the plans that a builder makes of a graph."""
+        return DeltaSimulator(OperatorPieces(graph, builder, cost))
+
+    def takes_less(self, choice: Choice, limit: float) -> bool | None:
+        """Whether a step of the plan of a choice takes less than so many seconds; None where it is
+        not known here."""
+        program = self.program(choice)
+        if program is None:
+            return None
+        return self._simulation.seconds(tasks(program), limit) is not None
+
+    def program(self, choice: Choice) -> TaskProgram | None:
+        """The program of the plan of a choice; None where an operator has no piece, or weights are
+        fully sharded."""
+        if choice.fully_sharded:
+            return None
+        outer: dict[int, int] = {}
+        schedule = _Forward(self.pieces)
+        for number, node in enumerate(self.pieces.nodes):
+            strategy, start = choice.strategies[node], choice.starts.get(node, 0)
+            piece = self.pieces.of(number, strategy, start, outer)
+            if piece is None:
+                return None
+            outer.update(zip(self.pieces.makes[number], piece.outer, strict=True))
+            schedule.compute(number, piece)
+        outputs = [schedule.output(value, outer) for value in self.pieces.outputs]
+        return self._linked(schedule, *self._backward(schedule.steps, outputs))
+
+    def _backward(
+        self, steps: Sequence[_Step], outputs: Sequence[int]
+    ) -> tuple[list[Duration], set[int]]:
+        """The backward pass of each step, and the slots that a gradient comes to, as
+        ``pcg.placement.backward`` finds them."""
+        first, scalar = outputs[0], self.pieces.has_loss
+        live, read = {first} if scalar else set(outputs), set[int]()
+        trained, parts = self.pieces.is_trained, dict[int, int]()
+        backward = [NOTHING] * len(steps)
+        for at in range(len(steps) - 1, -1, -1):
+            step = steps[at]
+            piece = step.piece
+            if piece is not None:
+                if piece.passes:
+                    live.update(step.operands)
+                    backward[at] = self._summed(step.backward, step.results, parts)
+                    for position in piece.differentiated:
+                        slot = step.operands[position]
+                        parts[slot] = parts.get(slot, 0) + 1
+            elif trained[step.operands[0]] and step.results[0] in live:
+                (source,), (target,) = step.operands, step.results
+                live.add(source)
+                parts[source] = parts.get(source, 0) + 1
+                # The last step that only puts the loss together has nothing to send back.
+                if not (scalar and target == first and first not in read):
+                    backward[at] = self._summed(step.backward, step.results, parts)
+            read.update(step.operands)
+        return backward, live
+
+    def _linked(
+        self, made: _Forward, backward: Sequence[Duration], live: Collection[int]
+    ) -> TaskProgram:
+        """Steps as a program, with the weights that they train."""
+        homes = tuple(slot for slot in made.weights if slot in live)
+        numbers = {slot: number for number, slot in enumerate(homes)}
+        steps: list[ProgramStep] = []
+        for step, back in zip(made.steps, backward, strict=True):
+            added = () if back is NOTHING else step.operands
+            weights = tuple(sorted({numbers[slot] for slot in added if slot in numbers}))
+            piece = step.piece
+            late = piece.late if piece else NOTHING
+            times = step.forward, back
+            steps.append(ProgramStep(*times, step.reads, weights, piece is None, late=late))
+        order = tuple(dict.fromkeys(weight for step in steps for weight in step.weights))
+        layouts = [self.pieces.slots[slot][1] for slot in homes]
+        cost = self.pieces.cost
+        known = self._weights.get((homes, order), lambda: trained_weights(order, layouts, cost))
+        return TaskProgram(steps, *known)
+
+    def _summed(self, back: Duration, results: tuple[int, ...], parts: dict[int, int]) -> Duration:
+        """The backward pass of a step, with the sums of the gradients that come from several."""
+        counts = tuple([parts.get(slot, 0) for slot in results])
+        if max(counts) < 2:
+            return back
+        layouts = [self.pieces.slots[slot][1] for slot in results]
+        return self._sums.get(
+            (back, results, counts), lambda: self.pieces.cost.with_sums(back, layouts, counts)
+        )
+
+
+class _Forward:
+    """The steps of a schedule in the order of forward, as ``pcg.placement.schedule`` makes them."""
+
+    def __init__(self, pieces: OperatorPieces) -> None:
+        self._pieces = pieces
+        self.steps: list[_Step] = []
+        self.weights: list[int] = []
+        """The slots in which weights are kept, in the order in which they are first read."""
+        self._produced: dict[int, int] = {}
+        self._homes: dict[int, int] = {}
+        self._made: set[int] = set()
+        """The slots that were moved to, and those of inputs."""
+        self._makers: dict[int, int] = {}
+        """The step that makes a slot."""
+
+    def compute(self, number: int, piece: OperatorPiece) -> None:
+        """The step of an operator, after all that it reads."""
+        operands = tuple([self._fetched(wanted) for wanted in piece.operands])
+        self._produced.update(zip(self._pieces.makes[number], piece.results, strict=True))
+        self._add(piece, (piece.forward, piece.backward), operands, piece.results)
+
+    def output(self, value: int, outer: Mapping[int, int]) -> int:
+        """The slot in which an output is left, ``outer`` being values as others read them."""
+        left = self._pieces.output(value, outer)
+        return self._produced[value] if left is None else self._fetched(left)
+
+    def _fetched(self, wanted: WantedOperand) -> int:
+        """The slot of an operand, to which it is moved where that is needed."""
+        value, slot, own, is_input = wanted
+        if own is None:
+            start = self._produced[value]
+        elif is_input:
+            start = own
+            self._made.add(own)
+        else:
+            if value not in self._homes:
+                self._homes[value] = own
+                if self._pieces.is_weight[value]:
+                    self.weights.append(own)
+            start = self._homes[value]
+        took = None if start == slot else self._pieces.moves[start, slot]
+        if took is None:
+            return start
+        if slot not in self._made:
+            self._made.add(slot)
+            self._add(None, took, (start,), (slot,))
+        return slot
+
+    def _add(
+        self,
+        piece: OperatorPiece | None,
+        seconds: tuple[Duration, Duration],
+        operands: tuple[int, ...],
+        results: tuple[int, ...],
+    ) -> None:
+        makers = self._makers
+        reads = tuple(dict.fromkeys([makers[slot] for slot in operands if slot in makers]))
+        for slot in results:
+            makers[slot] = len(self.steps)
+        self.steps.append(_Step(piece, *seconds, operands, results, reads))

@@ -1,0 +1,247 @@
+"""Operators that are cut one at a time, of which the programs of many plans are put together.
+
+Problem: plans that differ in the strategy of an operator or two are other graphs from there on, yet
+nearly all that is computed of them is the same.
+
+Method: what an operator becomes depends on its own strategy and the types of its operands. Where
+partial sums may pass through, it depends on the parallel operators after the makers of its operands
+as well. So it is cut as it reads leaves of these types, under these parallel operators. What comes
+of it is its piece: the layouts that it needs and leaves, and its seconds. Pieces are kept by what
+they depend on.
+
+A piece is exactly what the operator is in the whole graph. There is none where a rule of the
+library lets an operator read other operands than before, or the same in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pcg.graph.graph import Graph, Leaf, Node, Value
+from pcg.memo import Answers
+from pcg.placement.layout import Layout, operand_layout, output_layout, spread
+from pcg.placement.schedule import home, trace
+from pcg.placement.transfer import transfer
+from pcg.readings.kernels import kernel_uses
+from pcg.readings.saved import differentiated
+from pcg.readings.work import gradient_nodes
+from pcg.types.tensor import ParallelTensor
+from search.cost.cost import NOTHING, CostModel, Duration
+from search.map.building import Builder
+from search.map.rules.cutting import CutNode
+from search.map.space.axes import Strategy
+from search.map.space.strategies import passes
+
+
+class WantedOperand(NamedTuple):
+    """An operand: the value, and the slot in which it is wanted, both by number."""
+
+    value: int
+    slot: int
+    home: int | None
+    """The slot in which a leaf is kept if no other operator reads it before; None of others."""
+    is_input: bool
+    """Whether it is a leaf that is read wherever it is wanted."""
+
+
+@dataclass(frozen=True, eq=False)
+class OperatorPiece:
+    """An operator that was cut, as others see it."""
+
+    outer: tuple[int, ...]
+    """By number, each output as others read it."""
+    operands: tuple[WantedOperand, ...]
+    results: tuple[int, ...]
+    """The slots that it makes."""
+    forward: Duration
+    backward: Duration
+    """NOTHING where no gradient passes."""
+    passes: bool
+    """Whether a gradient passes."""
+    differentiated: tuple[int, ...]
+    """The operands that gradients go back to."""
+    late: Duration
+    """The part of the backward pass that may come last (``ProgramStep``)."""
+
+
+PieceKey = tuple[int, Strategy, int, tuple[int, ...]]
+"""The number of an operator, its strategy, its first device, and its operands as it reads them."""
+
+
+@dataclass(eq=False)
+class OperatorPieces:
+    """The pieces of the operators of a graph. Values and slots, which are tensors in a layout, have
+    numbers."""
+
+    graph: Graph
+    builder: Builder
+    cost: CostModel
+    nodes: tuple[Node, ...] = field(init=False)
+    """The operators, in order."""
+    makes: tuple[tuple[int, ...], ...] = field(init=False)
+    """For each operator, its outputs."""
+    outputs: tuple[int, ...] = field(init=False)
+    """Those of the graph."""
+    is_weight: tuple[bool, ...] = field(init=False)
+    """By value."""
+    is_trained: list[bool] = field(init=False, default_factory=list[bool])
+    """Whether the value of a slot needs a gradient."""
+    slots: list[tuple[Value, Layout]] = field(
+        init=False, default_factory=list[tuple[Value, Layout]]
+    )
+    _slots: dict[tuple[Value, Layout], int] = field(
+        init=False, default_factory=dict[tuple[Value, Layout], int]
+    )
+    _outer: list[tuple[Value, Value]] = field(init=False, default_factory=list[tuple[Value, Value]])
+    """Values as others read them, each with the value of the graph that it is."""
+    _outers: dict[Value, int] = field(init=False, default_factory=dict[Value, int])
+
+    def __post_init__(self) -> None:
+        graph = self.graph
+        self.nodes = graph.operators
+        every = [value for node in graph.nodes for value in node.outputs]
+        self._values = {value: number for number, value in enumerate(every)}
+        self.is_weight = tuple(value.node.is_weight for value in every)
+        self.makes = tuple(tuple(self._values[v] for v in node.outputs) for node in self.nodes)
+        self._inputs = tuple(tuple(self._values[v] for v in node.inputs) for node in self.nodes)
+        self.outputs = tuple(self._values[value] for value in graph.outputs)
+        self._leaves = {
+            number: self._read(value, value)
+            for value, number in self._values.items()
+            if value.node.is_leaf
+        }
+        self._whole = [self._read(_standing_for(v, v.type), v) for v in self._values]
+        self._alone = [
+            tuple([self._leaves.get(v, self._whole[v]) for v in own]) for own in self._inputs
+        ]
+        self.moves = Answers(self._move)
+        """How long it takes to get a tensor from one slot to another, and its gradient back; None
+        if nothing moves."""
+        self._passing = Answers(self._lets_pass)
+        self._known = Answers(self._made)
+        self._wanting = gradient_nodes(graph)
+        self._uses = kernel_uses(graph, compiled=self.cost.training.compiled)
+        self._needs = self._passed()
+
+    def _passed(self) -> tuple[frozenset[int] | None, ...]:
+        """For each operator, the operands that need a gradient; None where no gradient passes."""
+        live = set(self.graph.outputs if not self.has_loss else self.graph.outputs[:1])
+        needs: list[frozenset[int] | None] = []
+        for node in reversed(self.nodes):
+            passes = node in self._wanting and not live.isdisjoint(node.outputs)
+            if passes:
+                live.update(node.inputs)
+            places = (i for i, value in enumerate(node.inputs) if value.node in self._wanting)
+            needs.append(frozenset(places) if passes else None)
+        return tuple(reversed(needs))
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether the first output is a number, from which gradients come."""
+        return not self.graph.outputs[0].type.rank
+
+    def of(
+        self, number: int, strategy: Strategy, start: int, outer: Mapping[int, int]
+    ) -> OperatorPiece | None:
+        """The piece of an operator, if there is one. ``outer``: values as others read them."""
+        leaves = self._leaves
+        if self._passing[number, strategy]:
+            reads = tuple([leaves[v] if v in leaves else outer[v] for v in self._inputs[number]])
+        else:
+            reads = self._alone[number]
+        key = number, strategy, start, reads
+        return self._known[key]
+
+    def _lets_pass(self, key: tuple[int, Strategy]) -> bool:
+        """Whether partial sums pass through an operator by a strategy."""
+        axes = self.builder.spaces.of(self.nodes[key[0]]).axes
+        return any(passes(axes[entry]) for entry in key[1] if entry >= 0)
+
+    def _move(self, ends: tuple[int, int]) -> tuple[Duration, Duration] | None:
+        # Equal layouts have one number.
+        way = transfer(*(self.slots[end][1] for end in ends))
+        if way.is_nothing:
+            return None
+        return self.cost.forward_movement(way), self.cost.movement(way)
+
+    def output(self, value: int, outer: Mapping[int, int]) -> WantedOperand | None:
+        """How a graph leaves an output; None where that is how it is made."""
+        leaf = self._leaves.get(value)
+        read, of = self._outer[outer[value] if leaf is None else leaf]
+        left = spread(read.type)
+        if leaf is not None:
+            return self._leaf(of, (), left)
+        chain = trace(read)[1]
+        return WantedOperand(value, self._slot(of, left), None, False) if chain else None
+
+    def _made(self, key: PieceKey) -> OperatorPiece | None:
+        number, strategy, start, operands = key
+        node, needs = self.nodes[number], self._needs[number]
+        reads = tuple(self._outer[operand][0] for operand in operands)
+        cut = self.builder.cut_node(node, Node(node.call, reads), strategy, start)
+        inner, made = cut.inner, [trace(value) for value in cut.outer]
+        sources = [trace(value)[0] for value in reads]
+        if [trace(value)[0] for value in inner.inputs] != sources:
+            return None
+        if [value for value, _ in made] != list(inner.outputs):
+            return None
+        wanted, use = needs or frozenset[int](), self._uses[node]
+        times = self.cost.computation(inner, wanted, cut.view, use)
+        back = needs & differentiated(inner) if needs is not None else frozenset[int]()
+        return OperatorPiece(
+            tuple(self._as_read(*pair) for pair in zip(node.outputs, made, strict=True)),
+            tuple(self._wanted(node, cut, i) for i in range(len(node.inputs))),
+            tuple(
+                self._slot(value, output_layout(inner, value.port, cut.view))
+                for value in node.outputs
+            ),
+            times[0],
+            NOTHING if needs is None else times[1],
+            needs is not None,
+            tuple(sorted(back)),
+            self.cost.late(inner, wanted, use, times[1]) if needs is not None else NOTHING,
+        )
+
+    def _wanted(self, node: Node, cut: CutNode, position: int) -> WantedOperand:
+        """An operand of an operator that was cut."""
+        value, layout = node.inputs[position], operand_layout(cut.inner, position, cut.view)
+        if value.node.is_leaf:
+            return self._leaf(value, trace(cut.inner.inputs[position])[1], layout)
+        return WantedOperand(self._values[value], self._slot(value, layout), None, False)
+
+    def _leaf(self, value: Value, chain: tuple[Node, ...], wanted: Layout) -> WantedOperand:
+        """A leaf, as it is wanted after a chain of parallel operators."""
+        kept, is_input = home(value, chain, wanted), value.node.leaf.kind == "input"
+        own = self._slot(value, kept if is_input else kept.without_halos)
+        return WantedOperand(self._values[value], self._slot(value, wanted), own, is_input)
+
+    def _as_read(self, value: Value, made: tuple[Value, tuple[Node, ...]]) -> int:
+        """The number of an output as others read it: a leaf in its place, under the parallel
+        operators that follow."""
+        inner, chain = made
+        read = _standing_for(value, inner.type)
+        for node in chain:
+            read = Value(Node(node.call, (read,)))
+        return self._read(read, value)
+
+    def _read(self, read: Value, value: Value) -> int:
+        number = self._outers.setdefault(read, len(self._outer))
+        if number == len(self._outer):
+            self._outer.append((read, value))
+        return number
+
+    def _slot(self, value: Value, layout: Layout) -> int:
+        key = value, layout
+        number = self._slots.setdefault(key, len(self.slots))
+        if number == len(self.slots):
+            self.slots.append(key)
+            self.is_trained.append(value.node in self._wanting)
+        return number
+
+
+def _standing_for(value: Value, tensor: ParallelTensor) -> Value:
+    """A leaf in the place of a value, of some type."""
+    name = f"{value.node.digest}.{value.port}"
+    return Value(Node(Leaf("tensor", name, tensor.rank, tensor)))

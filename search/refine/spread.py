@@ -1,0 +1,213 @@
+"""Branches side by side: strategies in which branches of a graph run on devices of their own.
+
+Problem: the search over strategies adds up seconds as if all operators ran one after the other, so
+that it never sees what branches side by side save: kernels' latency, gradients that fewer devices
+exchange, and work that cannot be cut. They cost resharding to and from the branches.
+
+Method: one mesh axis is left idle in all branches of a fork. Strategies of these are chosen anew,
+and each branch is given to the device along the axis that has least to do, longest branch first
+(Graham, SIAM J. Appl. Math. 1969). What a fork promises is an estimate; whoever asks simulates it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import inf
+
+import numpy as np
+
+from pcg.graph.graph import Node
+from pcg.memo import remembered
+from search.map.choose.choosing import Choice, Chooser, Exposed, Prices
+from search.map.space.allow import Allowed, Mask
+from search.map.space.axes import Mesh, Seconds
+from search.map.space.strategies import IDLE, Space
+from search.split.branches import Branch, forks
+
+Held = Mapping[Node, frozenset[int]]
+"""The mesh axes that operators leave to others."""
+
+
+@dataclass(frozen=True)
+class BranchLoads:
+    """Branches to be put side by side along a mesh axis: for each device along it the operators
+    that it computes, and the seconds that this promises to save."""
+
+    mesh_axis: int
+    loads: tuple[Branch, ...]
+    saved: float
+
+    def turned(self) -> Iterator[BranchLoads]:
+        """The same with each load on the device of another: what comes before the branches and
+        after them may run on one of these."""
+        for first in range(len(self.loads)):
+            yield replace(self, loads=self.loads[first:] + self.loads[:first])
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A choice of strategies some of which have branches side by side."""
+
+    choice: Choice
+    held: Held
+
+    def idle(self, node: Node, mesh: Mesh) -> frozenset[int]:
+        """The mesh axes that an operator leaves to others, or along which it does not begin at the
+        first device."""
+        start = self.choice.starts.get(node, 0)
+        places = enumerate(zip(mesh.strides, mesh.primes, strict=True))
+        begun = {d for d, (stride, prime) in places if start // stride % prime}
+        return self.held.get(node, frozenset()) | begun
+
+
+def sides(
+    chooser: Chooser, spread: Spread, allowed: Allowed, exposed: Exposed, *, around: bool
+) -> list[BranchLoads]:
+    """The ways to put more branches side by side, those that promise most first. ``around``:
+    whether what is resharded to branches and from them counts, all other operators staying as they
+    are."""
+    every = forks(spread.choice.graph)
+    rows = _Rows(
+        chooser, spread, allowed, chooser.prices(spread.choice.graph, exposed), around=around
+    )
+    ways: list[BranchLoads] = []
+    for branches in dict.fromkeys(way for fork in every for way in (fork.branches, fork.innermost)):
+        summed = [rows.summed(branch) for branch in branches]
+        busy = sum(now for now, _ in summed)
+        for mesh_axis, prime in enumerate(chooser.mesh.primes):
+            loads, last = _shared(branches, [float(least[mesh_axis]) for _, least in summed], prime)
+            if busy > last:
+                ways += BranchLoads(mesh_axis, loads, busy - last).turned()
+    return sorted(ways, key=lambda side: -side.saved)
+
+
+def put(
+    chooser: Chooser,
+    spread: Spread,
+    side: BranchLoads,
+    allowed: Allowed,
+    exposed: Exposed,
+    *,
+    fixed: bool = True,
+) -> Spread:
+    """The choice with branches side by side, their strategies chosen anew; those of all others as
+    well if these are not ``fixed``."""
+    choice, mesh = spread.choice, chooser.mesh
+    stride, prime = mesh.strides[side.mesh_axis], mesh.primes[side.mesh_axis]
+    held, starts = dict(spread.held), dict(choice.starts)
+    for value, load in enumerate(side.loads):
+        for node in load:
+            held[node] = held.get(node, frozenset()) | {side.mesh_axis}
+            start = starts.get(node, 0)
+            starts[node] = start + (value - start // stride % prime) * stride
+    moved = {node for load in side.loads for node in load}
+    others = {
+        node: strategy
+        for node, strategy in choice.strategies.items()
+        if node not in moved and fixed
+    }
+    kept = {node: start for node, start in starts.items() if start}
+    made = Spread(replace(choice, starts=kept), held)
+
+    def narrowed(node: Node, space: Space) -> Mask:
+        return _leaving(allowed(node, space), space, made.idle(node, mesh))
+
+    chosen = chooser.choose(choice.graph, 0.0, narrowed, exposed, fixed=others)
+    return Spread(replace(made.choice, strategies=chosen.strategies), held)
+
+
+class _Rows:
+    """What operators take with the strategies that are chosen, and at least if one more mesh axis
+    is left idle: infinitely long where it is left to others already, or no such strategy is
+    allowed.
+    """
+
+    def __init__(
+        self, chooser: Chooser, spread: Spread, allowed: Allowed, prices: Prices, *, around: bool
+    ) -> None:
+        self._chooser, self._spread, self._allowed, self._prices = chooser, spread, allowed, prices
+        self._number = {node: i for i, node in enumerate(prices.nodes)}
+        reshardings = range(len(prices.resharding) if around else 0)
+        pairs = [prices.resharding[at].variables for at in reshardings]
+        ends = np.array(pairs, int).reshape(-1, 2)
+        self._from = np.concatenate([ends[:, 0], ends[:, 1]])
+        """Reshardings by one end, and then by the other."""
+        self._to = np.concatenate([ends[:, 1], ends[:, 0]])
+
+    def summed(self, branch: Branch) -> tuple[float, Seconds]:
+        """Of all operators of a branch: seconds now, and at least for each mesh axis. What moves
+        between the branch and other operators is with those of the branch."""
+        within = np.zeros(len(self._prices.nodes), bool)
+        within[[self._number[node] for node in branch]] = True
+        across = np.flatnonzero(within[self._from] & ~within[self._to])
+        border: dict[int, list[int]] = {}
+        for resharding, end in zip(across.tolist(), self._from[across].tolist(), strict=True):
+            border.setdefault(end, []).append(resharding)
+        within[list(border)] = False
+        now, least = self._inside
+        total, at_least = float(now[within].sum()), least[within].sum(axis=0)
+        for end, reshardings in border.items():
+            own = self._row(end, tuple(reshardings))
+            total, at_least = total + own[0], at_least + own[1]
+        return total, at_least
+
+    @cached_property
+    def _inside(self) -> tuple[Seconds, Seconds]:
+        """Of each operator by itself [operators] and [operators, mesh axes]."""
+        rows = [self._row(i, ()) for i in range(len(self._prices.nodes))]
+        return np.array([now for now, _ in rows]), np.array([least for _, least in rows])
+
+    @remembered
+    def _row(self, at: int, reshardings: tuple[int, ...]) -> tuple[float, Seconds]:
+        """Of one operator with some reshardings."""
+        seconds = self._prices.alone[self._prices.nodes[at]]
+        for resharding in reshardings:
+            seconds = seconds + self._resharding_seconds(resharding)
+        return self._now_and_least(self._prices.nodes[at], seconds)
+
+    def _resharding_seconds(self, resharding: int) -> Seconds:
+        """Seconds of a resharding by the strategies of one end, where the other stays as it is."""
+        factors = self._prices.resharding
+        factor = factors[resharding % len(factors)]
+        other = self._prices.nodes[int(self._to[resharding])]
+        place = self._place(other)
+        values = factor.values[:, place] if resharding < len(factors) else factor.values[place]
+        return values.astype(np.float64) * factor.times
+
+    def _place(self, node: Node) -> int:
+        place = self._chooser.spaces.of(node).place(self._spread.choice.strategies[node])
+        assert place is not None
+        return place
+
+    def _now_and_least(self, node: Node, seconds: Seconds) -> tuple[float, Seconds]:
+        space, mesh = self._chooser.spaces.of(node), self._chooser.mesh
+        held, idle = self._spread.held.get(node, ()), self._spread.idle(node, mesh)
+        mask = self._allowed(node, space)
+        least = [
+            inf
+            if mesh_axis in held
+            else float(seconds[_leaving(mask, space, idle | {mesh_axis})].min(initial=inf))
+            for mesh_axis in range(len(mesh))
+        ]
+        return float(seconds[self._place(node)]), np.array(least)
+
+
+def _shared(
+    branches: Sequence[Branch], seconds: Sequence[float], among: int
+) -> tuple[tuple[Branch, ...], float]:
+    """The operators of the branches by the device that computes them, and the seconds of the one
+    that has most to do."""
+    loads: list[Branch] = [()] * among
+    busy = [0.0] * among
+    for own, branch in sorted(zip(seconds, branches, strict=True), key=lambda pair: -pair[0]):
+        least = busy.index(min(busy))
+        loads[least] += branch
+        busy[least] += own
+    return tuple(loads), max(busy)
+
+
+def _leaving(mask: Mask, space: Space, mesh_axes: frozenset[int]) -> Mask:
+    """The strategies among some that leave mesh axes idle."""
+    return mask & (space.strategies[:, sorted(mesh_axes)] == IDLE).all(axis=1)

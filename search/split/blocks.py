@@ -1,0 +1,255 @@
+"""Blocks of a model that repeat, and the model with fewer of them.
+
+Problem: a search over a deep model takes time in proportion to its depth, and nearly all of its
+blocks are planned alike.
+
+Method: in the order of a graph's operators, an operator and the one ``length`` places after it are
+alike where they do the same, and read operators that are ``length`` places apart too, or one that
+stands before all blocks, or leaves of one kind. The longest row of operators that are alike makes
+the blocks. Some in the middle are left out; what read them reads the block before. The block before
+stands for all of them in what is asked of the whole: ``times`` is how often each operator counts,
+and ``stand_ins`` finds it for an operator of the whole.
+
+Complexity: the operators and what they read, for a few lengths. What is alike is so exactly, types
+included; a graph that has no such blocks is left as it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+from pcg.graph.graph import Graph, Leaf, Node, Value
+from pcg.placement.schedule import Compute, Schedule
+from search.cost.units import AlikeSpans
+from search.cost.unroll import ONCE, Repeated
+from search.split.colours import MOST_FREE
+
+LENGTHS = 12
+"""So many lengths of a block are tried, those that come up most often."""
+KEPT = 8
+"""So many blocks are kept: the first and the last, which may be cut otherwise than all others, and
+so many between them that two in the middle have the same neighbours, even where rewrites leave out
+one more at each end."""
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """The blocks of a graph: ``count`` times ``length`` operators, from the operator ``first``
+    on."""
+
+    graph: Graph
+    first: int
+    length: int
+    count: int
+
+    @property
+    def operators(self) -> frozenset[Node]:
+        """Those of all blocks."""
+        return frozenset(self.graph.operators[self.first :][: self.count * self.length])
+
+    @property
+    def _middle(self) -> int:
+        """The block that may stand for others."""
+        return (self.count - 1) // 2
+
+    @property
+    def begin(self) -> int:
+        """The first operator of the block that may stand for others."""
+        return self.first + self._middle * self.length
+
+    def crossing(self, steps: Schedule) -> frozenset[Node]:
+        """The operators of a schedule of the graph that another block reads. What is computed again
+        is to be the same in all blocks, and so begins in each anew."""
+        computed = [step.node for step in steps.steps if isinstance(step, Compute)]
+        place = {node: at for at, node in enumerate(self.graph.operators)}
+        last = self.first + self.count * self.length
+        return frozenset(
+            computed[source]
+            for at in range(self.first, last)
+            for value in self.graph.operators[at].inputs
+            if (source := place.get(value.node)) is not None
+            and (source - self.first) // self.length != (at - self.first) // self.length
+        )
+
+    def spans(self, steps: Schedule) -> AlikeSpans:
+        """The blocks of a schedule of the graph, for the same to be made again in all of them."""
+        places = [at for at, step in enumerate(steps.steps) if isinstance(step, Compute)]
+        places.append(len(steps.steps))
+        starts = [self.first + number * self.length for number in range(self.count + 1)]
+        ends = tuple(places[start - 1] for start in starts if start)
+        kinds: dict[int, int] = {}
+        for start, after in pairwise(starts):
+            first = places[start]
+            kinds |= {at: at - first for at in range(first, places[after])}
+        return AlikeSpans(ends, kinds)
+
+    def looks(self) -> Mapping[Node, int]:
+        """Equal numbers for operators that are to be cut alike: of all blocks but the first and the
+        last."""
+        operators, inner = self.graph.operators, self.first + self.length
+        last = self.first + (self.count - 1) * self.length
+        return {
+            node: inner + (at - inner) % self.length if inner <= at < last else at
+            for at, node in enumerate(operators)
+        }
+
+    def times(self, more: int) -> Mapping[Node, int]:
+        """How often operators of the middle block count that stands for ``more`` others."""
+        block = self.graph.operators[self.begin : self.begin + self.length]
+        return dict.fromkeys(block, 1 + more)
+
+    def stand_ins(self, whole: Graph, more: int) -> Mapping[Node, Node] | None:
+        """The operator that stands for each of a graph with ``more`` blocks; None where that is not
+        the same but for these."""
+        own, every = self.graph.operators, whole.operators
+        start, left_out = self.begin, more * self.length
+        if len(every) != len(own) + left_out:
+            return None
+        found: dict[Node, Node] = {}
+        for i, node in enumerate(every):
+            within = start <= i < start + self.length + left_out
+            at = start + (i - start) % self.length if within else i - left_out * (i > start)
+            found[node] = own[at]
+        alike = all(node.signature == other.signature for node, other in found.items())
+        return found if alike else None
+
+    def without(self, fewer: int) -> Graph | None:
+        """The graph with so many blocks less; None where what comes after the blocks reads one of
+        them."""
+        middle = (self.count - fewer - 1) // 2
+        start = self.first + (middle + 1) * self.length
+        stop = start + fewer * self.length
+        operators = self.graph.operators
+        place = {node: i for i, node in enumerate(operators)}
+        last = self.first + self.count * self.length
+        new: dict[Node, Node] = {}
+
+        def image(at: int, value: Value) -> Value | None:
+            source = place.get(value.node)
+            if source is None:
+                return value
+            if stop <= at < last and self.first <= source < at:
+                source = source if source >= stop else source - (stop - start)
+            elif start <= source < stop:
+                return None
+            return Value(new[operators[source]], value.port)
+
+        for at, node in enumerate(operators):
+            if start <= at < stop:
+                continue
+            inputs = tuple(image(at, value) for value in node.inputs)
+            if any(value is None for value in inputs):
+                return None
+            new[node] = Node(node.call, tuple(value for value in inputs if value is not None))
+        if any(start <= place.get(value.node, -1) < stop for value in self.graph.outputs):
+            return None
+        ends = (Value(new.get(v.node, v.node), v.port) for v in self.graph.outputs)
+        return Graph(tuple(ends))
+
+
+@dataclass(frozen=True)
+class Folded:
+    """A graph that stands for one of ``more`` blocks."""
+
+    graph: Graph
+    more: int
+
+
+def folded(graph: Graph) -> Folded | None:
+    """A deep graph with as few blocks as show what the whole is like; None for one that is not deep
+    or has no blocks."""
+    if len(graph.operators) <= MOST_FREE:
+        return None
+    blocks = blocks_of(graph)
+    if blocks is None:
+        return None
+    fewer = blocks.count - KEPT
+    less = blocks.without(fewer) if fewer > 0 else None
+    if less is None:
+        return None
+    made, more = Folded(less, fewer), blocks_of(less)
+    return made if more is not None and more.stand_ins(graph, made.more) is not None else None
+
+
+def repeated(graph: Graph, more: int) -> Repeated:
+    """How often the middle block of a schedule of a graph stands in that of the whole, which has
+    so many blocks more."""
+    blocks = blocks_of(graph) if more else None
+    return ONCE if blocks is None else Repeated(blocks.begin, blocks.length, more)
+
+
+@lru_cache(maxsize=64)
+def blocks_of(graph: Graph) -> Blocks | None:
+    """The blocks of a graph that are most operators together; None where nothing repeats."""
+    rows = _Rows.of(graph)
+    found = [rows.blocks(length) for length in rows.lengths()]
+    best = max(found, key=lambda own: own.length * own.count, default=None)
+    return None if best is None or best.count < 2 else best
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """The operators of a graph by number: what each is by itself, and the numbers of those that it
+    reads, by operand; a leaf is a node."""
+
+    graph: Graph
+    kinds: Sequence[Hashable]
+    reads: Sequence[Sequence[tuple[int, int] | Node]]
+
+    @staticmethod
+    def of(graph: Graph) -> _Rows:
+        place = {node: i for i, node in enumerate(graph.operators)}
+        kinds = [node.signature for node in graph.operators]
+        reads = [
+            [v.node if v.node.is_leaf else (place[v.node], v.port) for v in node.inputs]
+            for node in graph.operators
+        ]
+        return _Rows(graph, kinds, reads)
+
+    def lengths(self) -> list[int]:
+        """How far apart operators that do the same often are, shortest first."""
+        last: dict[Hashable, int] = {}
+        apart: Counter[int] = Counter()
+        for i, kind in enumerate(self.kinds):
+            if kind in last:
+                apart[i - last[kind]] += 1
+            last[kind] = i
+        # A kind that stands in a block once says how long the block is; shorter lengths come up
+        # where a block has several of a kind.
+        often = [length for length, _ in apart.most_common(LENGTHS)]
+        return sorted(often)
+
+    def blocks(self, length: int) -> Blocks:
+        """The longest row of blocks of a length."""
+        best = (0, 0)
+        start = 0
+        for i in range(len(self.kinds) - length + 1):
+            if i + length < len(self.kinds) and self._alike(i, i + length, start):
+                continue
+            best = max(best, (i - start, -start))
+            start = i + 1
+        run, first = best[0], -best[1]
+        return Blocks(self.graph, first, length, 1 + run // length if run else 0)
+
+    def _alike(self, one: int, other: int, first: int) -> bool:
+        """Whether two operators are alike, in a row that begins with ``first``."""
+        if self.kinds[one] != self.kinds[other]:
+            return False
+        apart = other - one
+        for a, b in zip(self.reads[one], self.reads[other], strict=True):
+            if isinstance(a, Node) or isinstance(b, Node):
+                if not isinstance(a, Node) or not isinstance(b, Node) or _leaf(a) != _leaf(b):
+                    return False
+            elif b != (a[0] + apart, a[1]) and (a != b or a[0] >= first):
+                return False
+        return True
+
+
+def _leaf(node: Node) -> Hashable:
+    call = node.call
+    assert isinstance(call, Leaf)
+    return call.kind, call.type, call.least, call.below, call.share

@@ -1,0 +1,136 @@
+"""The rules about whole tensors that may be applied at an operator, and what they make of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from pcg.graph.graph import Graph, Node, Value
+from pcg.graph.pairs import both, side
+from pcg.language.poly import Poly
+from pcg.memo import Memo
+from pcg.types.halo import states_halo
+from pcg.types.operator import Call
+from pcg.types.parallel_operators import IN_TIME
+from search.cost.derivation import Applied
+from search.map.rules.reduced import ReducedAxes
+from substitutions.rules.match import build, could_match, matches_at
+from substitutions.rules.rule import Rule
+
+PARALLEL = ("cut", "move")
+"""The families of rules that parallel operators are in without exception."""
+
+
+@dataclass(frozen=True, eq=False)
+class Algebra:
+    """The rules of a library about whole tensors, by the operator that they start from."""
+
+    by_root: Mapping[tuple[str, int], tuple[Rule, ...]]
+    openings: tuple[Rule, ...]
+    """Those by which any tensor is two parts joined, of which one size is free."""
+    reduced: ReducedAxes
+    """Those by which what reduces an axis may be cut along it."""
+    _fitting: Memo[object, tuple[Rule, ...]] = field(
+        init=False, default_factory=Memo[object, tuple[Rule, ...]]
+    )
+
+    @staticmethod
+    @lru_cache(maxsize=8)
+    def of(rules: tuple[Rule, ...]) -> Algebra:
+        """The algebra among some rules; a library gives graphs of one kind the same ones."""
+        by_root: dict[tuple[str, int], list[Rule]] = defaultdict(list)
+        openings: list[Rule] = []
+        whole = [rule for rule in rules if rule.family not in PARALLEL]
+        for rule in (way for one in whole for way in (one, one.reversed)):
+            nodes = both((rule.left, rule.right)).operators
+            if rule.derived or any(n.is_parallel for n in nodes):
+                continue
+            root = next((v.node for v in rule.left if not v.node.is_leaf), None)
+            if root is None:
+                joined = len(rule.right) == 1 and rule.right[0].node.name == "concat"
+                if joined and len(rule.free_symbols) == 1 and rule.is_applicable:
+                    openings.append(rule)
+            elif is_usable(rule) and not rule.free_symbols:
+                by_root[root.name, root.ranks[0]].append(rule)
+        own = {root: tuple(own) for root, own in by_root.items()}
+        return Algebra(own, tuple(openings), ReducedAxes.of(rules))
+
+    def applications(self, node: Node, graph: Graph) -> Iterator[Applied]:
+        """What the rules make of what an operator computes."""
+        for rule in self._fits(node):
+            for match in matches_at(rule, node, graph):
+                made = build(rule, match, {})
+                if made is not None and made != match.outputs:
+                    yield Applied(rule, match, {}, made)
+
+    def _fits(self, node: Node) -> tuple[Rule, ...]:
+        """The rules that may match at an operator, by what it and its operands' operators are."""
+        rank = node.types[0].rank
+        operands = (None if value.node.is_leaf else value.node.name for value in node.inputs)
+        key = (node.call, rank, *operands)
+        rules = self.by_root.get((node.name, rank), ())
+        return self._fitting.get(key, lambda: tuple(r for r in rules if could_match(r, node)))
+
+    def opened(self, node: Node) -> Iterator[Applied]:
+        """Weights that an operator reads, each in the parts in which an operand that it meets there
+        is joined."""
+        for position, value in enumerate(node.inputs):
+            if not _is_weight(value):
+                continue
+            for at in dict.fromkeys(_joints(node, position)):
+                for rule in self.openings:
+                    match = next(matches_at(rule, value.node, Graph((value,))), None)
+                    free = dict.fromkeys(rule.free_symbols, at)
+                    made = None if match is None else build(rule, match, free)
+                    if match is not None and made is not None:
+                        yield Applied(rule, match, free, made)
+
+
+def _is_weight(value: Value) -> bool:
+    """Whether a value is a weight or a part of one."""
+    while value.node.name == "split":
+        (value,) = value.node.inputs
+    return value.node.is_weight
+
+
+def _joints(node: Node, position: int) -> Iterator[int]:
+    """The sizes of the first of the parts in which an operator's other operands are joined, along
+    indices that they share with one operand."""
+    for axis in node.operator_call.typing(tuple(v.rank for v in node.inputs)).axes:
+        for other, value in enumerate(node.inputs):
+            shared = axis.operands[other] is not None and axis.operands[position] is not None
+            if other == position or not shared or value.node.name != "concat":
+                continue
+            first = value.node.inputs[0].type.shape
+            if first != value.type.shape:
+                dim = axis.operands[other]
+                assert dim is not None
+                if first[dim] != value.type.shape[dim]:
+                    yield first[dim]
+
+
+def is_usable(rule: Rule) -> bool:
+    """Whether a direction of a rule can be applied: all that the right side has is determined.
+    What takes two steps with other rules is left to these. So are rules about slices in time, which
+    are the pipeline planner's, and those about halos."""
+    if rule.derived:
+        return False
+    nodes = both((rule.left, rule.right)).nodes
+    calls = [n.operator_call for n in nodes if not n.is_leaf]
+    if any(call.name in IN_TIME or states_halo(call) for call in calls):
+        return False
+    return rule.is_applicable and rule.free_symbols <= _degree_symbols(rule.right)
+
+
+def _degree_symbols(values: tuple[Value, ...]) -> frozenset[str]:
+    """The symbols that stand for degrees of parallel operators."""
+    return frozenset(
+        symbol
+        for node in side(values).nodes
+        if isinstance(node.call, Call)
+        for name, value in node.call.attributes
+        if name == "degree" and isinstance(value, Poly)
+        for symbol in value.symbols
+    )

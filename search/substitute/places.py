@@ -1,0 +1,140 @@
+"""Rewrites at many places of a graph at once, each as a step that rules of the library take.
+
+A *group* is a rewrite with the places that it is made at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from pcg.graph.graph import Graph, Node, Value, rebuild, topological
+from search.cost.derivation import Applied, Derivation, Scribe
+from search.substitute.algebra import Algebra
+from substitutions.rules.match import build
+
+Rewritten = tuple[Graph, Derivation]
+Steps = tuple[Applied, ...]
+
+
+class GroupKey(NamedTuple):
+    """What tells a group from others. ``look``: what its places look like; ``number``: of the
+    rewrite there; ``rules``: the names of its rules, one after the other."""
+
+    look: object
+    number: int
+    rules: tuple[str, ...]
+
+
+def rewrites_at(algebra: Algebra, node: Node, graph: Graph) -> Iterator[Steps]:
+    """The rewrites of what an operator computes."""
+    for applied in algebra.applications(node, graph):
+        yield (applied,)
+    for opening in algebra.opened(node):
+        opened = graph.replace(opening.replaced)
+        (image,) = rebuild((node.value(),), opening.replaced)
+        for applied in algebra.applications(image.node, opened):
+            if any(value in opening.made[0].node.inputs for value in reads(applied)):
+                yield opening, applied
+    yield from algebra.reduced.opened(node)
+
+
+def made_everywhere(
+    algebra: Algebra,
+    graph: Graph,
+    derivation: Derivation,
+    groups: Sequence[tuple[GroupKey, Sequence[Node]]],
+) -> Rewritten:
+    """The graph with rewrites made at all places of their groups: of several groups, each by one
+    rule, where no operator is in two places; of one by several rules, where a place still looks as
+    it did."""
+    scribe = Scribe.after(derivation)
+    (key, places), *others = groups
+    ruled = [(key.rules[0], places) for key, places in groups]
+    apart = _apart(algebra, graph, ruled) if others or len(key.rules) == 1 else []
+    if others or apart:
+        return _at_once(graph, scribe, apart)
+    names = {node: scribe.ids[node.value()] for node in places}
+    for node in places:
+        known = {scribe.ids[n.value()]: n for n in graph.nodes}
+        image = known.get(names[node])
+        if image is None:
+            continue
+        for steps in rewrites_at(algebra, image, graph):
+            if tuple(step.rule.name for step in steps) == key.rules:
+                for step in steps:
+                    graph = scribe.follow(graph, step)
+                break
+    return graph, scribe.derivation
+
+
+def _apart(
+    algebra: Algebra, graph: Graph, ruled: Sequence[tuple[str, Sequence[Node]]]
+) -> list[Applied]:
+    """What rules make of places that have no operator in common."""
+    taken: set[Node] = set()
+    apart: list[Applied] = []
+    for rule, node in ((rule, node) for rule, places in ruled for node in places):
+        here = algebra.applications(node, graph)
+        applied = next((one for one in here if one.rule.name == rule), None)
+        if applied is None:
+            continue
+        inside = _inside(applied)
+        if taken.isdisjoint(inside):
+            taken |= inside
+            apart.append(applied)
+    return apart
+
+
+def _at_once(graph: Graph, scribe: Scribe, places: Sequence[Applied]) -> Rewritten:
+    """A graph with what rules make of places that have no operator in common, in one pass: each of
+    them after all that it reads."""
+    made_by = {value: applied for applied in places for value in applied.match.outputs}
+    new: dict[Value, Value] = {}
+    pending = list(reversed(graph.outputs))
+    while pending:
+        value = pending[-1]
+        applied = made_by.get(value)
+        read = value.node.inputs if applied is None else tuple(applied.match.values.values())
+        waiting = [] if value in new else [one for one in read if one not in new]
+        pending += reversed(waiting)
+        if waiting:
+            continue
+        pending.pop()
+        if value in new:
+            continue
+        if applied is None:
+            images = _images(value.node, new)
+            scribe.rename(images)
+            new |= {old: image for old, image in images.items() if old not in made_by}
+            continue
+        old = applied.match.outputs
+        outputs = rebuild(old, {one: new[one] for one in read})
+        scribe.rename(dict(zip(old, outputs, strict=True)))
+        values = {name: new[one] for name, one in applied.match.values.items()}
+        match = replace(applied.match, values=values, outputs=outputs)
+        made = build(applied.rule, match, {})
+        assert made is not None, "types are what they were"
+        scribe.write(replace(applied, match=match, made=made))
+        new |= zip(old, made, strict=True)
+    return Graph(tuple(new[value] for value in graph.outputs)), scribe.derivation
+
+
+def _images(node: Node, new: Mapping[Value, Value]) -> dict[Value, Value]:
+    """The outputs of an operator with what it reads replaced."""
+    inputs = tuple(new[value] for value in node.inputs)
+    same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
+    made = node if same else Node(node.call, inputs)
+    return dict(zip(node.outputs, made.outputs, strict=True))
+
+
+def _inside(applied: Applied) -> set[Node]:
+    """The operators that a rule replaces, as far as nothing else reads them."""
+    stop = set(applied.match.values.values())
+    replaced = topological((value.node for value in applied.match.outputs), stop)
+    return {node for node in replaced if not node.is_leaf}
+
+
+def reads(applied: Applied) -> set[Value]:
+    return set(applied.match.values.values())

@@ -1,0 +1,289 @@
+"""Algebraic rewrites, judged by the strategies that are best after them.
+
+Problem: find rewrites of a graph, by rules of the library, after which its best strategies take
+less time. Judging a rewrite after parallelization, not before, is what makes the optimization joint
+(Unity, OSDI 2022, sections 2 and 6.4).
+
+Method: cost-ordered backtracking (``search.substitute.backtrack``) over groups of rewrites. Places
+that look alike and are cut alike are one group, of which one place is tried: the operators near it
+choose their strategies anew, those further away keep theirs. What it gains there, times the places,
+is the estimate for the rewrite at all of them; the price is that of the whole graph, with all
+strategies chosen again. Groups that gain a little each are also made all at once.
+
+A gain is known by what a place looks like, so that after a rewrite only places near it are tried.
+The gain of the whole is as the sum of ``choosing`` has it. Estimates are no bounds: that no other
+graph is faster is not shown, and how many rewrites were left is told.
+
+Some rules want a fully sharded weight where a model has it whole. Such a weight, or a part of it
+that an earlier rewrite has made, is *opened* first, by the rule that a tensor is the concat of its
+parts, where what it meets is a concat of just these. And what reduces an axis, such as a loss, is
+opened where the axis may then be cut (``search.map.rules.reduced``).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pcg.graph.graph import Graph, Node, rebuild, topological
+from search.choices import THRESHOLD
+from search.cost.derivation import Derivation
+from search.map.choose.choosing import Choice, Chooser
+from search.split.blocks import blocks_of
+from search.split.excerpt import Excerpt
+from search.substitute.algebra import Algebra
+from search.substitute.backtrack import Extent, Promise, backtrack
+from search.substitute.places import GroupKey, Rewritten, Steps, made_everywhere, rewrites_at
+
+LEAST_GAIN = 2e-3
+"""Of the seconds of a step, what a rewrite has to gain to be made."""
+NEAR = 1
+"""So many operators away from a rewrite, strategies are chosen anew."""
+LARGE, LEAST_OF_LARGE = 500, 5e-3
+"""What all rewrites of a graph of so many operators have to gain together: it takes long to plan
+what they make."""
+TRIES, ALONE_TRIES = 160, 32
+"""How many groups of rewrites are looked at, as a graph is cut and on one device."""
+IN_VAIN = 400
+"""Of so many operators the strategies are chosen again, in graphs in a row that gain nothing,
+before the search ends; but in two graphs at least."""
+DEPTH = 3
+"""Places look alike where what they compute from looks alike, so many operators deep."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How far to look for rewrites. ``threshold``: so many times as slow as the best a graph may be
+    and still be rewritten; ``tries``: how many groups of rewrites are looked at;
+    ``together``: whether groups are made at once that gain a little each; ``least``: the part of a
+    step's seconds that all rewrites gain at least; ``is_over``: whether to stop with what is
+    found."""
+
+    threshold: float = THRESHOLD
+    tries: int = TRIES
+    together: bool = True
+    least: float = LEAST_GAIN
+    is_over: Callable[[], bool] = lambda: False
+
+
+@dataclass(frozen=True, eq=False)
+class RewrittenGroup:
+    """Rewrites that were made at all places of their groups at once: ``choice`` was how all was cut
+    before, and each of ``keys`` is by which rules one is made, and what its places look like."""
+
+    choice: Choice
+    keys: tuple[GroupKey, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _State:
+    """A graph with its best strategies, how it was derived, and the rewrites in a row."""
+
+    choice: Choice
+    derivation: Derivation
+    made: tuple[RewrittenGroup, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class _GroupGain:
+    """What a rewrite at all places of a group promises to save: ``gain`` seconds a place, of which
+    there are ``count`` in the whole. ``is_one``: whether it is one rule with nothing to choose, so
+    that it can be made at once with others."""
+
+    key: GroupKey
+    places: Sequence[Node]
+    count: int
+    gain: float
+    is_one: bool
+
+    @property
+    def seconds(self) -> float:
+        return self.gain * self.count
+
+
+@dataclass
+class Rewriter:
+    """Rewrites graphs for one machine."""
+
+    chooser: Chooser
+    algebra: Algebra
+    limits: Limits = Limits()
+    tried: int = field(init=False, default=0)
+    left: int = field(init=False, default=0)
+    """How many rewrites within the threshold were not made on the way, as the search ended."""
+    made: tuple[RewrittenGroup, ...] = field(init=False, default=())
+    """The rewrites of the best graph, one after the other."""
+    _gains: dict[GroupKey, float] = field(init=False, default_factory=dict[GroupKey, float])
+    """Seconds that a rewrite saves a place, by the key of its group."""
+    _known: set[Graph] = field(init=False, default_factory=set[Graph])
+
+    def improved(self, graph: Graph, derivation: Derivation) -> Rewritten | None:
+        """The graph with rewrites that make it faster; None if there are none."""
+        start = _State(self.chooser.choose(graph), derivation)
+        self._known = {graph}
+        patience = max(2, IN_VAIN // max(1, len(graph.operators)))
+        limits = self.limits
+        extent = Extent(limits.threshold, patience, LEAST_GAIN, limits.is_over)
+        reached = backtrack(start, lambda state: state.choice.seconds, self._candidates, extent)
+        best, self.left = reached.best, reached.left
+        self.made = best.made
+        gains = best.choice.seconds <= (1 - limits.least) * start.choice.seconds
+        return (best.choice.graph, best.derivation) if gains and best is not start else None
+
+    def _candidates(self, state: _State) -> Iterator[Promise[_State]]:
+        """What each group of rewrites may make of a graph, and what all do that gain alone."""
+        promises = list(self._promises(state.choice))
+        for promise in promises:
+            yield self._candidate(state, (promise,))
+        gaining = [one for one in promises if one.seconds > 0 and one.is_one]
+        gaining.sort(key=lambda promise: -promise.seconds / len(promise.places))
+        if self.limits.together and len(gaining) > 1:
+            yield self._candidate(state, tuple(gaining))
+
+    def _candidate(self, state: _State, promises: tuple[_GroupGain, ...]) -> Promise[_State]:
+        seconds = state.choice.seconds - sum(promise.seconds for promise in promises)
+        return Promise(seconds, lambda: self._rewritten(state, promises))
+
+    def _promises(self, choice: Choice) -> Iterator[_GroupGain]:
+        times = self.chooser.times(choice.graph)
+        groups = sorted(self._groups(choice).items(), key=lambda group: not _reduces(group[1][0]))
+        for key, (steps, places) in groups:
+            gain = self._gains.get(key)
+            if gain is None:
+                is_late = self.tried >= self.limits.tries and not _reduces(steps)
+                if is_late or self.limits.is_over():
+                    continue
+                gain = self._gains[key] = self._gain(choice, steps)
+            count = sum(times.get(node, 1) for node in places)
+            yield _GroupGain(key, places, count, gain, len(steps) == 1 and not _reduces(steps))
+
+    def _rewritten(self, state: _State, promises: tuple[_GroupGain, ...]) -> _State | None:
+        """The graph with all of some groups of rewrites made, and strategies chosen again."""
+        choice = state.choice
+        groups = [(promise.key, promise.places) for promise in promises]
+        graph, after = made_everywhere(self.algebra, choice.graph, state.derivation, groups)
+        if graph in self._known:
+            return None
+        self._known.add(graph)
+        if self.chooser.times(choice.graph) and blocks_of(graph) is None:
+            return None
+        again = self.chooser.choose(graph)
+        if len(promises) == 1:
+            (promise,) = promises
+            self._gains[promise.key] = (choice.seconds - again.seconds) / promise.count
+        group = RewrittenGroup(choice, tuple(promise.key for promise in promises))
+        return _State(again, after, (*state.made, group))
+
+    # -- what may be rewritten ----------------------------------------------------------------
+
+    def _groups(self, choice: Choice) -> dict[GroupKey, tuple[Steps, list[Node]]]:
+        """By rules and what a place looks like, one application and all the places."""
+        graph = choice.graph
+        looks = _looks(choice)
+        alike: dict[object, list[Node]] = defaultdict(list)
+        for node in graph.operators:
+            alike[looks[node]].append(node)
+        groups: dict[GroupKey, tuple[Steps, list[Node]]] = {}
+        for look, nodes in alike.items():
+            for number, steps in enumerate(rewrites_at(self.algebra, nodes[0], graph)):
+                key = GroupKey(look, number, tuple(step.rule.name for step in steps))
+                groups[key] = (steps, nodes)
+        return groups
+
+    @staticmethod
+    def everywhere(
+        algebra: Algebra, choice: Choice, derivation: Derivation, keys: Sequence[GroupKey]
+    ) -> Rewritten:
+        """The graph of a choice with rewrites made at all places of their groups. ``keys``: those
+        of the groups."""
+        looks = _looks(choice)
+        groups = [
+            (key, [node for node in choice.graph.operators if looks[node] == key.look])
+            for key in keys
+        ]
+        return made_everywhere(algebra, choice.graph, derivation, groups)
+
+    # -- what a rewrite gains -----------------------------------------------------------------
+
+    def _gain(self, choice: Choice, steps: Steps) -> float:
+        """Seconds that a rewrite saves where operators near it choose anew."""
+        self.tried += not _reduces(steps)
+        whole = choice.graph
+        excerpt = Excerpt.of(whole, _around(whole, _touched(whole, steps), NEAR + 1))
+        strategies = {image: choice.strategies[node] for node, image in excerpt.images.items()}
+        first = graph = excerpt.graph
+        kept = {value: value for node in first.nodes for value in node.outputs}
+        ends = excerpt.ends
+        for step in steps:
+            replaced = excerpt.replaced(step)
+            graph, ends = graph.replace(replaced), rebuild(ends, replaced)
+            held = [(old, value) for old, value in kept.items() if value not in replaced]
+            images = rebuild(tuple(value for _, value in held), replaced)
+            kept = {old: image for (old, _), image in zip(held, images, strict=True)}
+        before = {old.node: new.node for old, new in kept.items()}
+        after = {new: old for old, new in before.items()}
+        there = set(graph.nodes)
+        gone = {n for n in first.nodes if before.get(n) not in there and not n.is_leaf}
+        fresh = {n for n in graph.nodes if n not in after and not n.is_leaf}
+        near = _around(first, gone, NEAR) - gone
+        near |= {after[n] for n in _around(graph, fresh, NEAR) if n in after} - gone
+        ring = _around(first, near | gone, 1) - gone - near
+        fixed = {node: strategies[node] for node in ring}
+        among = near | gone | ring
+        old = self.chooser.choose(first, among=among, fixed=fixed, ends=excerpt.ends)
+        fixed = {before[node]: own for node, own in fixed.items()}
+        among = {before[node] for node in near | ring} | fresh
+        new = self.chooser.choose(graph, among=among, fixed=fixed, ends=ends)
+        return old.seconds - new.seconds
+
+
+def least_gain(graph: Graph) -> float:
+    """The part of a step's seconds that the rewrites of a graph gain at least, to be planned."""
+    return LEAST_OF_LARGE if len(graph.operators) > LARGE else LEAST_GAIN
+
+
+def _reduces(steps: Steps) -> bool:
+    """Whether they let a reduction be cut along its axis. A graph has few of these, most often in
+    its end; they are looked at first, and besides those that there is a limit to."""
+    return bool(steps[-1].free)  # the blocks of the axis; other rewrites leave nothing to choose
+
+
+def _touched(graph: Graph, steps: Steps) -> set[Node]:
+    """The operators that steps replace, in part or whole, or that read a weight that is opened."""
+    touched: set[Node] = set()
+    for step in steps:
+        stop = set(step.match.values.values())
+        touched.update(topological((v.node for v in step.match.outputs), stop))
+        touched.update(u for v in step.match.outputs for u in graph.users.get(v.node, ()))
+    return {node for node in touched if node in graph.users and not node.is_leaf}
+
+
+def _around(graph: Graph, nodes: set[Node], distance: int) -> set[Node]:
+    """The operators at most so far from some, in either direction; those among them."""
+    near = set(nodes)
+    for _ in range(distance):
+        near |= {v.node for n in near for v in n.inputs if not v.node.is_leaf} | {
+            user for n in near for user in graph.users.get(n, ())
+        }
+    return near
+
+
+def _looks(choice: Choice) -> dict[Node, object]:
+    """What each operator looks like: itself and what it computes from, a few operators deep, and
+    who reads it; and how all of these are cut, for of layers that are alike some may gain by being
+    rewritten and others not."""
+    graph = choice.graph
+    looks: dict[Node, object] = {}
+    for node in graph.nodes:
+        own = node.leaf.kind if node.is_leaf else node.operator_call
+        looks[node] = hash((own, tuple(node.types), choice.strategies.get(node)))
+    for _ in range(DEPTH):
+        looks = {
+            node: hash((looks[node], tuple((looks[v.node], v.port) for v in node.inputs)))
+            for node in graph.nodes
+        }
+    return {
+        node: (looks[node], tuple(sorted(hash(looks[user]) for user in graph.users[node])))
+        for node in graph.nodes
+    }

@@ -1,0 +1,148 @@
+"""Variants of a model: equal graphs by rewrites, of which a planner takes the fastest.
+
+Whether algebra comes before parallelization or together with it is a planner's mode (Unity, section
+6.4): *parallel* leaves the model as it is; *algebra* and *sequential* take the rewrites that are
+best on one device, *algebra* for data parallelism alone; *joint* takes what is best as the graph is
+cut, and all that the others try.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from pcg.graph.graph import Graph, Node
+from search.choices import Mode
+from search.cost.derivation import Derivation, Scribe
+from search.map.choose.choosing import Choice, Chooser
+from search.map.rules.cuts import opened
+from search.map.space.allow import closed
+from search.split.blocks import blocks_of
+from search.substitute.algebra import Algebra
+from search.substitute.rewrites import ALONE_TRIES, Limits, Rewriter, RewrittenGroup
+from substitutions.rules.store import Library
+
+FEW_OPERATORS, GROWTH, FEW_GRAPHS = 6, 1, 64
+"""A graph of so few operators is rewritten in all ways that make no more than ``GROWTH`` operators
+more, up to so many graphs."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A graph, and the steps that lead to it from a model's."""
+
+    graph: Graph
+    derivation: Derivation
+    made: tuple[RewrittenGroup | None, ...] = ()
+    """The rewrites one after the other; None for operators that were unfolded."""
+
+
+def of_whole(short: Variant, whole: Graph, more: int, library: Library) -> Variant | None:
+    """The variant of a graph with ``more`` blocks than the model that a variant is of, by the same
+    rewrites; None where these come to something else there."""
+    made = Variant(whole, Derivation.start(whole))
+    for group in short.made:
+        if group is None:
+            unfolded = _unfolded(made, library)
+            if unfolded is None:
+                return None
+            made = unfolded
+            continue
+        choice = on_whole(group.choice, made.graph, more)
+        if choice is None:
+            return None
+        algebra = Algebra.of(library.concrete(made.graph))
+        again = Rewriter.everywhere(algebra, choice, made.derivation, group.keys)
+        made = Variant(*again, (*made.made, group))
+    return made if _stand_ins(short.graph, made.graph, more) is not None else None
+
+
+def on_whole(choice: Choice, whole: Graph, more: int) -> Choice | None:
+    """A choice for a graph with ``more`` blocks than that of a choice, all of them as the one that
+    stands for them; None where the graph is another."""
+    of = _stand_ins(choice.graph, whole, more)
+    if of is None:
+        return None
+    strategies = {node: choice.strategies[stand_in] for node, stand_in in of.items()}
+    starts = {node: choice.starts[own] for node, own in of.items() if own in choice.starts}
+    return Choice(whole, strategies, choice.seconds, choice.fully_sharded, starts)
+
+
+def _stand_ins(short: Graph, whole: Graph, more: int) -> Mapping[Node, Node] | None:
+    blocks = blocks_of(short)
+    return None if blocks is None else blocks.stand_ins(whole, more)
+
+
+def variants(
+    graph: Graph, library: Library, mode: Mode, alone: Chooser, limits: Limits
+) -> Iterator[Variant]:
+    """The variants of a model that need no look at how they are cut. ``alone``: the chooser of one
+    device."""
+    start = Variant(graph, Derivation.start(graph))
+    if mode in (Mode.JOINT, Mode.PARALLEL):
+        yield from _cuttable(start, library)
+    if mode is not Mode.PARALLEL:
+        # Each variant is planned by itself, for which many gains of little are not enough.
+        few = replace(limits, tries=min(ALONE_TRIES, limits.tries), together=False)
+        better = rewritten(start, library, alone, few)
+        if better is not None:
+            yield from _cuttable(better, library)
+        elif mode is not Mode.JOINT:
+            yield from _cuttable(start, library)
+    if mode is Mode.JOINT:
+        yield from _closure(start, library)
+
+
+def _closure(start: Variant, library: Library) -> Iterator[Variant]:
+    """Of a graph of few operators, all that rewrites in a row make of it, whether or not the first
+    ones gain anything by themselves."""
+    if len(start.graph.operators) > FEW_OPERATORS:
+        return
+    known = {start.graph}
+    pending = deque([start])
+    while pending:
+        base = pending.popleft()
+        algebra = Algebra.of(library.concrete(base.graph))
+        for node in base.graph.operators:
+            for applied in algebra.applications(node, base.graph):
+                scribe = Scribe.after(base.derivation)
+                graph = scribe.follow(base.graph, applied)
+                if graph in known or len(graph.operators) > len(start.graph.operators) + GROWTH:
+                    continue
+                known.add(graph)
+                if len(known) > FEW_GRAPHS:
+                    return
+                pending.append(made := Variant(graph, scribe.derivation))
+                yield made
+
+
+def rewritten(
+    variant: Variant, library: Library, chooser: Chooser, limits: Limits
+) -> Variant | None:
+    """The variant with the rewrites that make it faster, with strategies chosen anew; None if there
+    are none."""
+    algebra = Algebra.of(library.concrete(variant.graph))
+    rewriter = Rewriter(chooser, algebra, limits)
+    better = rewriter.improved(variant.graph, variant.derivation)
+    return None if better is None else Variant(*better, (*variant.made, *rewriter.made))
+
+
+def _cuttable(variant: Variant, library: Library) -> Iterator[Variant]:
+    """The variant with the operators unfolded that stand in the way of a cut of the batch since
+    they reduce along it, if there are any; and as it is."""
+    unfolded = _unfolded(variant, library)
+    if unfolded is not None:
+        yield unfolded
+    yield variant
+
+
+def _unfolded(variant: Variant, library: Library) -> Variant | None:
+    """The variant with these operators unfolded; None where no rule unfolds one."""
+    stand = closed(variant.graph)
+    if not stand:
+        return None
+    rules = library.concrete(variant.graph)
+    graph, after = opened(variant.graph, variant.derivation, frozenset(stand), rules)
+    is_new = len(after.steps) > len(variant.derivation.steps)
+    return Variant(graph, after, (*variant.made, None)) if is_new else None

@@ -1,0 +1,96 @@
+"""What a transfer is, for all pairs of placements at once, against one pair at a time, mesh axis by
+mesh axis."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from search.map.choose.resharding import (
+    _MESSAGES,
+    _NEVER,
+    _NOTHING,
+    _PASSES,
+    _REDUCES,
+    _below_lowest,
+    _keys,
+)
+from search.map.space.strategies import IDLE, PARTIAL, REPLICATE
+
+MOST_DIGITS = 5
+ENTRIES = (IDLE, PARTIAL, REPLICATE, 0, 1, 2)
+
+
+@st.composite
+def pairs(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Primes, outermost first, and two placements along the mesh axes that they are of."""
+    count = draw(st.integers(0, MOST_DIGITS))
+    way = st.tuples(*[st.sampled_from(ENTRIES)] * count)
+    return draw(st.tuples(*[st.sampled_from((2, 3))] * count)), draw(way), draw(way)
+
+
+def cells(a: tuple[int, ...], b: tuple[int, ...], primes: tuple[int, ...]):
+    """By dimension: the parts that both cut alike beginning with the outermost mesh axis, and what
+    each cuts further; and the mesh axes that cut it on both sides at different places."""
+    shifted: set[int] = set()
+    parts: list[tuple[int, int, int]] = []
+    for dim in range(3):
+        cell = inner_a = inner_b = 1
+        alike = True
+        for d, prime in enumerate(primes):
+            x, y = a[d] == dim, b[d] == dim
+            alike = alike and x == y
+            if alike:
+                cell *= prime if x else 1
+                continue
+            inner_a *= prime if x else 1
+            inner_b *= prime if y else 1
+            if x and y:
+                shifted.add(d)
+        parts.append((cell, inner_a, inner_b))
+    return parts, shifted
+
+
+def key(a: tuple[int, ...], b: tuple[int, ...], primes: tuple[int, ...]):
+    def times(wanted) -> int:
+        return prod(p for p, x, y in zip(primes, a, b, strict=True) if wanted(x, y))
+
+    parts, shifted = cells(a, b, primes)
+    cell, inner_a, inner_b = (prod(column) for column in zip(*parts, strict=True))
+    met = prod(max(x / y, 1) for _, x, y in parts)
+    moved = {d for d in range(len(a)) if a[d] != b[d] and a[d] != REPLICATE}
+    group = times(lambda x, y: x == PARTIAL != y)
+    asking = times(lambda x, y: x == IDLE != y)
+    served = max(asking / times(lambda x, y: x != IDLE == y), 1)
+    own = 0 if asking > 1 else 1 / (cell * inner_a * inner_b)
+    received = max(group / (cell * inner_b) - own, 0)
+    ways = {(a[d], b[d]) for d in moved}
+    gathered = all(x >= 0 and y == REPLICATE for x, y in ways)
+    scattered = all(x == PARTIAL and y >= 0 for x, y in ways)
+    mask = sum(1 << d for d in moved | shifted)
+    if PARTIAL in b and any((x == PARTIAL) != (y == PARTIAL) for x, y in zip(a, b, strict=True)):
+        return _NEVER, 0, 0, 0
+    if received <= 0:
+        return _NOTHING, 0, 0, 0
+    volume = 1 / (cell * (inner_b if gathered else inner_a))
+    if mask and not shifted and all(x == PARTIAL and y == REPLICATE for x, y in ways):
+        return _REDUCES, mask, volume, 0
+    if mask and not shifted and (scattered or gathered):
+        return _PASSES, mask, volume, 0
+    return _MESSAGES, mask, received * served, group * met * served
+
+
+@given(pairs())
+def test_what_a_transfer_is(case):
+    primes, a, b = case
+    source, target = (np.array([way], np.int8).reshape(1, len(primes)) for way in (a, b))
+    found = _keys(source, target, np.array(primes, np.int64))
+    np.testing.assert_allclose(found[0, 0], key(a, b, primes), rtol=1e-12)
+
+
+def test_mesh_axes_further_out():
+    found = _below_lowest(np.array([[0b1000, 0b0110, 0b0001]], np.int32))
+    assert found.tolist() == [[0b0111, 0b0001, 0]]

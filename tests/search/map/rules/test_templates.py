@@ -1,0 +1,79 @@
+"""Operators that are cut once a kind become what they become when each is cut by itself."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+from support.cases import a_third
+
+from pcg.graph.graph import Graph
+from pcg.machine import load_machine
+from pcg.models import build_model
+from pcg.plan.text import parse_graph
+from search.cost.cost import CostModel
+from search.map.building import Builder
+from search.map.choose.choosing import Choice, Chooser
+from search.map.rules import templates
+from search.map.rules.cuts import Cuts
+from search.map.rules.templates import CutTemplates
+from search.map.space.strategies import starts
+from substitutions.rules.store import load_library
+
+BLOCK = """
+w{i} = weight[48, 96]
+v{i} = weight[96, 48]
+h{i} = matmul(relu(matmul(x{i}, w{i})), v{i})
+x{n} = add(add(h{i}, h{i}), x{i})
+"""
+"""One value is read twice, and partial sums may pass its reader."""
+
+
+def blocks(count: int) -> Graph:
+    """Blocks that are alike."""
+    inside = "".join(BLOCK.format(i=i, n=i + 1) for i in range(count))
+    return parse_graph(f"x0 = input[24, 48]{inside}return mean_loss(x{count})")
+
+
+def graph_of(name: str) -> Graph:
+    return blocks(4) if name == "blocks" else build_model(f"{name}-tiny", 24, 6)
+
+
+@pytest.mark.parametrize("name", a_third(["blocks", "bert-large", "dlrm", "resnext50"]))
+@pytest.mark.parametrize("windows", [False, True])
+def test_a_graph_is_cut_as_operator_by_operator(name: str, windows: bool):
+    graph = graph_of(name)
+    cost = CostModel(load_machine("summit").with_devices(6))
+    chooser = Chooser.on(cost, Cuts(load_library().concrete(graph), windows=windows))
+    builder, known, random = Builder(chooser.spaces), CutTemplates(), Random(name)
+    for turn in range(3):
+        strategies = {
+            node: tuple(random.choice(chooser.spaces.of(node).strategies.tolist()))
+            for node in graph.operators
+        }
+        begin = {node: random.choice(starts(own, chooser.mesh)) for node, own in strategies.items()}
+        choice = Choice(graph, strategies, 0.0, turn % 3 == 2, begin if turn % 2 else {})
+        placed, cut = builder.placed(choice, known), builder.cut(choice)
+        assert placed.graph == cut.graph
+        assert placed.views == cut.views
+        assert [node.types for node in placed.graph.nodes] == [n.types for n in cut.graph.nodes]
+
+
+def test_blocks_that_are_alike_are_cut_once(monkeypatch: pytest.MonkeyPatch):
+    graph = graph_of("blocks")
+    cost = CostModel(load_machine("dgx-a100").with_devices(8))
+    chooser = Chooser.on(cost, Cuts(load_library().concrete(graph)))
+    made: list[object] = []
+    of = templates.CutTemplate.of
+
+    def noted(*given: Any) -> templates.CutTemplate:
+        made.append(given)
+        return of(*given)
+
+    monkeypatch.setattr(templates.CutTemplate, "of", staticmethod(noted))
+    known, builder, choice = CutTemplates(), Builder(chooser.spaces), chooser.choose(graph)
+    builder.placed(choice, known)
+    first = len(made)
+    builder.placed(choice, known)
+    assert 0 < first == len(made) < len(graph.operators)

@@ -1,0 +1,113 @@
+"""A deep model is planned as one with few blocks, and its plan is that of the whole."""
+
+from __future__ import annotations
+
+import pytest
+from support.graphs.deep import blocks, with_bias, with_pairs
+from support.graphs.transformer import transformer
+
+from pcg.errors import NegativeAnswer
+from pcg.graph.graph import Graph
+from pcg.machine import load_machine
+from pcg.placement.schedule import schedule
+from pcg.plan.plan import Plan
+from pcg.plan.training import Training
+from search.choices import Recompute
+from search.cost.cost import CostModel
+from search.cost.memory import peak_memory
+from search.cost.simulate import recomputing
+from search.cost.unroll import NotAlike
+from search.plan import judging
+from search.plan.planner import MeshPlanner
+from search.split import blocks as module
+from search.split.blocks import folded
+from substitutions.audit.replay import replay
+from substitutions.rules.store import load_library
+
+TRAINING = Training("adam", "bf16")
+DEPTH = 14
+
+
+def planner(
+    devices: int = 4, memory: int | None = None, recompute: Recompute = Recompute.AUTO
+) -> MeshPlanner:
+    machine = load_machine("dgx-a100").with_devices(devices)
+    if memory is not None:
+        device = machine.device.model_copy(update={"memory_bytes": memory})
+        machine = machine.model_copy(update={"device": device})
+    given = machine, load_library(), "data-parallel" if memory else "joint"
+    return MeshPlanner(*given, training=TRAINING, recompute=recompute)
+
+
+def bytes_of(plan: Plan) -> int:
+    return plan.estimates.peak_memory_bytes
+
+
+@pytest.mark.parametrize("model", [blocks, with_bias, with_pairs])
+def test_a_deep_plan_is_a_plan_of_the_whole(model, monkeypatch: pytest.MonkeyPatch):
+    whole = model(DEPTH)
+    free = planner().plan("deep", whole)
+    monkeypatch.setattr(module, "MOST_FREE", 20)
+    assert folded(whole) is not None
+    found = planner().plan("deep", whole)
+    plan = found.plan
+    assert plan.model == whole
+    steps = schedule(plan.graph, plan.views)
+    cost = CostModel(planner().machine, TRAINING)
+    run = recomputing(steps, cost, plan.recompute)
+    assert plan.estimates.step_seconds == run.simulation.step_seconds
+    assert plan.estimates.peak_memory_bytes == peak_memory(steps, TRAINING, plan.recompute).total
+    assert plan.estimates.one_device_seconds == free.plan.estimates.one_device_seconds
+    assert not replay(plan, load_library().rules).findings
+    # What it gives up is the freedom to cut blocks in the middle unlike each other.
+    assert plan.estimates.step_seconds <= 1.02 * free.plan.estimates.step_seconds
+    assert found.data_parallel_seconds == pytest.approx(free.data_parallel_seconds)
+
+
+@pytest.mark.parametrize("part", [0.8, 0.3])
+def test_a_deep_plan_recomputes_alike_in_all_blocks(part: float, monkeypatch: pytest.MonkeyPatch):
+    whole, large = transformer(DEPTH, 16, 128), 1 << 40
+    monkeypatch.setattr(module, "MOST_FREE", 20)
+    assert folded(whole) is not None
+    most = bytes_of(planner(2, large, Recompute.NONE).plan("deep", whole).plan)
+    full = planner(2, large, Recompute.FULL).plan("deep", whole).plan
+    least = bytes_of(full)
+    assert least < 0.7 * most
+    # The fuller part of a device's memory is not to be used.
+    room = least + int(part * (most - least))
+    limited = planner(2, large)
+    used = limited.machine.memory_limit() / large
+    found = planner(2, int(room / used)).plan("deep", whole).plan
+    assert bytes_of(found) <= room
+    assert found.recompute
+    steps = schedule(found.graph, found.views)
+    cost = CostModel(limited.machine, TRAINING)
+    run = recomputing(steps, cost, found.recompute)
+    assert found.estimates.step_seconds == run.simulation.step_seconds
+    assert bytes_of(found) == peak_memory(steps, TRAINING, found.recompute).total
+    assert run.simulation.step_seconds <= full.estimates.step_seconds * (1 + 1e-9)
+    monkeypatch.setattr(module, "MOST_FREE", 100_000)
+    free = planner(2, int(room / used)).plan("deep", whole).plan
+    assert found.estimates.step_seconds <= 1.1 * free.estimates.step_seconds
+
+
+def test_what_is_unlike_its_few_blocks_is_searched_as_it_is(monkeypatch: pytest.MonkeyPatch):
+    whole = blocks(DEPTH)
+    free = planner().plan("deep", whole)
+    monkeypatch.setattr(module, "MOST_FREE", 20)
+
+    def unlike(graph: Graph, more: int) -> object:
+        if more:
+            raise NotAlike
+        return module.ONCE
+
+    monkeypatch.setattr(judging, "repeated", unlike)
+    assert planner().plan("deep", whole).plan == free.plan
+
+
+def test_a_deep_model_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "MOST_FREE", 20)
+    small = planner()
+    monkeypatch.setattr(judging, "memory_limit", lambda *_: 1000)
+    with pytest.raises(NegativeAnswer, match="takes least memory misses by"):
+        small.plan("deep", blocks(DEPTH))

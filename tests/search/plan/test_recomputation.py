@@ -1,0 +1,77 @@
+"""Planners recompute where that lets a faster plan fit, and never otherwise."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from support.graphs.transformer import transformer
+
+from pcg.errors import NegativeAnswer
+from pcg.machine import Machine, load_machine
+from pcg.plan.plan import Plan
+from pcg.plan.training import Training
+from search.choices import Recompute
+from search.pipeline.planner import PipelinePlanner
+from search.plan.planner import MeshPlanner
+from search.report.trace import simulate_plan
+from substitutions.rules.store import load_library
+
+ADAM = Training("adam")
+JOINT = pytest.param("joint", marks=pytest.mark.soak)
+
+
+def machine(memory: int | None = None) -> Machine:
+    made = load_machine("dgx-a100").with_devices(2)
+    if memory is None:
+        return made
+    return made.model_copy(
+        update={"device": made.device.model_copy(update={"memory_bytes": memory})}
+    )
+
+
+@cache
+def planned(planner: str, memory: int | None, choice: Recompute) -> Plan:
+    graph, on = transformer(2, 8, 128), machine(memory)
+    if planner == "pipeline":
+        search = PipelinePlanner(on, load_library(), training=ADAM, recompute=choice)
+    else:
+        search = MeshPlanner(on, load_library(), planner, training=ADAM, recompute=choice)
+    plan = search.plan("transformer", graph).plan
+    simulated, estimates = simulate_plan(plan, on), plan.estimates
+    assert simulated.step_seconds == pytest.approx(estimates.step_seconds, rel=1e-12)
+    assert simulated.memory.total == estimates.peak_memory_bytes
+    assert memory is None or estimates.peak_memory_bytes <= memory
+    return plan
+
+
+@pytest.mark.parametrize("planner", ["data-parallel", "zero", JOINT, "pipeline"])
+def test_nothing_is_recomputed_where_all_fits(planner: str):
+    auto, none = (planned(planner, None, choice) for choice in (Recompute.AUTO, Recompute.NONE))
+    assert not auto.recompute
+    assert auto.estimates == none.estimates
+
+
+def test_a_plan_that_does_not_fit_recomputes():
+    most = planned("data-parallel", None, Recompute.NONE).estimates
+    least = planned("data-parallel", None, Recompute.FULL).estimates
+    assert least.peak_memory_bytes < 0.7 * most.peak_memory_bytes
+    before = most.step_seconds
+    for part in (0.8, 0.5, 0.1):
+        room = least.peak_memory_bytes + part * (most.peak_memory_bytes - least.peak_memory_bytes)
+        with pytest.raises(NegativeAnswer):
+            planned("data-parallel", int(room), Recompute.NONE)
+        plan = planned("data-parallel", int(room), Recompute.AUTO)
+        assert plan.recompute
+        assert before <= plan.estimates.step_seconds <= least.step_seconds * (1 + 1e-9)
+        before = plan.estimates.step_seconds
+
+
+@pytest.mark.parametrize("planner", [JOINT, "pipeline"])
+def test_recomputation_makes_no_plan_slower(planner: str):
+    room = planned(planner, None, Recompute.NONE).estimates.peak_memory_bytes * 6 // 10
+    try:
+        none = planned(planner, room, Recompute.NONE).estimates.step_seconds
+    except NegativeAnswer:
+        none = float("inf")
+    assert planned(planner, room, Recompute.AUTO).estimates.step_seconds <= none

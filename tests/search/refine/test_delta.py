@@ -1,0 +1,177 @@
+"""Programs of plans put together of pieces: those of the plans themselves, to the last bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf, nextafter
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.graphs.strategies import training_graphs
+
+from pcg.graph.graph import Graph
+from pcg.machine import load_machine
+from pcg.models import build_model
+from pcg.placement.schedule import schedule
+from pcg.plan.text import parse_graph
+from search.cost.cost import CostModel, Duration
+from search.cost.derivation import Derivation
+from search.cost.simulate import price
+from search.cost.tasks import TaskProgram, program
+from search.map.building import Builder
+from search.map.choose.choosing import Choice, Chooser
+from search.map.rules.cuts import Cuts
+from search.map.space.allow import everything
+from search.map.space.strategies import starts
+from search.refine.delta import DeltaSimulator
+from search.refine.overlap import Trial
+from substitutions.rules.rule import parse_rule
+from substitutions.rules.store import Library, load_library
+
+MACHINES = [("local", 4), ("summit", 6), ("dgx-a100", 3)]
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    return load_library()
+
+
+def chooser_of(graph: Graph, library: Library, machine: tuple[str, int]) -> Chooser:
+    target = load_machine(machine[0]).with_devices(machine[1])
+    return Chooser.on(CostModel(target), Cuts(library.concrete(graph), windows=True))
+
+
+def at_random(chooser: Chooser, graph: Graph, random: Random) -> Choice:
+    """Any strategies, from any devices on that they may begin at."""
+    strategies = {
+        node: random.choice(chooser.spaces.of(node).strategies).tolist() for node in graph.operators
+    }
+    rows = {node: tuple(row) for node, row in strategies.items()}
+    firsts = {node: random.choice(starts(row, chooser.mesh)) for node, row in rows.items()}
+    return Choice(graph, rows, 0.0, starts={node: at for node, at in firsts.items() if at})
+
+
+def moved(chooser: Chooser, choice: Choice, random: Random) -> Choice:
+    """The choice with other strategies of an operator or two."""
+    other = at_random(chooser, choice.graph, random)
+    nodes = random.sample(choice.graph.operators, min(2, len(choice.graph.operators)))
+    firsts = {**choice.starts, **{node: other.starts.get(node, 0) for node in nodes}}
+    rows = {**choice.strategies, **{node: other.strategies[node] for node in nodes}}
+    return replace(choice, strategies=rows, starts={node: at for node, at in firsts.items() if at})
+
+
+def assert_same(delta: DeltaSimulator, chooser: Chooser, choice: Choice) -> None:
+    """The program of a choice, and the answers about it, are those of its plan."""
+    cost = chooser.pricing.cost
+    cut = Builder(chooser.spaces).cut(choice)
+    expected, made = program(schedule(cut.graph, cut.views), cost), delta.program(choice)
+    assert made is not None
+    assert [step[2:] for step in made.steps] == [step[2:] for step in expected.steps]
+    for ours, theirs in zip(durations(made), durations(expected), strict=True):
+        np.testing.assert_array_equal(ours.groups, theirs.groups)
+        np.testing.assert_array_equal(ours.seconds, theirs.seconds)
+    assert [*map(tuple, made.buffers)] == [*map(tuple, expected.buffers)]
+    seconds = price(expected, cost.machine.devices).step_seconds
+    assert delta.takes_less(choice, nextafter(seconds, inf))
+    assert delta.takes_less(choice, seconds) is False
+
+
+def durations(given: TaskProgram) -> list[Duration]:
+    pairs = [*((step.forward, step.backward) for step in given.steps), *given.weights]
+    return [duration for pair in pairs for duration in pair]
+
+
+@given(training_graphs(cut=False), st.sampled_from(MACHINES), st.randoms(use_true_random=False))
+def test_a_program_of_pieces_is_that_of_the_plan(library, graph, machine, random):
+    chooser = chooser_of(graph, library, machine)
+    delta = DeltaSimulator.of(graph, Builder(chooser.spaces), chooser.pricing.cost)
+    choice = at_random(chooser, graph, random)
+    for _ in range(4):
+        assert_same(delta, chooser, choice)
+        choice = moved(chooser, choice, random)
+
+
+@pytest.mark.parametrize(
+    ("model", "machine"),
+    [
+        ("mlp-mnist", MACHINES[0]),
+        ("xdl-tiny", MACHINES[1]),
+        pytest.param("bert-large-tiny", MACHINES[2], marks=pytest.mark.soak),
+    ],
+)
+def test_moves_from_the_choice_of_a_model(library, model, machine):
+    graph = build_model(model, 12, 1)
+    chooser = chooser_of(graph, library, machine)
+    delta = DeltaSimulator.of(graph, Builder(chooser.spaces), chooser.pricing.cost)
+    choice, random = chooser.choose(graph), Random(model)
+    for _ in range(4):
+        assert_same(delta, chooser, choice)
+        choice = moved(chooser, choice, random)
+
+
+def test_the_same_question_is_worked_out_of_known_pieces(library, monkeypatch):
+    """What a move leaves as it is is not cut again."""
+    graph = build_model("mlp-mnist", 32, 4)
+    chooser = chooser_of(graph, library, MACHINES[0])
+    delta = DeltaSimulator.of(graph, Builder(chooser.spaces), chooser.pricing.cost)
+    cut: list[object] = []
+    whole = Builder.cut_node
+    monkeypatch.setattr(
+        Builder, "cut_node", lambda self, *args: cut.append(args) or whole(self, *args)
+    )
+    choice = chooser.choose(graph)
+    delta.program(choice)
+    assert len(cut) == len(graph.operators)
+    delta.program(choice)
+    assert len(cut) == len(graph.operators)
+    last = graph.operators[-1]
+    for row in chooser.spaces.of(last).strategies.tolist():
+        delta.program(replace(choice, strategies={**choice.strategies, last: tuple(row)}))
+    assert len(cut) <= len(graph.operators) + len(chooser.spaces.of(last)) - 1
+
+
+def test_what_the_loss_does_not_need_has_no_gradients(library):
+    """A second output is worked out, and nothing comes back from it."""
+    graph = parse_graph(
+        "x = input[12, 24]\nw = weight[24, 12]\nv = weight[24, 36]\n"
+        "return mean_loss(matmul(x, w)), relu(matmul(x, v))"
+    )
+    chooser, random = chooser_of(graph, library, MACHINES[0]), Random(0)
+    delta = DeltaSimulator.of(graph, Builder(chooser.spaces), chooser.pricing.cost)
+    for _ in range(6):
+        assert_same(delta, chooser, at_random(chooser, graph, random))
+
+
+def test_fully_sharded_weights_are_not_known_here(library):
+    graph = build_model("mlp-mnist", 32, 4)
+    chooser = chooser_of(graph, library, MACHINES[0])
+    delta = DeltaSimulator.of(graph, Builder(chooser.spaces), chooser.pricing.cost)
+    assert delta.takes_less(replace(chooser.choose(graph), fully_sharded=True), inf) is None
+
+
+def test_operands_in_another_order_are_not_known_here():
+    """Whose rules are unlike the library's may change the order of steps: the plan says it."""
+    swapped = parse_rule(
+        "swapped",
+        {"x": 2, "y": 2},
+        "add(x, y)",
+        "combine(add(partition(y, dim=0, degree=k), partition(x, dim=0, degree=k)),"
+        " dim=0, degree=k)",
+    )
+    graph = parse_graph(
+        "x = input[24, 24]\nw = weight[24, 24]\nreturn mean_loss(add(matmul(x, w), relu(x)))"
+    )
+    chooser = Chooser.on(CostModel(load_machine("local")), Cuts((swapped,)))
+    delta = DeltaSimulator.of(graph, Builder(chooser.spaces), chooser.pricing.cost)
+    (add,) = (node for node in graph.operators if node.name == "add")
+    choice = chooser.choose(graph)
+    answers = [
+        delta.takes_less(replace(choice, strategies={**choice.strategies, add: tuple(row)}), inf)
+        for row in chooser.spaces.of(add).strategies.tolist()
+    ]
+    assert set(answers) == {True, None}
+    trial = Trial(chooser, graph, Derivation.start(graph), lambda made: None)
+    assert min(tried.seconds for tried in trial.choices(0.0, everything)) > 0

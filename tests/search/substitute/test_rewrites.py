@@ -1,0 +1,122 @@
+"""Rewrites that are made one after the other, and those that pay only together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.graphs.behaviour import assert_same
+from support.plans.walks import steps_from
+
+from pcg.graph.graph import Graph
+from pcg.machine import load_machine
+from pcg.models.mlp import mlp
+from pcg.plan.text import parse_graph, print_graph
+from pcg.readings.evaluate import by_equation, evaluate_shards, evaluate_whole, meaning
+from pcg.readings.ring import PrimeField
+from search.cost.cost import CostModel
+from search.cost.derivation import Derivation
+from search.map.choose.choosing import Chooser
+from search.map.rules.cuts import Cuts
+from search.substitute.algebra import Algebra
+from search.substitute.rewrites import Limits, Rewriter
+from substitutions.rules.match import rewrite
+from substitutions.rules.store import Library, load_library
+
+MIXED = """
+x = input[65536, 4096]
+y = input[65536, 4096]
+a = scale(scale(scale(x, factor=-1.0), factor=0.5), factor=0.5)
+b = scale(y, factor=-1.0)
+return sum_loss(add(add(add(a, scale(y, factor=0.5)), b), relu(b)))
+"""
+"""Two tensors that are scaled and added. Factors first have to meet."""
+TOWERS = """
+x = input[64, 1024]
+v1 = weight[1024, 64]
+v2 = weight[1024, 64]
+a = relu(add(matmul(x, v1), matmul(x, v2)))
+w1 = weight[1024, 64]
+w2 = weight[1024, 64]
+b = relu(add(matmul(x, w1), matmul(x, w2)))
+return mean_loss(a), mean_loss(b)
+"""
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    return load_library()
+
+
+def rewriter(library: Library, graph: Graph, limits: Limits) -> Rewriter:
+    """Of graphs on one A100."""
+    machine = load_machine("dgx-a100").with_devices(1)
+    algebra = Algebra.of(library.concrete(graph))
+    return Rewriter(Chooser.on(CostModel(machine), Cuts(())), algebra, limits)
+
+
+def rewritten(library: Library, text: str, limits: Limits) -> tuple[float, Graph]:
+    """Seconds of a step of what becomes of a graph, and the graph."""
+    graph = parse_graph(text)
+    rewrites = rewriter(library, graph, limits)
+    found = rewrites.improved(graph, Derivation.start(graph))
+    best = graph if found is None else found[0]
+    return rewrites.chooser.choose(best).seconds, best
+
+
+def test_some_rewrites_pay_only_in_a_row(library):
+    greedy, _ = rewritten(library, MIXED, Limits(threshold=1.0, together=False))
+    patient, graph = rewritten(library, MIXED, Limits(threshold=1.05, together=False))
+    assert patient < 0.6 * greedy
+    assert_same(parse_graph(few(MIXED)), parse_graph(few(print_graph(graph))), by_equation)
+
+
+def few(text: str) -> str:
+    """A graph on few numbers, which are weights, so that gradients are compared too."""
+    return text.replace("input[65536, 4096]", "weight[4, 8]")
+
+
+def test_rewrites_that_gain_alone_are_made_at_once(library):
+    """The first graph that is priced after the model has both towers rewritten."""
+    graph = parse_graph(TOWERS)
+    rewrites = rewriter(library, graph, Limits())
+    found = rewrites.improved(graph, Derivation.start(graph))
+    assert found is not None
+    assert max(len(group.keys) for group in rewrites.made) > 1
+    assert_same(graph, found[0], by_equation)
+    again = Derivation.start(graph), graph
+    for group in rewrites.made:
+        changed, derivation = Rewriter.everywhere(
+            rewrites.algebra, group.choice, again[0], group.keys
+        )
+        again = derivation, changed
+    assert again[1] == found[0]
+
+
+def test_nothing_is_tried_where_nothing_may_be(library):
+    graph = parse_graph(MIXED)
+    rewrites = rewriter(library, graph, Limits(tries=0))
+    assert rewrites.improved(graph, Derivation.start(graph)) is None
+    assert rewrites.tried == 0
+
+
+def test_where_time_is_up_what_is_left_is_told(library):
+    graph = parse_graph(MIXED)
+    turns = iter(range(100))
+    rewrites = rewriter(library, graph, Limits(is_over=lambda: next(turns) > 5))
+    rewrites.improved(graph, Derivation.start(graph))
+    assert rewrites.left > 0
+
+
+def test_every_step_keeps_the_meaning(library):
+    """Of all rules, on parallel operators too."""
+    graph, ring, rng = mlp(6, (6, 12, 6)), PrimeField(), np.random.default_rng(0)
+    leaves = {n.leaf.name: rng.integers(0, ring.prime, n.types[0].shape) for n in graph.leaves}
+    (expected,) = evaluate_whole(graph, leaves, ring)
+    shards = {name: values[None] for name, values in leaves.items()}
+    steps = list(steps_from(graph, library.concrete(graph), (2, 3, 6)))
+    assert len(steps) > 20
+    for step in steps:
+        changed = rewrite(graph, step.match, step.made)
+        assert changed.outputs[0].type == graph.outputs[0].type
+        (found,) = evaluate_shards(changed, shards, ring)
+        assert meaning(found, ring) == expected, step.rule.name
