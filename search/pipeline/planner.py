@@ -10,6 +10,7 @@ from math import inf
 from time import perf_counter
 from typing import TypeVar
 
+from pcg.collection import seldom_collected
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine
@@ -264,6 +265,7 @@ class WithPipelines:
     pipelined: Callable[[float, float], Planner]
     """A planner for steps that take less than so many seconds, after a search of so many."""
 
+    @seldom_collected()
     def plan(self, name: str, graph: Graph) -> Planned:
         """The plan whose step takes less; the plain one where both take as long, or where the
         search for it was ended. Raises the plain planner's NegativeAnswer where neither has a plan.

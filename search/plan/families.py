@@ -19,6 +19,8 @@ from search.map.space.allow import (
 from search.map.space.axes import Mesh
 from search.plan.megatron import ColumnsThenRows
 
+FamilyKey = tuple[str, tuple[int, ...]]
+
 
 @dataclass(frozen=True)
 class Strategies:
@@ -36,6 +38,13 @@ class Strategies:
     last: bool = False
     """Whether to look only where no plan is known that fits, or where fully sharded weights may
     save time: of data parallelism, that of updating all weights everywhere."""
+    along: tuple[int, ...] = ()
+    """The mesh axes that are for products, where these are settled."""
+
+    @property
+    def key(self) -> FamilyKey:
+        """What tells it from others for a graph, and is the same for another graph."""
+        return self.name, self.along
 
 
 Family = Callable[[Graph, Chooser], Iterator[Strategies]]
@@ -86,15 +95,18 @@ def _of_degrees(
     and by hand along so many of the outermost."""
     count, hand = len(chooser.mesh), ColumnsThenRows(graph, chooser.spaces.of)
     for n in inner:
-        yield from _by_hand(hand.along(range(count - n, count)))
-        yield Strategies("tensor parallelism", tensor_parallel(graph, count, n))
+        innermost = tuple(range(count - n, count))
+        yield from _by_hand(hand, innermost)
+        mask = tensor_parallel(graph, count, n)
+        yield Strategies("tensor parallelism", mask, along=innermost)
     for n in outer:
-        yield from _by_hand(hand.along(range(n)))
+        yield from _by_hand(hand, tuple(range(n)))
 
 
-def _by_hand(mask: Allowed | None) -> Iterator[Strategies]:
+def _by_hand(hand: ColumnsThenRows, along: tuple[int, ...]) -> Iterator[Strategies]:
+    mask = hand.along(along)
     if mask is not None:
-        yield Strategies("columns, then rows", mask, by_hand=True)
+        yield Strategies("columns, then rows", mask, by_hand=True, along=along)
 
 
 def _other_tensor(graph: Graph, chooser: Chooser) -> Iterator[Strategies]:

@@ -7,7 +7,9 @@ from math import inf
 
 from pcg.graph.graph import Node
 from search.map.choose.choosing import Choice
+from search.plan.families import FamilyKey
 from search.refine.overlap import Trial
+from search.substitute.rewrites import is_large
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,15 +45,48 @@ PricedPlans = tuple[PricedPlan, ...]
 PricedTrial = Trial[PricedPlans]
 
 
+NEAR_BEST = 5e-3
+"""Of the seconds of a graph's best plan, how much more the best plan of a family may take, for the
+family to be tried on what a rewrite makes of the graph: as much as rewrites of a large graph gain
+at least."""
+
+
 @dataclass
 class SearchState:
-    """What was found so far. ``fastest``: seconds of the best plan of each graph."""
+    """What was found so far. ``fastest``: seconds of the best plan of each graph; ``by_family``:
+    the same for each family of strategies."""
 
     priced: dict[PricedPlan, PricedTrial] = field(default_factory=dict[PricedPlan, PricedTrial])
     data_parallel: list[PricedPlan] = field(default_factory=list[PricedPlan])
     fastest: dict[PricedTrial, float] = field(default_factory=dict[PricedTrial, float])
     trials: list[PricedTrial] = field(default_factory=list[PricedTrial])
     """Those that were begun, whether or not their bounds ruled them out."""
+    by_family: dict[PricedTrial, dict[FamilyKey, float]] = field(
+        default_factory=dict[PricedTrial, dict[FamilyKey, float]]
+    )
+    came_of: dict[PricedTrial, PricedTrial] = field(default_factory=dict[PricedTrial, PricedTrial])
+    """For a graph that a rewrite made, as it is cut, the graph before."""
+
+    def tried(self, trial: PricedTrial, family: FamilyKey, seconds: float) -> None:
+        """The best plan of a family on a graph takes so many seconds a step."""
+        self.fastest[trial] = min(seconds, self.fastest.get(trial, inf))
+        self.by_family.setdefault(trial, {})[family] = seconds
+
+    def is_near(self, trial: PricedTrial, family: FamilyKey) -> bool:
+        """Whether a family may lead to the best plan of a graph: of one that a rewrite made of a
+        large graph, of which the best plan fits, a family that came near that plan."""
+        base = self.came_of.get(trial)
+        if base is None or not is_large(base.graph) or self.known > self.fastest[base]:
+            return True
+        return self.by_family[base].get(family, inf) <= (1 + NEAR_BEST) * self.fastest[base]
+
+    def is_outdone(self, trial: PricedTrial) -> bool:
+        """Whether a graph is large, and what a rewrite made of it has a faster plan."""
+        own = self.fastest.get(trial, inf)
+        faster = (
+            self.fastest.get(new, inf) < own for new, old in self.came_of.items() if old is trial
+        )
+        return is_large(trial.graph) and any(faster)
 
     @property
     def known(self) -> float:

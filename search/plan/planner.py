@@ -5,20 +5,22 @@ are fully sharded and results recomputed, so that a simulated step takes least t
 has the memory.
 
 Method: for each variant and each family of strategies, choices that are fastest with overlap
-(``overlap``); where these do not fit, choices in which memory has a price, found by bisection of
-the price. The same on fewer devices, as long as that is faster. A variant whose bound is slower
-than the best plan so far is left out.
+(``overlap``); where these do not fit, choices in which memory has a price (``fitting``). The same
+on fewer devices, as long as that is faster. A variant whose bound is slower than the best plan so
+far is left out. What a rewrite makes of a large graph is planned by those families that came near
+the best plan of that graph.
 
 Every candidate is simulated, and its memory is counted; what is tried is a heuristic selection.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from time import perf_counter
 
+from pcg.collection import seldom_collected
 from pcg.errors import InputError, one_of
 from pcg.graph.graph import Graph
 from pcg.machine import Machine
@@ -39,21 +41,15 @@ from search.map.space.axes import Mesh
 from search.plan.devices import fewer
 from search.plan.families import PLANNERS, TURNED, Family, Strategies
 from search.plan.finish import does_not_fit, finished
-from search.plan.incumbent import PricedPlan, PricedPlans, PricedTrial, SearchState
+from search.plan.fitting import Fitting
+from search.plan.incumbent import PricedPlans, PricedTrial, SearchState
 from search.plan.judging import Judge
-from search.refine.overlap import LEAST_SAVED, Simulated, Trial, Tried
+from search.refine.overlap import Simulated, Trial
 from search.split.blocks import Folded, folded
 from search.substitute.rewrites import Limits, least_gain
 from search.substitute.variants import Variant, of_whole, on_whole, rewritten, variants
 from substitutions.rules.rule import Rule
 from substitutions.rules.store import Library
-
-PRICES = 12
-"""How many prices of memory are tried to make a plan fit."""
-FEW_PRICES = 4
-"""How many, where one that recomputes fits."""
-SAME = 2
-"""After so many prices in a row that changed nothing, a deep model fits at none."""
 
 _Kept = tuple[int, bool, bool, tuple[Rule, ...]]
 """What a chooser is kept for: so many devices, whether it cuts windows, whether mesh axes are
@@ -93,6 +89,7 @@ class MeshPlanner:
             what = self.family if self.family != "joint" else self.mode
             raise InputError(f"planner {what}", "cuts along data, which is not allowed")
 
+    @seldom_collected()
     def plan(self, name: str, graph: Graph) -> Planned:
         start = perf_counter()
         graph.check()
@@ -191,17 +188,23 @@ class MeshPlanner:
         if not search.fastest:
             raise NotAlike  # no plan came out alike in all blocks
         if self.mode is Mode.JOINT and self.family == "joint":
-            again = self._phases.timed("rewriting", lambda: self._rewritten(search.base))
+            base = search.base
+            again = self._phases.timed("rewriting", lambda: self._rewritten(base))
             if again is not None:
-                self._try(self._trial(again, cost, search), search)
+                better = self._trial(again, cost, search)
+                search.came_of[better] = base
+                self._try(better, search)
         self._with_axes_turned(search)
 
     def _with_axes_turned(self, search: SearchState) -> None:
-        """Try all graphs with the mesh axes within a node in the other order, if there is one."""
+        """Try all graphs with the mesh axes within a node in the other order, if there is one; but
+        for large ones that were planned faster once rewritten."""
         is_other = Mesh(self.machine).primes != Mesh(self.machine, turned=True).primes
         if self.family not in TURNED or self.mode is Mode.ALGEBRA or not is_other:
             return
         for trial in tuple(search.trials):
+            if search.is_outdone(trial):
+                continue
             variant = self._variants_of[trial.graph]
             turned = self._trial(variant, trial.chooser.pricing.cost, search, turned=True)
             self._try(turned, search, TURNED)
@@ -249,18 +252,20 @@ class MeshPlanner:
         for allowed in families[family](trial.graph, trial.chooser):
             if allowed.last and search.saves_nothing():
                 continue
+            if not search.is_near(trial, allowed.key):
+                continue
             if allowed.by_hand and trial.promised(allowed.mask) > search.known:
                 continue
             self.teller.works_on(allowed.name)
             if allowed.data_parallel and not self._cuts_data:
                 search.data_parallel += self._to_compare(trial, allowed)
                 continue
-            made = list(self._fitting(trial, allowed, search))
+            mask = self._masked(trial.graph, allowed.mask)
+            made = list(Fitting(trial, allowed, mask, self._short.more > 0).plans(search))
             if allowed.data_parallel and trial.chooser.pricing.cost.machine == self.machine:
                 search.data_parallel += made[:1]
             if made:
-                fastest = min(candidate.seconds for candidate in made)
-                search.fastest[trial] = min(fastest, search.fastest.get(trial, inf))
+                search.tried(trial, allowed.key, min(candidate.seconds for candidate in made))
 
     @property
     def _cuts_data(self) -> bool:
@@ -341,59 +346,3 @@ class MeshPlanner:
 
     def _limits(self) -> Limits:
         return Limits(self.threshold, is_over=lambda: self._phases.is_over)
-
-    def _fitting(
-        self, trial: PricedTrial, allowed: Strategies, search: SearchState
-    ) -> Iterator[PricedPlan]:
-        """The best plans, and where they take too much memory, plans that take less; unless one
-        that is known is as fast as they are."""
-        first = self._tries(trial, allowed, 0.0)
-        if not first:
-            return
-        best = [candidate for one in first for candidate in one.judged]
-        if not allowed.brief:
-            best += self._in_parts(trial, min(first, key=lambda one: one.seconds))
-        yield from best
-        fastest = min(one.seconds for one in best)
-        if search.known <= fastest or any(one.fits_plainly for one in best):
-            return
-        low, high = 0.0, best[0].seconds / best[0].limit
-        last, same, found = first, 0, False
-        for number in range(PRICES):
-            if number >= FEW_PRICES and search.fits_sparing:
-                return
-            price = high if low == 0.0 else (low + high) / 2
-            plans = self._tries(trial, allowed, price)
-            same = same + 1 if plans == last else 0
-            if same == SAME and self._short.more and not found:
-                return
-            last, tried = plans, [candidate for one in plans for candidate in one.judged]
-            yield from tried
-            if any(one.fits_plainly for one in tried):
-                high, found = price, True
-                if low > 0.0 and high < 1.5 * low:
-                    return
-                low = low or price / 4
-            else:
-                low, high = price, high if high > price else price * 4
-
-    def _tries(
-        self, trial: PricedTrial, allowed: Strategies, price: float
-    ) -> list[Tried[PricedPlans]]:
-        mask = self._masked(trial.graph, allowed.mask)
-        try:
-            plans = list(trial.choices(price, mask, brief=allowed.brief))
-            return [trial.fully_sharded(one) if allowed.fully_sharded else one for one in plans]
-        except NotAlike:
-            return []
-
-    def _in_parts(self, trial: PricedTrial, tried: Tried[PricedPlans]) -> PricedPlans:
-        """A plan with its weights fully sharded, where it does not fit, or where what comes after
-        its backward pass, which is what that makes shorter, is more than little."""
-        whole = tried.judged[0]
-        if whole.fits and whole.after < LEAST_SAVED * whole.seconds:
-            return ()
-        try:
-            return trial.fully_sharded(tried).judged
-        except NotAlike:
-            return ()

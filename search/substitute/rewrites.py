@@ -240,7 +240,12 @@ class Rewriter:
 
 def least_gain(graph: Graph) -> float:
     """The part of a step's seconds that the rewrites of a graph gain at least, to be planned."""
-    return LEAST_OF_LARGE if len(graph.operators) > LARGE else LEAST_GAIN
+    return LEAST_OF_LARGE if is_large(graph) else LEAST_GAIN
+
+
+def is_large(graph: Graph) -> bool:
+    """Whether it takes long to plan a graph."""
+    return len(graph.operators) > LARGE
 
 
 def _reduces(steps: Steps) -> bool:
