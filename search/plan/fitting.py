@@ -1,0 +1,98 @@
+"""Plans of one family that fit: where the fastest take too much memory, memory gets a price.
+
+Problem: of the choices of strategies of a family, find a fast one whose memory fits.
+
+Method: the fastest choices first. Where these do not fit, a price of a byte is doubled and halved
+between one at which choices fit and one at which they do not, as a Lagrange multiplier is found by
+bisection (Everett, Operations Research 1963). It ends when the prices are within half of each
+other, after ``PRICES`` of them, or sooner where recomputation helps or nothing changes any more.
+
+A heuristic: choices that no price leads to are not found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from search.cost.unroll import NotAlike
+from search.map.space.allow import Allowed
+from search.plan.families import Strategies
+from search.plan.incumbent import PricedPlan, PricedPlans, PricedTrial, SearchState
+from search.refine.overlap import LEAST_SAVED, Tried
+
+PRICES = 12
+"""How many prices of memory are tried to make a plan fit."""
+FEW_PRICES = 4
+"""How many, where one that recomputes fits."""
+SAME = 2
+"""After so many prices in a row that changed nothing, a deep model fits at none."""
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """Tries the strategies of one family on one graph. ``mask``: those that may be used of them;
+    ``deep``: whether few blocks stand for all."""
+
+    trial: PricedTrial
+    allowed: Strategies
+    mask: Allowed
+    deep: bool
+
+    def plans(self, search: SearchState) -> Iterator[PricedPlan]:
+        """The best plans, and where they take too much memory, plans that take less; unless one
+        that is known is as fast as they are."""
+        first = self._tries(0.0)
+        if not first:
+            return
+        best = [candidate for one in first for candidate in one.judged]
+        if not self.allowed.brief:
+            best += self._in_parts(min(first, key=lambda one: one.seconds))
+        yield from best
+        fastest = min(one.seconds for one in best)
+        if search.known <= fastest or any(one.fits_plainly for one in best):
+            return
+        yield from self._priced(search, best[0].seconds / best[0].limit, first)
+
+    def _priced(
+        self, search: SearchState, high: float, first: list[Tried[PricedPlans]]
+    ) -> Iterator[PricedPlan]:
+        """Plans at prices of a byte, of which ``high`` is the first. ``first``: those without."""
+        low = 0.0
+        last, same, found = first, 0, False
+        for number in range(PRICES):
+            if number >= FEW_PRICES and search.fits_sparing:
+                return
+            price = high if low == 0.0 else (low + high) / 2
+            plans = self._tries(price)
+            same = same + 1 if plans == last else 0
+            if same == SAME and self.deep and not found:
+                return
+            last, tried = plans, [candidate for one in plans for candidate in one.judged]
+            yield from tried
+            if any(one.fits_plainly for one in tried):
+                high, found = price, True
+                if low > 0.0 and high < 1.5 * low:
+                    return
+                low = low or price / 4
+            else:
+                low, high = price, high if high > price else price * 4
+
+    def _tries(self, price: float) -> list[Tried[PricedPlans]]:
+        trial, allowed = self.trial, self.allowed
+        try:
+            plans = list(trial.choices(price, self.mask, brief=allowed.brief))
+            return [trial.fully_sharded(one) if allowed.fully_sharded else one for one in plans]
+        except NotAlike:
+            return []
+
+    def _in_parts(self, tried: Tried[PricedPlans]) -> PricedPlans:
+        """A plan with its weights fully sharded, where it does not fit, or where what comes after
+        its backward pass, which is what that makes shorter, is more than little."""
+        whole = tried.judged[0]
+        if whole.fits and whole.after < LEAST_SAVED * whole.seconds:
+            return ()
+        try:
+            return self.trial.fully_sharded(tried).judged
+        except NotAlike:
+            return ()
