@@ -62,7 +62,10 @@ class Spaces:
         if passes(axis):
             return True
         length = self.slices.length(node, axis.name, _lengths(node)[axis.name])
-        return length % degree == 0 and applied(self.cuts.of(node)[axis.name], node, degree) is not None
+        return (
+            length % degree == 0
+            and applied(self.cuts.of(node)[axis.name], node, degree) is not None
+        )
 
     @remembered
     def carriers(self, node: Node) -> tuple[frozenset[int], ...]:

@@ -1,7 +1,7 @@
 """Seeded training graphs that are no chains: what runs beside what is most of how fast they are.
 
 Of 10 to 40 operators: towers of unequal depth and width, N-shapes, dense and skip connections,
-unequal branches of convolutions, experts, and an embedding beside convolutions; with batches smaller
+unequal branches of convolutions, experts, an embedding beside convolutions; with batches smaller
 than the devices too, and with sizes that are odd or prime.
 """
 
@@ -59,8 +59,8 @@ class Drawing:
         made = call(
             "conv2d",
             *(x, kernel),
-            **{"stride_h": 1, "stride_w": 1, "dilation_h": 1, "dilation_w": 1},
-            **{"top": padding, "left": padding, "height": height, "width": width},
+            stride_h=1, stride_w=1, dilation_h=1, dilation_w=1,
+            top=padding, left=padding, height=height, width=width,
         )
         return call("relu", made)
 
@@ -130,7 +130,9 @@ def convolutions(draw: Drawing) -> Value:
 
 def experts(draw: Drawing) -> Value:
     x, wide = draw.input(draw.batch, draw.width()), draw.width()
-    made = [draw.tower(x, draw.random.randint(2, 3), wide) for _ in range(draw.random.randint(2, 4))]
+    made = [
+        draw.tower(x, draw.random.randint(2, 3), wide) for _ in range(draw.random.randint(2, 4))
+    ]
     total: Value | None = None
     for own in made:
         gate = call("sigmoid", draw.dense(x, wide))

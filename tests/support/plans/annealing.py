@@ -167,9 +167,7 @@ class Annealing:
         return self.chooser.spaces.fits(node, place, degree)
 
 
-def best_of(
-    chooser: Chooser, choice: Choice, seed: int, seconds: float
-) -> tuple[float, int, int]:
+def best_of(chooser: Chooser, choice: Choice, seed: int, seconds: float) -> tuple[float, int, int]:
     """Seconds of a step of the best plan that annealings from a choice, from one device and from
     random states find in so many CPU seconds; how many there were, and states."""
     random = Random(seed)
