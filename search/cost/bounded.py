@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 
@@ -28,6 +29,8 @@ from search.cost.tasks import Task
 
 ROUNDING = 1e-9
 """Relative: far more than what the rounding of a million sums comes to."""
+FEW = 24
+"""Devices of which each by itself takes less time than arrays do."""
 
 
 @dataclass(eq=False)
@@ -35,6 +38,8 @@ class BoundedSimulation:
     """Simulates programs on a number of devices."""
 
     devices: int
+    few: int = FEW
+    """So many devices are looked at one by one."""
     _waits: Answers[tuple[Duration, Duration], bool] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -46,6 +51,8 @@ class BoundedSimulation:
         if max(longest_ways(issued, after), default=0.0) >= limit:
             return None
         rest = _rest(issued, after)
+        if self.devices <= self.few:
+            return _few_devices(issued, rest, self.devices, limit)
         clocks, most = Clocks(self.devices), limit * (1 + ROUNDING)
         for task, seconds in zip(issued, rest, strict=True):
             clocks.advance(task)
@@ -62,6 +69,35 @@ class BoundedSimulation:
                 waits = self._waits
                 return tuple([n for n in task.after if waits[own, issued[n].duration]])
         return task.after
+
+
+def _few_devices(
+    issued: Sequence[Task], rest: Sequence[float], devices: int, limit: float
+) -> float | None:
+    """Seconds of a step as ``Clocks`` has them, device by device."""
+    streams = [[0.0] * devices, [0.0] * devices]
+    ready: list[list[float]] = []
+    last, most = 0.0, limit * (1 + ROUNDING)
+    for task, remaining in zip(issued, rest, strict=True):
+        clock, inputs = streams[task.stream], [ready[number] for number in task.after]
+        first, done = inf, [0.0] * devices
+        if task.passes and inputs:
+            done = inputs[0][:] if len(inputs) == 1 else [*map(max, *inputs)]
+        for group, seconds in task.duration.members:
+            start = 0.0
+            for times in (clock, *inputs):
+                for device in group:
+                    if times[device] > start:
+                        start = times[device]
+            first = min(first, start)
+            end = start + seconds
+            last = max(last, end)
+            for device in group:
+                clock[device] = done[device] = end
+        ready.append(done)
+        if task.duration.members and (first + remaining >= most or last >= limit):
+            return None
+    return last
 
 
 def _wait(pair: tuple[Duration, Duration]) -> bool:

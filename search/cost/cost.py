@@ -55,6 +55,11 @@ class Duration:
         return frozenset(self.groups.ravel().tolist())
 
     @cached_property
+    def members(self) -> tuple[tuple[tuple[int, ...], float], ...]:
+        """Each group, with its seconds."""
+        return tuple(zip(map(tuple, self.groups.tolist()), self.seconds.tolist(), strict=True))
+
+    @cached_property
     def shortest(self) -> float:
         """Seconds that each group is busy at least."""
         return float(self.seconds.min()) if self.seconds.size else 0.0

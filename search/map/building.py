@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import prod
 
 from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.view import MachineView
@@ -19,8 +18,8 @@ from search.map.rules.cutting import CutNode, Cutting, in_order
 from search.map.rules.fully_sharded import PlacedGraph, fully_sharded
 from search.map.rules.templates import CutTemplates
 from search.map.space.axes import Strategy
-from search.map.space.strategies import IDLE, REPLICATE, Space, passes
-from search.map.space.strategies import view as view_of
+from search.map.space.mapping import OperatorMapping, mapping_of
+from search.map.space.strategies import IDLE, REPLICATE, Space, mapped_view, passes
 
 
 @dataclass(frozen=True)
@@ -49,9 +48,9 @@ class Builder:
             if node.is_leaf:
                 new[node.value()] = node.value()
                 continue
-            own = choice.strategies[node], choice.starts.get(node, 0)
+            own = self.mapping(choice, node)
             inputs = [new[value] for value in node.inputs]
-            cut = partial(self._cut_on, node, *own)
+            cut = partial(self._cut_on, node, own)
             outer, inner, view = known.cut((self.spaces.kind(node), own), node, inputs, cut)
             views[inner] = view
             new.update(zip(node.outputs, outer, strict=True))
@@ -70,8 +69,7 @@ class Builder:
                 continue
             made = Node(node.call, tuple(new[value] for value in node.inputs))
             scribe.rename(dict(zip(node.outputs, made.outputs, strict=True)))
-            strategy, start = choice.strategies[node], choice.starts.get(node, 0)
-            cut = self.cut_node(node, made, strategy, start)
+            cut = self.cut_mapped(node, made, self.mapping(choice, node))
             cut.write(scribe)
             views[cut.inner] = cut.view
             new.update(zip(node.outputs, cut.outer, strict=True))
@@ -87,32 +85,47 @@ class Builder:
         weights = {leaf.leaf.name for leaf in choice.graph.leaves}
         return fully_sharded(placed, weights, devices, self.spaces.cuts.parting, scribe)
 
-    def _cut_on(self, whole: Node, strategy: Strategy, start: int, node: Node) -> CutNode:
-        return self.cut_node(whole, node, strategy, start)
+    def mapping(self, choice: Choice, node: Node) -> OperatorMapping:
+        """How a choice cuts an operator, and on which devices."""
+        own = choice.mappings.get(node)
+        if own is not None:
+            return own
+        mesh = self.spaces.mesh
+        start = choice.starts.get(node, 0)
+        return mapping_of(choice.strategies[node], start, mesh.primes, mesh.strides)
+
+    def _cut_on(self, whole: Node, mapping: OperatorMapping, node: Node) -> CutNode:
+        return self.cut_mapped(whole, node, mapping)
 
     def cut_node(self, whole: Node, node: Node, strategy: Strategy, start: int = 0) -> CutNode:
         """An operator of a whole graph, as it reads what is cut already, by one of its strategies
         on devices from ``start`` on."""
-        own, cuts, mesh = self.spaces.of(whole), self.spaces.cuts, self.spaces.mesh
+        mesh = self.spaces.mesh
+        return self.cut_mapped(whole, node, mapping_of(strategy, start, mesh.primes, mesh.strides))
+
+    def cut_mapped(self, whole: Node, node: Node, mapping: OperatorMapping) -> CutNode:
+        """An operator of a whole graph, as it reads what is cut already, on an array of devices."""
+        own, cuts = self.spaces.of(whole), self.spaces.cuts
         rules = cuts.of(whole)
         made = Cutting(list(node.outputs), node)
-        for place in in_order(own, strategy):
-            axis, entries = own.axes[place], zip(mesh.primes, strategy, strict=True)
-            degree = prod(prime for prime, entry in entries if entry == place)
+        axes = mapping.axes
+        for place in in_order(own, mapping.places):
+            axis, degree = own.axes[place], mapping.degree(place)
             if not passes(axis):
                 made.apply(applied(rules[axis.name], made.inner, degree))
                 continue
             carriers = [i for i, at in enumerate(axis.operands) if at is not None]
             if not made.let_pass(cuts, carriers, degree):
-                strategy = tuple(REPLICATE if entry == place else entry for entry in strategy)
-        return made.done(view_of(strategy, _places(made.inner, own, strategy), mesh, start))
+                axes = tuple(a._replace(place=REPLICATE) if a.place == place else a for a in axes)
+        places = _places(made.inner, own, [a.place for a in axes])
+        return made.done(mapped_view(OperatorMapping(mapping.start, axes), places))
 
 
-def _places(node: Node, own: Space, strategy: Sequence[int]) -> list[int]:
+def _places(node: Node, own: Space, cut: Sequence[int]) -> list[int]:
     """For each axis of the task grid, its place in the space."""
     names = [axis.name for axis in own.axes]
     typing = typing_of(node.operator_call, [value.type for value in node.inputs])
     axes = [axis.name for axis in typing.axes]
-    through = [entry for entry in strategy if entry >= 0 and passes(own.axes[entry])]
+    through = [entry for entry in cut if entry >= 0 and passes(own.axes[entry])]
     passed = through[0] if through else IDLE
     return [*(names.index(a) if a in names else IDLE for a in axes), passed, REPLICATE]

@@ -44,6 +44,7 @@ from search.plan.finish import does_not_fit, finished
 from search.plan.fitting import Fitting
 from search.plan.incumbent import PricedPlans, PricedTrial, SearchState
 from search.plan.judging import Judge
+from search.plan.refining import refine
 from search.refine.overlap import Simulated, Trial
 from search.split.blocks import Folded, folded
 from search.substitute.rewrites import Limits, least_gain
@@ -171,6 +172,8 @@ class MeshPlanner:
             self._on_all_devices(graph, search)
             if self.family == "joint" and self.mode is not Mode.ALGEBRA:
                 self._on_fewer_devices(search)
+                if not self._short.more and self.dimensions is None:
+                    refine(search, self.machine, self.teller)
         except OutOfTime:
             return "time"
         except KeyboardInterrupt:
@@ -224,18 +227,14 @@ class MeshPlanner:
                 if work / devices > known:
                     break
                 machine = self.machine.with_devices(devices)
-                self._forget()
+                for chooser in self._choosers.values():
+                    chooser.forget()  # tables of numbers of devices take much memory
                 for variant in variants:
                     self._try(self._trial(variant, self._cost(machine), search), search)
                 if search.known < known:
                     best, known = machine, search.known
             if best is whole:
                 return
-
-    def _forget(self) -> None:
-        """Let the tables of numbers of devices go that were tried: they take much memory."""
-        for chooser in self._choosers.values():
-            chooser.forget()
 
     def _cost(self, machine: Machine) -> CostModel:
         return CostModel(machine, self.training, self.speed)

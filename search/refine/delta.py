@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple
 
 from pcg.graph.graph import Graph
@@ -73,6 +74,12 @@ class DeltaSimulator:
             return None
         return self._simulation.seconds(tasks(program), limit) is not None
 
+    def seconds(self, choice: Choice, limit: float = inf) -> float | None:
+        """Seconds of a step of the plan of a choice; None where that is no less than a limit, or is
+        not known here."""
+        program = self.program(choice)
+        return None if program is None else self._simulation.seconds(tasks(program), limit)
+
     def program(self, choice: Choice) -> TaskProgram | None:
         """The program of the plan of a choice; None where an operator has no piece, or weights are
         fully sharded."""
@@ -81,8 +88,7 @@ class DeltaSimulator:
         outer: dict[int, int] = {}
         schedule = _Forward(self.pieces)
         for number, node in enumerate(self.pieces.nodes):
-            strategy, start = choice.strategies[node], choice.starts.get(node, 0)
-            piece = self.pieces.of(number, strategy, start, outer)
+            piece = self.pieces.of(number, self.pieces.builder.mapping(choice, node), outer)
             if piece is None:
                 return None
             outer.update(zip(self.pieces.makes[number], piece.outer, strict=True))

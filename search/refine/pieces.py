@@ -31,7 +31,7 @@ from pcg.types.tensor import ParallelTensor
 from search.cost.cost import NOTHING, CostModel, Duration
 from search.map.building import Builder
 from search.map.rules.cutting import CutNode
-from search.map.space.axes import Strategy
+from search.map.space.mapping import OperatorMapping
 from search.map.space.strategies import passes
 
 
@@ -66,8 +66,8 @@ class OperatorPiece:
     """The part of the backward pass that may come last (``ProgramStep``)."""
 
 
-PieceKey = tuple[int, Strategy, int, tuple[int, ...]]
-"""The number of an operator, its strategy, its first device, and its operands as it reads them."""
+PieceKey = tuple[int, OperatorMapping, tuple[int, ...]]
+"""The number of an operator, its mapping, and its operands as it reads them."""
 
 
 @dataclass(eq=False)
@@ -143,19 +143,19 @@ class OperatorPieces:
         return not self.graph.outputs[0].type.rank
 
     def of(
-        self, number: int, strategy: Strategy, start: int, outer: Mapping[int, int]
+        self, number: int, mapping: OperatorMapping, outer: Mapping[int, int]
     ) -> OperatorPiece | None:
         """The piece of an operator, if there is one. ``outer``: values as others read them."""
         leaves = self._leaves
-        if self._passing[number, strategy]:
+        if self._passing[number, mapping.places]:
             reads = tuple([leaves[v] if v in leaves else outer[v] for v in self._inputs[number]])
         else:
             reads = self._alone[number]
-        key = number, strategy, start, reads
+        key = number, mapping, reads
         return self._known[key]
 
-    def _lets_pass(self, key: tuple[int, Strategy]) -> bool:
-        """Whether partial sums pass through an operator by a strategy."""
+    def _lets_pass(self, key: tuple[int, tuple[int, ...]]) -> bool:
+        """Whether partial sums pass through an operator that is cut at some places."""
         axes = self.builder.spaces.of(self.nodes[key[0]]).axes
         return any(passes(axes[entry]) for entry in key[1] if entry >= 0)
 
@@ -177,10 +177,10 @@ class OperatorPieces:
         return WantedOperand(value, self._slot(of, left), None, False) if chain else None
 
     def _made(self, key: PieceKey) -> OperatorPiece | None:
-        number, strategy, start, operands = key
+        number, mapping, operands = key
         node, needs = self.nodes[number], self._needs[number]
         reads = tuple(self._outer[operand][0] for operand in operands)
-        cut = self.builder.cut_node(node, Node(node.call, reads), strategy, start)
+        cut = self.builder.cut_mapped(node, Node(node.call, reads), mapping)
         inner, made = cut.inner, [trace(value) for value in cut.outer]
         sources = [trace(value)[0] for value in reads]
         if [trace(value)[0] for value in inner.inputs] != sources:

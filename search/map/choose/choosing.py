@@ -28,6 +28,7 @@ from search.map.choose.tied import Tied
 from search.map.rules.cuts import Cuts
 from search.map.space.allow import Allowed, Mask, everything
 from search.map.space.axes import Mesh, Seconds, Strategy
+from search.map.space.mapping import OperatorMapping
 from search.map.space.strategies import Space
 from search.split.blocks import blocks_of
 from search.split.colours import MOST_FREE
@@ -59,6 +60,8 @@ class Choice:
     """Whether weights are fully sharded, one on each device, as in ZeRO."""
     starts: Mapping[Node, int] = field(default_factory=dict[Node, int])
     """The first devices of operators that run on others than the first along idle mesh axes."""
+    mappings: Mapping[Node, OperatorMapping] = field(default_factory=dict[Node, OperatorMapping])
+    """Of operators that are refined: these take the place of their strategies."""
 
 
 @dataclass(frozen=True)

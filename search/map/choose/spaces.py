@@ -9,9 +9,9 @@ from pcg.memo import Memo, remembered
 from pcg.types.infer import bind_sizes
 from search.cost.slices import WHOLE, Slices
 from search.map.choose.halos import windows
-from search.map.rules.cuts import Cuts
+from search.map.rules.cuts import Cuts, applied
 from search.map.space.axes import Mesh
-from search.map.space.strategies import Space, space
+from search.map.space.strategies import Space, passes, space
 
 MOST_CUT = 2
 """Indices of an operator that are cut at once."""
@@ -53,6 +53,19 @@ class Spaces:
             if name in rules and name not in columns
         }
         return space(node, cuttable, self.mesh, MOST_CUT, self.carriers(node))
+
+    @remembered
+    def fits(self, node: Node, place: int, degree: int) -> bool:
+        """Whether a rule cuts an operator along the axis at a place into so many pieces, whatever
+        the mesh; or so many partial sums may pass through."""
+        axis = self.of(node).axes[place]
+        if passes(axis):
+            return True
+        length = self.slices.length(node, axis.name, _lengths(node)[axis.name])
+        return (
+            length % degree == 0
+            and applied(self.cuts.of(node)[axis.name], node, degree) is not None
+        )
 
     @remembered
     def carriers(self, node: Node) -> tuple[frozenset[int], ...]:

@@ -15,6 +15,7 @@ from pcg.graph.graph import Node
 from pcg.placement.view import MachineView
 from pcg.types.local import Axis
 from search.map.space.axes import Mesh, Strategy
+from search.map.space.mapping import OperatorMapping, mapping_of
 
 IDLE = -1
 """Along this mesh axis only one device takes part: the first, unless told otherwise."""
@@ -165,17 +166,22 @@ def starts(strategy: Sequence[int], mesh: Mesh) -> list[int]:
     return devices
 
 
-def view(strategy: Sequence[int], places: Sequence[int], mesh: Mesh, start: int = 0) -> MachineView:
-    """The machine view of a strategy; equal ones are one object. ``places``: for each axis of the
-    operator's task grid, its place among the axes of the space, REPLICATE for that of copies, or
-    IDLE for one that is not cut. ``start``: one of its ``starts``."""
+def view(strategy: Strategy, places: Sequence[int], mesh: Mesh, start: int = 0) -> MachineView:
+    """The machine view of a strategy, as ``mapped_view`` says. ``start``: one of its ``starts``."""
+    return mapped_view(mapping_of(strategy, start, mesh.primes, mesh.strides), places)
+
+
+def mapped_view(mapping: OperatorMapping, places: Sequence[int]) -> MachineView:
+    """The machine view of an operator that is cut; equal ones are one object. ``places``: for each
+    axis of the operator's task grid, its place among the axes of the space, REPLICATE for that of
+    copies, or IDLE for one that is not cut."""
     shape: list[int] = []
     strides: list[int] = []
     for place in places:
-        own = [d for d, entry in enumerate(strategy) if place != IDLE and entry == place]
-        shape.append(prod(mesh.primes[d] for d in own))
-        strides.append(mesh.strides[own[-1]] if own else 0)
-    return _view(start, tuple(shape), tuple(strides))
+        own = [axis for axis in mapping.axes if axis.place == place]
+        shape.append(prod(axis.degree for axis in own))
+        strides.append(own[-1].stride if own else 0)
+    return _view(mapping.start, tuple(shape), tuple(strides))
 
 
 @lru_cache(maxsize=4096)

@@ -16,12 +16,12 @@ from search.cost.simulate import price, run
 from search.cost.tasks import ProgramStep, TaskProgram, tasks
 
 
-@given(programs(), st.booleans(), st.floats(0.5, 1.5))
-@settings(deadline=None, max_examples=60)
-def test_it_says_what_the_simulation_says(program, overlap, part):
+@given(programs(), st.booleans(), st.floats(0.5, 1.5), st.sampled_from([0, DEVICES]))
+@settings(deadline=None, max_examples=100)
+def test_it_says_what_the_simulation_says(program, overlap, part, few):
     issued = tasks(program, overlap=overlap)
     whole = run(issued, DEVICES).simulation.step_seconds
-    simulation = BoundedSimulation(DEVICES)
+    simulation = BoundedSimulation(DEVICES, few)
     assert simulation.seconds(issued, inf) == whole
     assert simulation.seconds(issued, nextafter(whole, inf)) == whole
     assert simulation.seconds(issued, whole) is None
@@ -51,10 +51,11 @@ def test_the_longest_way_is_enough_where_all_wait(monkeypatch):
             super().advance(task)
 
     monkeypatch.setattr(bounded, "Clocks", Counted)
+    simulation = BoundedSimulation(DEVICES, few=0)
     second = Duration(np.arange(DEVICES)[None], np.array([1.0]))
     chain = [ProgramStep(second, NOTHING, (i - 1,) if i else ()) for i in range(20)]
-    assert BoundedSimulation(DEVICES).seconds(tasks(TaskProgram(chain, [])), 20.0) is None
+    assert simulation.seconds(tasks(TaskProgram(chain, [])), 20.0) is None
     assert not started
     apart = [ProgramStep(second, NOTHING, ()) for _ in range(20)]
-    assert BoundedSimulation(DEVICES).seconds(tasks(TaskProgram(apart, [])), 5.0) is None
+    assert simulation.seconds(tasks(TaskProgram(apart, [])), 5.0) is None
     assert len(started) == 5

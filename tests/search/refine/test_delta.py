@@ -118,9 +118,9 @@ def test_the_same_question_is_worked_out_of_known_pieces(library, monkeypatch):
     chooser = chooser_of(graph, library, MACHINES[0])
     delta = DeltaSimulator.of(graph, Builder(chooser.spaces), chooser.pricing.cost)
     cut: list[object] = []
-    whole = Builder.cut_node
+    whole = Builder.cut_mapped
     monkeypatch.setattr(
-        Builder, "cut_node", lambda self, *args: cut.append(args) or whole(self, *args)
+        Builder, "cut_mapped", lambda self, *args: cut.append(args) or whole(self, *args)
     )
     choice = chooser.choose(graph)
     delta.program(choice)

@@ -1,0 +1,94 @@
+"""Annealing of a whole plan under its simulation: any operator on any devices.
+
+Problem: choose for every operator what is cut and on which array of devices it runs, so that a
+simulated step takes least time. Meshes know halves and thirds of a machine; branches of unequal
+work, or devices of two speeds, want 5 of 8 and 3 of 8.
+
+Method: simulated annealing (Kirkpatrick et al., Science 1983; over plans, Jia et al., MLSys 2019,
+section 5), from the plan that is known and from all on one device, with changes of operators that
+hang together (``moves``). The threshold that Metropolis' rule draws is known before a state is
+simulated, so that most states are ruled out by a bound or a part of their simulation (``delta``).
+In the end comes a descent over changes of one operator.
+
+Complexity: ``WORK`` operators of states are looked at, whatever comes of them. The same seed gives
+the same plan. It is a heuristic: nothing is said about what is fastest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import inf, log
+from random import Random
+
+from search.map.choose.choosing import Choice, Chooser
+from search.map.space.mapping import OperatorMapping
+from search.refine.delta import DeltaSimulator
+from search.refine.moves import Mappings, Moves
+
+WORK = 320_000
+"""Operators of all states that are looked at."""
+STAGES = ((0.3, 0.03, True), (0.3, 0.03, False), (0.2, 0.02, True), (0.2, 0.01, True))
+"""Annealings: what part of the work each has, the temperature that it begins with, in parts of the
+seconds of a step, and whether it begins with the best plan so far or with one device."""
+COLD = 2e-4
+"""The temperature that they end with."""
+
+
+@dataclass
+class Annealer:
+    """Improves choices for one graph. ``is_over``: whether there is no more time."""
+
+    chooser: Chooser
+    delta: DeltaSimulator
+    is_over: Callable[[], bool] = lambda: False
+    work: int = WORK
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._graph = self.delta.pieces.graph
+        self._devices = self.chooser.pricing.cost.machine.devices
+        random = Random(self.seed)
+        self._moves = Moves(self._graph, self.chooser.spaces, self._devices, random)
+        self._random = random
+
+    def annealed(self, choice: Choice) -> Choice:
+        """The best choice that is found, or the same where none is faster."""
+        builder, nodes = self.delta.pieces.builder, self._graph.operators
+        best: Mappings = {node: builder.mapping(choice, node) for node in nodes}
+        least = self._seconds(best, inf)
+        if least is None:
+            return choice
+        before, alone = least, dict.fromkeys(nodes, OperatorMapping(0))
+        for part, heat, from_best in STAGES:
+            states = int(part * self.work / len(nodes))
+            seconds, made = self._run(best if from_best else alone, states, heat)
+            if seconds < least:
+                best, least = made, seconds
+        if least >= before:
+            return choice
+        return replace(choice, mappings=best)
+
+    def _run(self, start: Mappings, states: int, heat: float) -> tuple[float, Mappings]:
+        """The best state of an annealing of so many states, and its seconds."""
+        first = self._seconds(start, inf)
+        assert first is not None, "a state that is known can be simulated"
+        now = best = start
+        seconds = least = first
+        for turn in range(states):
+            if self.is_over():
+                break
+            warm = least * heat * (COLD / heat) ** (turn / states)
+            other = self._moves.moved(now)
+            if other == now:
+                continue
+            taken = self._seconds(other, seconds - warm * log(1.0 - self._random.random()))
+            if taken is None:
+                continue
+            now, seconds = other, taken
+            if seconds < least:
+                best, least = now, seconds
+        return least, best
+
+    def _seconds(self, mappings: Mappings, limit: float) -> float | None:
+        return self.delta.seconds(Choice(self._graph, {}, 0.0, mappings=mappings), limit)

@@ -1,0 +1,183 @@
+"""Random changes of a plan: mappings of an operator, or of several that hang together.
+
+What changes together is aligned: an operator next to one that is cut is cut along the same
+dimension of the tensor between them, on the same devices, so that nothing moves there. So a branch
+goes to other devices in one step, where a way operator by operator leads over slower plans.
+
+Complexity: the operators that change, and what they read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from pcg.graph.graph import Graph, Node
+from search.map.choose.spaces import Spaces
+from search.map.space.mapping import MappedAxis, OperatorMapping
+from search.map.space.strategies import REPLICATE, passes
+from search.split.branches import forks
+
+Mappings = Mapping[Node, OperatorMapping]
+LONGEST = 8
+"""Operators that change together at random, at most; branches change whole."""
+
+
+@dataclass(frozen=True)
+class _Edge:
+    """From an operator to one that it reads, or that reads it. ``own`` and ``others``: for each
+    axis of both spaces the dimension of the tensor between them, None where that has copies or
+    partial sums."""
+
+    other: Node
+    own: tuple[int | None, ...]
+    others: tuple[int | None, ...]
+
+
+@dataclass(eq=False)
+class Moves:
+    """Changes of mappings of the operators of a graph on so many devices."""
+
+    graph: Graph
+    spaces: Spaces
+    devices: int
+    random: Random
+    _edges: dict[Node, list[_Edge]] = field(init=False, default_factory=dict[Node, list[_Edge]])
+    _regions: Sequence[Sequence[Node]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        nodes = self.graph.operators
+        self._edges = {node: [] for node in nodes}
+        for reader in nodes:
+            for position, value in enumerate(reader.inputs):
+                maker = value.node
+                if maker.is_leaf:
+                    continue
+                made = tuple(axis.outputs[value.port] for axis in self.spaces.of(maker).axes)
+                read = tuple(axis.operands[position] for axis in self.spaces.of(reader).axes)
+                self._edges[maker].append(_Edge(reader, made, read))
+                self._edges[reader].append(_Edge(maker, read, made))
+        every = forks(self.graph)
+        branches = [b for fork in every for b in (*fork.branches, *fork.innermost)]
+        self._regions = [nodes, *dict.fromkeys(branches)]
+
+    def moved(self, now: Mappings) -> dict[Node, OperatorMapping]:
+        """The mappings after a change; the same ones where it comes to nothing."""
+        random, node = self.random, self.random.choice(self.graph.operators)
+        kind = random.random()
+        if kind < 0.25:
+            return {**now, node: self.any_of(node)}
+        if kind < 0.5 and self._edges[node]:
+            edge = random.choice(self._edges[node])
+            back = _Edge(node, edge.others, edge.own)
+            return {**now, node: self._aligned(now[edge.other], back)}
+        region = self._region(node)
+        if kind < 0.75:
+            seed = random.choice(region)
+            return {**now, **self._spread(seed, self.any_of(seed), region)}
+        if kind < 0.85:
+            return {**now, **self._begun(now, region)}
+        return {**now, **self._on_group(now, region)}
+
+    def any_of(self, node: Node) -> OperatorMapping:
+        """A mapping of an operator: on devices in a row, or every second, third and so on."""
+        random = self.random
+        size = random.randint(1, self.devices)
+        cuts: list[tuple[int, int]] = []
+        while size > 1 and len(cuts) < 2:
+            degree = size if random.random() < 0.7 else random.randint(2, size)
+            places = self._places(node, degree, [at for at, _ in cuts])
+            if not places:
+                size -= 1
+                continue
+            cuts.append((random.choice(places), degree))
+            size //= degree
+        made = OperatorMapping.packed(0, cuts)
+        if cuts and random.random() < 0.15:
+            times = random.randint(1, max(1, self.devices // made.size))
+            made = OperatorMapping(0, tuple(a._replace(stride=a.stride * times) for a in made.axes))
+        return made.moved(random.randrange(self.devices - made.last))
+
+    def _places(self, node: Node, degree: int, used: Sequence[int]) -> list[int]:
+        """What an operator may be cut along into so many pieces, beside what is cut already: copies
+        and partial sums that pass do not go together."""
+        axes = self.spaces.of(node).axes
+        through = any(at >= 0 and passes(axes[at]) for at in used)
+        places = [
+            at
+            for at, axis in enumerate(axes)
+            if at not in used
+            and not (passes(axis) and (through or REPLICATE in used))
+            and self.spaces.fits(node, at, degree)
+        ]
+        return places if through or REPLICATE in used else [*places, REPLICATE]
+
+    def _region(self, node: Node) -> Sequence[Node]:
+        """Operators that hang together: a branch, or some around an operator."""
+        random = self.random
+        if random.random() < 0.4:
+            return random.choice(self._regions)
+        some = {node: None}
+        for _ in range(random.randint(1, LONGEST)):
+            edges = self._edges[random.choice([*some])]
+            if edges:
+                some[random.choice(edges).other] = None
+        return [*some]
+
+    def _spread(self, seed: Node, mapping: OperatorMapping, region: Sequence[Node]) -> Mappings:
+        """Mappings of a region that are aligned with that of one of its operators."""
+        made, waiting, within = {seed: mapping}, [seed], set(region)
+        while waiting:
+            node = waiting.pop()
+            for edge in self._edges[node]:
+                if edge.other in within and edge.other not in made:
+                    made[edge.other] = self._aligned(made[node], edge)
+                    waiting.append(edge.other)
+        return made
+
+    def _aligned(self, mapping: OperatorMapping, edge: _Edge) -> OperatorMapping:
+        """The mapping of the other end of an edge that goes with one of the first end: the same
+        dimensions are cut on the same devices, as far as they can be."""
+        axes: list[MappedAxis] = []
+        used: list[int] = []
+        for axis in mapping.axes:
+            wanted = None if axis.place == REPLICATE else edge.own[axis.place]
+            free = self._places(edge.other, axis.degree, used)
+            places = [at for at in free if at != REPLICATE and edge.others[at] == wanted]
+            if wanted is None or not places:
+                places += [at for at in free if at == REPLICATE]
+                places.append(_NOTHING)
+            place = self.random.choice(places)
+            if place != _NOTHING:
+                used.append(place)
+                axes.append(axis._replace(place=place))
+        return OperatorMapping(mapping.start, tuple(axes))
+
+    def _begun(self, now: Mappings, region: Sequence[Node]) -> Mappings:
+        """A region on devices further up or down."""
+        first = min(now[node].start for node in region)
+        last = max(now[node].last for node in region)
+        by = self.random.randint(-first, self.devices - 1 - last)
+        return {node: now[node].moved(now[node].start + by) for node in region}
+
+    def _on_group(self, now: Mappings, region: Sequence[Node]) -> Mappings:
+        """A region on a group of devices in a row, each operator cut as before as far as it can be,
+        on as many of these as divide it."""
+        size = self.random.randint(1, self.devices)
+        start = self.random.randrange(self.devices - size + 1)
+        return {node: self._resized(node, now[node], start, size) for node in region}
+
+    def _resized(self, node: Node, now: OperatorMapping, start: int, size: int) -> OperatorMapping:
+        places = now.places or self._places(node, size, ())
+        if not places or size == 1:
+            return OperatorMapping(start)
+        place = self.random.choice(places)
+        if place != REPLICATE:
+            while size > 1 and not self.spaces.fits(node, place, size):
+                size -= 1
+        return OperatorMapping.packed(start, [(place, size)] if size > 1 else ())
+
+
+_NOTHING = -9
+"""No axis at all."""

@@ -1,0 +1,184 @@
+"""Simulated annealing over plans, apart from the search: what its plans are judged by.
+
+States: for every operator, any two of its indices cut into any numbers of pieces that divide them,
+copies, and any array of devices for these: from any device on, with any strides. Some restarts
+begin with a graph that random rewrites of the library have led to. Moves: another mapping of an
+operator; that of an operator which it reads or which reads it, as far as it has such axes; other
+devices for an operator or for a set of operators that hang together. Acceptance is Metropolis', and
+temperature falls geometrically (Kirkpatrick et al., Science 1983; Jia et al., MLSys 2019, section
+5). A state is priced by delta simulation, and the best one by the full simulation of its plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import inf, log
+from random import Random
+from time import process_time
+
+from pcg.graph.graph import Graph, Node
+from pcg.placement.schedule import schedule
+from search.cost.simulate import simulate
+from search.map.building import Builder
+from search.map.choose.choosing import Choice, Chooser
+from search.map.space.mapping import MappedAxis, OperatorMapping
+from search.map.space.strategies import REPLICATE, passes
+from search.refine.delta import DeltaSimulator
+
+HOT, COLD = 0.05, 2e-4
+"""The temperatures that an annealing begins and ends with, of the seconds of its first state."""
+ROUNDS = 4000
+"""States of an annealing that are looked at, if there is time."""
+STRIDED = 0.2
+"""How often devices are not next to each other."""
+
+Mapped = Mapping[Node, OperatorMapping]
+
+
+@dataclass
+class Annealing:
+    """Anneals plans of one graph."""
+
+    chooser: Chooser
+    graph: Graph
+    random: Random
+
+    def __post_init__(self) -> None:
+        self._builder = Builder(self.chooser.spaces)
+        self._delta = DeltaSimulator.of(self.graph, self._builder, self.chooser.pricing.cost)
+        self._devices = self.chooser.pricing.cost.machine.devices
+        nodes = self.graph.operators
+        self._beside: dict[Node, list[Node]] = {node: [] for node in nodes}
+        for node in nodes:
+            for other in {value.node for value in node.inputs} & set(nodes):
+                self._beside[node].append(other)
+                self._beside[other].append(node)
+        self.states = 0
+
+    def annealed(self, start: Mapped, until: float) -> tuple[float, Mapped]:
+        """The best state of one annealing, as it is simulated whole. ``until``: the CPU second at
+        which it ends."""
+        now = best = dict(start)
+        seconds = least = self._seconds(now, inf) or inf
+        for turn in range(ROUNDS):
+            if process_time() > until:
+                break
+            heat = seconds * HOT * (COLD / HOT) ** (turn / ROUNDS)
+            other = self._moved(now)
+            limit = seconds - heat * log(1.0 - self.random.random())
+            taken = None if other == now else self._seconds(other, limit)
+            self.states += 1
+            if taken is not None:
+                now, seconds = other, taken
+                if seconds < least:
+                    best, least = now, seconds
+        return self.simulated(best), best
+
+    def simulated(self, mapped: Mapped) -> float:
+        """Seconds of a step of a plan, simulated whole."""
+        cut = self._builder.cut(self._choice(mapped))
+        return simulate(schedule(cut.graph, cut.views), self.chooser.pricing.cost).step_seconds
+
+    def of_choice(self, choice: Choice) -> Mapped:
+        """The state that a choice is."""
+        return {node: self._builder.mapping(choice, node) for node in self.graph.operators}
+
+    def alone(self) -> Mapped:
+        """All on the last device."""
+        return dict.fromkeys(self.graph.operators, OperatorMapping(self._devices - 1))
+
+    def at_random(self) -> Mapped:
+        return {node: self._any(node) for node in self.graph.operators}
+
+    def _seconds(self, mapped: Mapped, limit: float) -> float | None:
+        return self._delta.seconds(self._choice(mapped), limit)
+
+    def _choice(self, mapped: Mapped) -> Choice:
+        return Choice(self.graph, dict.fromkeys(mapped, ()), 0.0, mappings=mapped)
+
+    def _moved(self, now: Mapped) -> dict[Node, OperatorMapping]:
+        random, nodes = self.random, self.graph.operators
+        node, kind = random.choice(nodes), random.random()
+        if kind < 0.45:
+            return {**now, node: self._any(node)}
+        if kind < 0.7:
+            like = now[random.choice(self._beside[node])] if self._beside[node] else now[node]
+            return {**now, node: self._on(node, like)}
+        if kind < 0.8:
+            return {**now, node: self._begun(now[node], random.randrange(self._devices))}
+        start, some = random.randrange(self._devices), self._together(node)
+        moved = {one: self._begun(now[one], start) for one in some}
+        return {**now, **moved}
+
+    def _together(self, node: Node) -> set[Node]:
+        some = {node}
+        for _ in range(self.random.randint(1, 6)):
+            some.add(self.random.choice(self._beside[self.random.choice([*some])] or [node]))
+        return some
+
+    def _begun(self, mapping: OperatorMapping, start: int) -> OperatorMapping:
+        extent = mapping.last - mapping.start
+        return mapping.moved(min(start, self._devices - 1 - extent))
+
+    def _on(self, node: Node, like: OperatorMapping) -> OperatorMapping:
+        """On the devices of another, cut along any axes that can be cut so often."""
+        axes: list[MappedAxis] = []
+        free = list(range(len(self.chooser.spaces.of(node).axes)))
+        for axis in like.axes:
+            places = [at for at in free if self._fits(node, at, axis.degree)]
+            place = self.random.choice([*places, *places, REPLICATE])
+            axes.append(axis._replace(place=place))
+            free = [at for at in free if at != place]
+        return self._checked(OperatorMapping(like.start, tuple(axes)), node)
+
+    def _any(self, node: Node) -> OperatorMapping:
+        """Any mapping."""
+        random, space = self.random, self.chooser.spaces.of(node)
+        places = [*range(len(space.axes)), REPLICATE]
+        cut = random.sample(places, min(len(places), random.choice((0, 1, 1, 1, 2, 2))))
+        axes: list[tuple[int, int]] = []
+        left = self._devices
+        for place in cut:
+            degrees = [
+                d for d in range(2, left + 1) if place == REPLICATE or self._fits(node, place, d)
+            ]
+            if degrees:
+                axes.append((place, random.choice(degrees)))
+                left //= axes[-1][1]
+        made = OperatorMapping.packed(0, axes)
+        if axes and random.random() < STRIDED:
+            times = random.randint(1, max(1, self._devices // made.size))
+            made = OperatorMapping(0, tuple(a._replace(stride=a.stride * times) for a in made.axes))
+        if made.last >= self._devices:
+            made = OperatorMapping.packed(0, axes)
+        return self._checked(made.moved(random.randrange(self._devices - made.last)), node)
+
+    def _checked(self, made: OperatorMapping, node: Node) -> OperatorMapping:
+        """The mapping; where copies and partial sums meet, one device."""
+        space = self.chooser.spaces.of(node)
+        through = any(at >= 0 and passes(space.axes[at]) for at in made.places)
+        kept = [axis.place for axis in made.axes]
+        if len(set(kept)) < len(kept) or (through and REPLICATE in kept):
+            return OperatorMapping(made.start)
+        return made
+
+    def _fits(self, node: Node, place: int, degree: int) -> bool:
+        return self.chooser.spaces.fits(node, place, degree)
+
+
+def best_of(chooser: Chooser, choice: Choice, seed: int, seconds: float) -> tuple[float, int, int]:
+    """Seconds of a step of the best plan that annealings from a choice, from one device and from
+    random states find in so many CPU seconds; how many there were, and states."""
+    random = Random(seed)
+    annealing = Annealing(chooser, choice.graph, random)
+    until, best, runs = process_time() + seconds, inf, 0
+    begin = annealing.of_choice(choice)
+    while process_time() < until:
+        start = (begin, annealing.alone(), begin, annealing.at_random())[runs % 4]
+        best = min(best, annealing.annealed(start, until)[0])
+        runs += 1
+    return best, runs, annealing.states
+
+
+__all__ = ["Annealing", "best_of", "replace"]
