@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
 
+from search.cost.progress import check_time
 from search.pipeline.clock import ScheduleKind, StageSeconds, step_seconds, turn_ends
 
 SWEEPS = 100
@@ -118,6 +119,7 @@ class _Steady:
         """None where turns are put off again and again: steps then take more than their time."""
         order = range(len(self.stages))
         for _ in range(SWEEPS):
+            check_time()
             changed = [self._put_off(s) for s in (*order, *reversed(order))]
             if not any(changed):
                 return [self._starts(s) for s in order]

@@ -42,7 +42,7 @@ class Fitting:
     def plans(self, search: SearchState) -> Iterator[PricedPlan]:
         """The best plans, and where they take too much memory, plans that take less; unless one
         that is known is as fast as they are."""
-        first = self._tries(0.0)
+        first = self.tries(0.0)
         if not first:
             return
         best = [candidate for one in first for candidate in one.judged]
@@ -64,7 +64,7 @@ class Fitting:
             if number >= FEW_PRICES and search.fits_sparing:
                 return
             price = high if low == 0.0 else (low + high) / 2
-            plans = self._tries(price)
+            plans = self.tries(price)
             same = same + 1 if plans == last else 0
             if same == SAME and self.deep and not found:
                 return
@@ -78,7 +78,9 @@ class Fitting:
             else:
                 low, high = price, high if high > price else price * 4
 
-    def _tries(self, price: float) -> list[Tried[PricedPlans]]:
+    def tries(self, price: float) -> list[Tried[PricedPlans]]:
+        """The plans of the choices that are fastest at a price of a byte; none where they do not
+        come out alike in all blocks."""
         trial, allowed = self.trial, self.allowed
         try:
             plans = list(trial.choices(price, self.mask, brief=allowed.brief))
