@@ -27,13 +27,15 @@ class NoPlanInTime(NegativeAnswer):
 @dataclass(frozen=True)
 class SearchReport:
     """What a search did: strategies of all operators, plans that were simulated, why it stopped,
-    seconds by phase, and how many prices were known from alike operators and plans."""
+    seconds by phase, how many prices were known from alike operators and plans, and how many groups
+    of rewrites stayed unexplored."""
 
     strategies: int
     simulated: int
     stop: Stop
     phases: Mapping[str, float]
     known: int = 0
+    rewrites_left: int = 0
 
     @property
     def seconds(self) -> float:
@@ -50,6 +52,7 @@ class SearchReport:
             other.stop,
             phases,
             self.known + other.known,
+            self.rewrites_left + other.rewrites_left,
         )
 
 

@@ -66,11 +66,22 @@ class SearchState:
     )
     came_of: dict[PricedTrial, PricedTrial] = field(default_factory=dict[PricedTrial, PricedTrial])
     """For a graph that a rewrite made, as it is cut, the graph before."""
+    rewrites_left: int = 0
+    """Groups of rewrites that stayed unexplored."""
+
+    def leaves_rewrites(self, groups: int) -> None:
+        """Of one graph, so many groups of rewrites stayed unexplored."""
+        self.rewrites_left += groups
 
     def tried(self, trial: PricedTrial, family: FamilyKey, seconds: float) -> None:
         """The best plan of a family on a graph takes so many seconds a step."""
         self.fastest[trial] = min(seconds, self.fastest.get(trial, inf))
         self.by_family.setdefault(trial, {})[family] = seconds
+
+    def rules_out(self, trial: PricedTrial) -> bool:
+        """Whether no plan of a graph is faster than one that is known, by its bound. Of what a
+        rewrite made, as it is cut, that is known to be faster."""
+        return self.known < inf and trial not in self.came_of and trial.at_best > self.known
 
     def is_near(self, trial: PricedTrial, family: FamilyKey) -> bool:
         """Whether a family may lead to the best plan of a graph: of one that a rewrite made of a

@@ -124,6 +124,7 @@ class MeshPlanner:
                 stop,
                 self._phases.seconds,
                 sum(chooser.pricing.known for chooser in self._choosers.values()),
+                search.rewrites_left,
             ),
             now() - start,
             min((c.seconds for c in search.data_parallel), default=None),
@@ -188,7 +189,7 @@ class MeshPlanner:
     def _on_all_devices(self, graph: Graph, search: SearchState) -> None:
         """Try the graph, and what rewrites make of it before and after it is cut."""
         cost = self._cost(self.machine)
-        graphs = self._variants(graph)
+        graphs = self._variants(graph, search)
         trials = [self._trial(variant, cost, search) for variant in islice(graphs, 1)]
         if self.mode is Mode.JOINT and self._cuts_data:
             # So that there is a plan early: the first graph is the model's, and needs no rewriting.
@@ -202,7 +203,7 @@ class MeshPlanner:
             raise NotAlike  # no plan came out alike in all blocks
         if self.mode is Mode.JOINT and self.family == "joint":
             base = search.base
-            again = self._phases.timed("rewriting", lambda: self._rewritten(base))
+            again = self._phases.timed("rewriting", lambda: self._rewritten(base, search))
             if again is not None:
                 better = self._trial(again, cost, search)
                 search.came_of[better] = base
@@ -211,12 +212,12 @@ class MeshPlanner:
 
     def _with_axes_turned(self, search: SearchState) -> None:
         """Try all graphs with the mesh axes within a node in the other order, if there is one; but
-        for large ones that were planned faster once rewritten."""
+        for those that were not planned without, and large ones that were faster once rewritten."""
         is_other = Mesh(self.machine).primes != Mesh(self.machine, turned=True).primes
         if self.family not in TURNED or self.mode is Mode.ALGEBRA or not is_other:
             return
         for trial in tuple(search.trials):
-            if search.is_outdone(trial):
+            if trial not in search.fastest or search.is_outdone(trial):
                 continue
             variant = self._variants_of[trial.graph]
             turned = self._trial(variant, trial.chooser.pricing.cost, search, turned=True)
@@ -255,7 +256,7 @@ class MeshPlanner:
         """Try all strategies of the family on one graph."""
         if families is PLANNERS:
             search.trials.append(trial)
-        if search.fastest and search.known < inf and trial.at_best > search.known:
+        if search.fastest and search.rules_out(trial):
             return
         family = "data-parallel" if self.mode is Mode.ALGEBRA else self.family
         for allowed in families[family](trial.graph, trial.chooser):
@@ -335,17 +336,21 @@ class MeshPlanner:
         trial = Trial(chooser, variant.graph, variant.derivation, judge, self._phases, early)
         return trial
 
-    def _variants(self, graph: Graph) -> Iterator[Variant]:
+    def _variants(self, graph: Graph, search: SearchState) -> Iterator[Variant]:
         one = self._cost(self.machine.with_devices(1))
         mode = self.mode if self.family == "joint" else Mode.PARALLEL
         alone = Chooser.on(one, Cuts(()), more=self._short.more)
         self.teller.works_on("rewriting")
-        return variants(graph, self.library, mode, alone, self._limits())
+        return variants(graph, self.library, mode, alone, self._limits(search))
 
-    def _rewritten(self, base: PricedTrial) -> Variant | None:
+    def _rewritten(self, base: PricedTrial, search: SearchState) -> Variant | None:
         self.teller.works_on("rewriting as it is cut")
-        limits = replace(self._limits(), least=least_gain(base.graph))
+        limits = replace(self._limits(search), least=least_gain(base.graph))
         return rewritten(self._variants_of[base.graph], self.library, base.chooser, limits)
 
-    def _limits(self) -> Limits:
-        return Limits(self.threshold, is_over=lambda: self._phases.is_over)
+    def _limits(self, search: SearchState) -> Limits:
+        return Limits(
+            self.threshold,
+            is_over=lambda: self._phases.is_over,
+            tell_left=search.leaves_rewrites,
+        )

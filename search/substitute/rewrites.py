@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from pcg.graph.graph import Graph, Node, rebuild, topological
 from search.choices import THRESHOLD
@@ -59,13 +60,14 @@ class Limits:
     and still be rewritten; ``tries``: how many groups of rewrites are looked at;
     ``together``: whether groups are made at once that gain a little each; ``least``: the part of a
     step's seconds that all rewrites gain at least; ``is_over``: whether to stop with what is
-    found."""
+    found; ``tell_left``: is told how many rewrites are left unexplored in the end."""
 
     threshold: float = THRESHOLD
     tries: int = TRIES
     together: bool = True
     least: float = LEAST_GAIN
     is_over: Callable[[], bool] = lambda: False
+    tell_left: Callable[[int], None] = lambda left: None
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +86,16 @@ class _State:
     choice: Choice
     derivation: Derivation
     made: tuple[RewrittenGroup, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """A rewrite and the places where it may be made. ``reduces``: whether it lets a reduction be
+    cut along its axis."""
+
+    key: GroupKey
+    places: Sequence[Node]
+    reduces: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,22 +124,30 @@ class Rewriter:
     limits: Limits = Limits()
     tried: int = field(init=False, default=0)
     left: int = field(init=False, default=0)
-    """How many rewrites within the threshold were not made on the way, as the search ended."""
+    """How many groups of rewrites were left as the search ended: candidates within the threshold
+    that were not made, and groups of which it was not looked at what they gain."""
     made: tuple[RewrittenGroup, ...] = field(init=False, default=())
     """The rewrites of the best graph, one after the other."""
     _gains: dict[GroupKey, float] = field(init=False, default_factory=dict[GroupKey, float])
     """Seconds that a rewrite saves a place, by the key of its group."""
+    _listed: dict[object, list[tuple[GroupKey, bool]]] = field(
+        init=False, default_factory=dict[object, list[tuple[GroupKey, bool]]]
+    )
+    """The rewrites of a place by what it looks like, and whether each lets a reduction be cut."""
+    _passed: set[GroupKey] = field(init=False, default_factory=set[GroupKey])
+    """Groups of which the gain is not known."""
     _known: set[Graph] = field(init=False, default_factory=set[Graph])
 
     def improved(self, graph: Graph, derivation: Derivation) -> Rewritten | None:
         """The graph with rewrites that make it faster; None if there are none."""
         start = _State(self.chooser.choose(graph), derivation)
-        self._known = {graph}
+        self._known, self._passed = {graph}, set()
         patience = max(2, IN_VAIN // max(1, len(graph.operators)))
         limits = self.limits
         extent = Extent(limits.threshold, patience, LEAST_GAIN, limits.is_over)
         reached = backtrack(start, lambda state: state.choice.seconds, self._candidates, extent)
-        best, self.left = reached.best, reached.left
+        best, self.left = reached.best, reached.left + len(self._passed)
+        limits.tell_left(self.left)
         self.made = best.made
         gains = best.choice.seconds <= (1 - limits.least) * start.choice.seconds
         return (best.choice.graph, best.derivation) if gains and best is not start else None
@@ -148,17 +168,19 @@ class Rewriter:
 
     def _promises(self, choice: Choice) -> Iterator[_GroupGain]:
         times = self.chooser.times(choice.graph)
-        groups = sorted(self._groups(choice).items(), key=lambda group: not _reduces(group[1][0]))
-        for key, (steps, places) in groups:
+        groups = sorted(self.groups(choice), key=lambda group: not group.reduces)
+        for group in groups:
             check_time()
-            gain = self._gains.get(key)
+            gain = self._gains.get(group.key)
             if gain is None:
-                is_late = self.tried >= self.limits.tries and not _reduces(steps)
+                is_late = self.tried >= self.limits.tries and not group.reduces
                 if is_late or self.limits.is_over():
+                    self._passed.add(group.key)
                     continue
-                gain = self._gains[key] = self._gain(choice, steps)
-            count = sum(times.get(node, 1) for node in places)
-            yield _GroupGain(key, places, count, gain, len(steps) == 1 and not _reduces(steps))
+                gain = self._gains[group.key] = self._gain(choice, group)
+            count = sum(times.get(node, 1) for node in group.places)
+            is_one = len(group.key.rules) == 1 and not group.reduces
+            yield _GroupGain(group.key, group.places, count, gain, is_one)
 
     def _rewritten(self, state: _State, promises: tuple[_GroupGain, ...]) -> _State | None:
         """The graph with all of some groups of rewrites made, and strategies chosen again."""
@@ -179,20 +201,23 @@ class Rewriter:
 
     # -- what may be rewritten ----------------------------------------------------------------
 
-    def _groups(self, choice: Choice) -> dict[GroupKey, tuple[Steps, list[Node]]]:
-        """By rules and what a place looks like, one application and all the places."""
+    def groups(self, choice: Choice) -> Iterator[Group]:
+        """By rules and what a place looks like, all the places."""
         graph = choice.graph
         looks = _looks(choice)
         alike: dict[object, list[Node]] = defaultdict(list)
         for node in graph.operators:
             alike[looks[node]].append(node)
-        groups: dict[GroupKey, tuple[Steps, list[Node]]] = {}
         for look, nodes in alike.items():
             check_time()
-            for number, steps in enumerate(rewrites_at(self.algebra, nodes[0], graph)):
-                key = GroupKey(look, number, tuple(step.rule.name for step in steps))
-                groups[key] = (steps, nodes)
-        return groups
+            if look not in self._listed:
+                ways = enumerate(rewrites_at(self.algebra, nodes[0], graph))
+                self._listed[look] = [
+                    (GroupKey(look, number, tuple(step.rule.name for step in way)), _reduces(way))
+                    for number, way in ways
+                ]
+            for key, reduces in self._listed[look]:
+                yield Group(key, nodes, reduces)
 
     @staticmethod
     def everywhere(
@@ -209,10 +234,15 @@ class Rewriter:
 
     # -- what a rewrite gains -----------------------------------------------------------------
 
-    def _gain(self, choice: Choice, steps: Steps) -> float:
-        """Seconds that a rewrite saves where operators near it choose anew."""
-        self.tried += not _reduces(steps)
+    def _gain(self, choice: Choice, group: Group) -> float:
+        """Seconds that a rewrite saves where operators near it choose anew; none where its first
+        place does not have it after all."""
+        self.tried += not group.reduces
         whole = choice.graph
+        ways = rewrites_at(self.algebra, group.places[0], whole)
+        steps = next(islice(ways, group.key.number, None), ())
+        if tuple(step.rule.name for step in steps) != group.key.rules:
+            return 0.0
         excerpt = Excerpt.of(whole, _around(whole, _touched(whole, steps), NEAR + 1))
         strategies = {image: choice.strategies[node] for node, image in excerpt.images.items()}
         first = graph = excerpt.graph

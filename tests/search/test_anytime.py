@@ -115,12 +115,13 @@ def test_pipelines_are_left_out_where_time_is_up(library, model):
 
 
 def test_both_searches_are_reported(model, whole):
-    other = SearchReport(3, 2, "time", {"choosing": 1.0}, 5)
+    other = SearchReport(3, 2, "time", {"choosing": 1.0}, 5, 7)
     found = WithPipelines(Known(whole), lambda *_: Known(replace(whole, report=other)))
     report = found.plan("m", model).report
     assert report.simulated == whole.report.simulated + 2
     assert report.strategies == whole.report.strategies + 3
     assert report.known == whole.report.known + 5
+    assert report.rewrites_left == whole.report.rewrites_left + 7
     assert report.phases["choosing"] == pytest.approx(whole.report.phases["choosing"] + 1.0)
     assert report.stop == "time"
 

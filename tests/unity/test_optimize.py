@@ -60,6 +60,7 @@ def test_json_has_the_figures(tmp_path: Path) -> None:
     assert content["peak_memory_bytes"] > 0
     assert content["stop_reason"] == "exhausted"
     assert content["cache_hits"] > 0
+    assert content["rewrites_left"] >= 0
     assert content["simulated_plans"] > 0
     assert 0 < sum(content["seconds_by_phase"].values()) <= content["search_seconds"]
     assert result.stderr == "", "where no terminal is, nothing but the plan is printed"

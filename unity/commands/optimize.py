@@ -273,6 +273,7 @@ def _record(
         "candidates": report.strategies,
         "simulated_plans": report.simulated,
         "cache_hits": report.known,
+        "rewrites_left": report.rewrites_left,
         "seconds_by_phase": dict(report.phases),
         "pipeline": pipeline_text(plan),
         "rules_applied": len(plan.derivation),
@@ -301,8 +302,9 @@ def _print_report(planned: Planned, out: Path, whole: Sequence[KeptWhole]) -> No
     print_plan(console, planned, whole)
     console.print(
         f"chose among {report.strategies:,} strategies in {planned.seconds:.1f} s,"
-        f" simulated {report.simulated} plans, knew {report.known:,} prices from others"
-        f" (stopped: {report.stop}); plan written to {out}",
+        f" simulated {report.simulated} plans, knew {report.known:,} prices from others,"
+        f" left {report.rewrites_left:,} rewrites unexplored (stopped: {report.stop});"
+        f" plan written to {out}",
         soft_wrap=True,
     )
     if report.phases:

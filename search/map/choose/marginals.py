@@ -50,7 +50,7 @@ def looked_at(
         return [np.arange(size) for size in sizes]
     while most > 2 and largest([min(size, most) for size in sizes], scopes) > MOST_ENTRIES:
         most //= 2
-    if max(sizes, default=0) <= most:
+    if max(sizes, default=0) <= most:  # all are kept, whatever they promise
         return [np.arange(size) for size in sizes]
     return promising(sizes, factors, most, also)
 

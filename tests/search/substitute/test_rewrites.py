@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.graphs.behaviour import assert_same
@@ -97,6 +99,31 @@ def test_nothing_is_tried_where_nothing_may_be(library):
     rewrites = rewriter(library, graph, Limits(tries=0))
     assert rewrites.improved(graph, Derivation.start(graph)) is None
     assert rewrites.tried == 0
+
+
+def test_what_is_not_looked_at_is_told(library):
+    """Without tries, all groups of the first graph are left; in full, those within the threshold
+    of all graphs that were made."""
+    graph, told = parse_graph(MIXED), list[int]()
+    for limits in (Limits(tries=0), Limits()):
+        rewrites = rewriter(library, graph, replace(limits, tell_left=told.append))
+        rewrites.improved(graph, Derivation.start(graph))
+        assert told[-1] == rewrites.left
+    groups = list(rewrites.groups(rewrites.chooser.choose(graph)))
+    assert told[0] == len(groups) > 0
+    assert told[1] > 0
+
+
+def test_places_that_look_alike_have_the_same_rewrites_in_another_graph(library):
+    """What is known from one graph is what would be listed for the next."""
+    graph = parse_graph(TOWERS)
+    rewrites = rewriter(library, graph, Limits())
+    found = rewrites.improved(graph, Derivation.start(graph))
+    assert found is not None
+    choice = rewrites.chooser.choose(found[0])
+    known = {group.key: group.places for group in rewrites.groups(choice)}
+    fresh = rewriter(library, graph, Limits())
+    assert known == {group.key: group.places for group in fresh.groups(choice)}
 
 
 def test_where_time_is_up_what_is_left_is_told(library):

@@ -1,0 +1,85 @@
+"""What is known of a graph's families decides what is tried on its rewrites."""
+
+from __future__ import annotations
+
+import pytest
+
+from pcg.machine import load_machine
+from pcg.plan.text import parse_graph
+from search.cost.cost import CostModel
+from search.cost.derivation import Derivation
+from search.map.choose.choosing import Choice, Chooser
+from search.map.rules.cuts import Cuts
+from search.plan.incumbent import NEAR_BEST, PricedPlan, PricedTrial, SearchState
+from search.refine.overlap import Trial
+from search.substitute.rewrites import LARGE
+
+ALL, NEAR, FAR = ("all", ()), ("near", (0,)), ("far", (0, 1))
+
+
+def trial(operators: int) -> PricedTrial:
+    """Of a chain of so many operators."""
+    lines = ["x0 = input[4, 4]"]
+    lines += [f"x{at + 1} = relu(x{at})" for at in range(operators - 1)]
+    graph = parse_graph("\n".join([*lines, f"return sum_loss(x{operators - 1})"]))
+    chooser = Chooser.on(CostModel(load_machine("local").with_devices(1)), Cuts(()))
+    return Trial(chooser, graph, Derivation.start(graph), lambda made: ())
+
+
+def priced(of: PricedTrial, seconds: float, *, fits: bool) -> PricedPlan:
+    choice = Choice(of.graph, {}, seconds)
+    return PricedPlan(choice, seconds, 1 if fits else 3, 2, 1, 0.0, 0.0)
+
+
+def searched(operators: int, *, fits: bool = True) -> tuple[SearchState, PricedTrial, PricedTrial]:
+    """A graph with three families, and what a rewrite made of it."""
+    base, made, search = trial(operators), trial(3), SearchState()
+    for family, seconds in ((ALL, 1.0), (NEAR, 1 + NEAR_BEST / 2), (FAR, 1 + 2 * NEAR_BEST)):
+        search.tried(base, family, seconds)
+        search.priced[priced(base, seconds, fits=fits)] = base
+    search.came_of[made] = base
+    return search, base, made
+
+
+def test_of_a_large_graph_families_that_came_near_are_tried_on_its_rewrite():
+    search, base, made = searched(LARGE + 1)
+    assert [search.is_near(made, one) for one in (ALL, NEAR, FAR)] == [True, True, False]
+    assert not search.is_near(made, ("never tried", ()))
+    assert all(search.is_near(base, one) for one in (ALL, NEAR, FAR))
+
+
+@pytest.mark.parametrize(("operators", "fits"), [(LARGE, True), (LARGE + 1, False)])
+def test_all_families_are_tried_on_small_graphs_and_where_the_best_does_not_fit(operators, fits):
+    search, _, made = searched(operators, fits=fits)
+    assert all(search.is_near(made, one) for one in (ALL, NEAR, FAR))
+
+
+def test_a_large_graph_is_outdone_by_a_faster_rewrite_alone():
+    search, base, made = searched(LARGE + 1)
+    assert not search.is_outdone(base)
+    search.tried(made, ALL, 1.1)
+    assert not search.is_outdone(base)
+    search.tried(made, NEAR, 0.9)
+    assert search.is_outdone(base)
+    assert not search.is_outdone(made)
+    assert search.fastest[made] == 0.9
+
+
+def test_a_small_graph_is_not_outdone():
+    search, base, made = searched(LARGE)
+    search.tried(made, ALL, 0.5)
+    assert not search.is_outdone(base)
+
+
+def test_no_bound_rules_a_rewrite_out():
+    search, base, made = searched(3)
+    search.priced[priced(base, 1e-12, fits=True)] = base
+    assert search.rules_out(base)
+    assert not search.rules_out(made)
+
+
+def test_what_is_left_adds_up():
+    search = SearchState()
+    search.leaves_rewrites(3)
+    search.leaves_rewrites(4)
+    assert search.rewrites_left == 7
