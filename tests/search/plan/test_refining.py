@@ -7,7 +7,7 @@ from functools import partial
 from math import inf
 
 import pytest
-from support.graphs.branched import branched
+from support.plans.branched import branched
 
 from pcg.graph.graph import Graph
 from pcg.machine import load_machine

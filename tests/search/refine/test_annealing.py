@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.graphs.behaviour import assert_same
-from support.graphs.branched import KINDS, branched
 from support.graphs.strategies import training_graphs
+from support.plans.branched import KINDS, branched
 
 from pcg.graph.graph import Graph
 from pcg.machine import load_machine

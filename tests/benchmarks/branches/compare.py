@@ -1,6 +1,6 @@
 """Plans of graphs that are no chains, beside what annealing apart from the search finds:
 
-    python tests/benchmarks/branches.py --graphs 40 --seconds 600
+    PYTHONPATH=.:tests python tests/benchmarks/branches/compare.py --graphs 40 --seconds 600
 
 For each graph: the step of our plan, that of the best annealed one, their ratio, and the CPU
 seconds of our search. An annealing has ``--seconds`` of CPU in all, with restarts.
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from random import Random
 from time import process_time
 
-from support.graphs.branched import branched
 from support.plans.annealing import best_of
+from support.plans.branched import branched
 
 from pcg.graph.graph import Graph
 from pcg.machine import Machine, load_machine
