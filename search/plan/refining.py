@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine
+from pcg.readings.work import gradient_nodes
 from search.cost.progress import Teller
 from search.map.building import Builder
 from search.map.choose.choosing import Choice
@@ -49,9 +50,11 @@ def refine(search: SearchState, machine: Machine, teller: Teller, work: int = WO
 
 
 def is_branched(graph: Graph) -> bool:
-    """Whether an operator reads what several others make; else operators form chains."""
+    """Whether an operator reads what several others make that are trained; else what is trained
+    forms chains."""
+    trained = gradient_nodes(graph)
     return any(
-        len({value.node for value in node.inputs if not value.node.is_leaf}) > 1
+        len({v.node for v in node.inputs if not v.node.is_leaf and v.node in trained}) > 1
         for node in graph.operators
     )
 

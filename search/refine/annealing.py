@@ -8,10 +8,9 @@ Method: simulated annealing (Kirkpatrick et al., Science 1983; over plans, Jia e
 section 5), from the plan that is known and from all on one device, with changes of operators that
 hang together (``moves``). The threshold that Metropolis' rule draws is known before a state is
 simulated, so that most states are ruled out by a bound or a part of their simulation (``delta``).
-In the end comes a descent over changes of one operator.
 
-Complexity: ``WORK`` operators of states are looked at, whatever comes of them. The same seed gives
-the same plan. It is a heuristic: nothing is said about what is fastest.
+Complexity: ``STATES`` an operator are looked at, and no more operators of states than ``WORK``. The
+same seed gives the same plan. It is a heuristic: nothing is said about what is fastest.
 """
 
 from __future__ import annotations
@@ -27,7 +26,9 @@ from search.refine.delta import DeltaSimulator
 from search.refine.moves import Mappings, Moves
 
 WORK = 320_000
-"""Operators of all states that are looked at."""
+"""Operators of all states that are looked at, at most."""
+STATES = 400
+"""States for each operator that are looked at: of a small graph that is enough."""
 STAGES = ((0.3, 0.03, True), (0.3, 0.03, False), (0.2, 0.02, True), (0.2, 0.01, True))
 """Annealings: what part of the work each has, the temperature that it begins with, in parts of the
 seconds of a step, and whether it begins with the best plan so far or with one device."""
@@ -55,13 +56,13 @@ class Annealer:
     def annealed(self, choice: Choice) -> Choice:
         """The best choice that is found, or the same where none is faster."""
         builder, nodes = self.delta.pieces.builder, self._graph.operators
-        best: Mappings = {node: builder.mapping(choice, node) for node in nodes}
-        least = self._seconds(best, inf)
+        least = self.delta.seconds(choice)
         if least is None:
             return choice
+        best: Mappings = {node: builder.mapping(choice, node) for node in nodes}
         before, alone = least, dict.fromkeys(nodes, OperatorMapping(0))
         for part, heat, from_best in STAGES:
-            states = int(part * self.work / len(nodes))
+            states = int(part * min(self.work / len(nodes), STATES * len(nodes)))
             seconds, made = self._run(best if from_best else alone, states, heat)
             if seconds < least:
                 best, least = made, seconds

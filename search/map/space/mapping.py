@@ -16,6 +16,9 @@ from typing import NamedTuple
 
 from search.map.space.axes import Strategy
 
+IDLE = -1
+"""Along this mesh axis only one device takes part: the first, unless told otherwise."""
+
 
 class MappedAxis(NamedTuple):
     """An axis of an array of devices. ``place``: what it cuts, as strategies say it: an axis of the
@@ -83,5 +86,5 @@ def mapping_of(
     none."""
     entries = zip(strategy, primes, strides, strict=True)
     return OperatorMapping(
-        start, tuple(MappedAxis(at, prime, stride) for at, prime, stride in entries if at != -1)
+        start, tuple(MappedAxis(at, prime, stride) for at, prime, stride in entries if at != IDLE)
     )

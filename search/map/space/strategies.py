@@ -15,10 +15,8 @@ from pcg.graph.graph import Node
 from pcg.placement.view import MachineView
 from pcg.types.local import Axis
 from search.map.space.axes import Mesh, Strategy
-from search.map.space.mapping import OperatorMapping, mapping_of
+from search.map.space.mapping import IDLE, OperatorMapping, mapping_of
 
-IDLE = -1
-"""Along this mesh axis only one device takes part: the first, unless told otherwise."""
 PARTIAL = -2
 """Along this mesh axis a tensor is in partial sums."""
 REPLICATE = -3

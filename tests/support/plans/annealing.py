@@ -1,8 +1,8 @@
 """Simulated annealing over plans, apart from the search: what its plans are judged by.
 
 States: for every operator, any two of its indices cut into any numbers of pieces that divide them,
-copies, and any array of devices for these: from any device on, with any strides. Some restarts
-begin with a graph that random rewrites of the library have led to. Moves: another mapping of an
+copies, and any array of devices for these: from any device on, with any strides. Graphs are the
+model's and one that random rewrites of the library lead to. Moves: another mapping of an
 operator; that of an operator which it reads or which reads it, as far as it has such axes; other
 devices for an operator or for a set of operators that hang together. Acceptance is Metropolis', and
 temperature falls geometrically (Kirkpatrick et al., Science 1983; Jia et al., MLSys 2019, section
@@ -11,8 +11,8 @@ temperature falls geometrically (Kirkpatrick et al., Science 1983; Jia et al., M
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import inf, log
 from random import Random
 from time import process_time
@@ -54,17 +54,17 @@ class Annealing:
             for other in {value.node for value in node.inputs} & set(nodes):
                 self._beside[node].append(other)
                 self._beside[other].append(node)
-        self.states = 0
+        self.states, self.rounds = 0, ROUNDS
 
     def annealed(self, start: Mapped, until: float) -> tuple[float, Mapped]:
         """The best state of one annealing, as it is simulated whole. ``until``: the CPU second at
         which it ends."""
         now = best = dict(start)
         seconds = least = self._seconds(now, inf) or inf
-        for turn in range(ROUNDS):
+        for turn in range(self.rounds):
             if process_time() > until:
                 break
-            heat = seconds * HOT * (COLD / HOT) ** (turn / ROUNDS)
+            heat = seconds * HOT * (COLD / HOT) ** (turn / self.rounds)
             other = self._moved(now)
             limit = seconds - heat * log(1.0 - self.random.random())
             taken = None if other == now else self._seconds(other, limit)
@@ -79,10 +79,6 @@ class Annealing:
         """Seconds of a step of a plan, simulated whole."""
         cut = self._builder.cut(self._choice(mapped))
         return simulate(schedule(cut.graph, cut.views), self.chooser.pricing.cost).step_seconds
-
-    def of_choice(self, choice: Choice) -> Mapped:
-        """The state that a choice is."""
-        return {node: self._builder.mapping(choice, node) for node in self.graph.operators}
 
     def alone(self) -> Mapped:
         """All on the last device."""
@@ -167,18 +163,30 @@ class Annealing:
         return self.chooser.spaces.fits(node, place, degree)
 
 
-def best_of(chooser: Chooser, choice: Choice, seed: int, seconds: float) -> tuple[float, int, int]:
-    """Seconds of a step of the best plan that annealings from a choice, from one device and from
-    random states find in so many CPU seconds; how many there were, and states."""
-    random = Random(seed)
-    annealing = Annealing(chooser, choice.graph, random)
-    until, best, runs = process_time() + seconds, inf, 0
-    begin = annealing.of_choice(choice)
+@dataclass(frozen=True)
+class Annealed:
+    """The best that annealings of one or more graphs come to."""
+
+    seconds: float
+    runs: int
+    states: int
+
+
+def best_of(
+    choosers: Sequence[tuple[Chooser, Graph]], start: Mapped | None, seed: int, seconds: float
+) -> Annealed:
+    """The best plan that annealings find in so many CPU seconds, in turn for each graph. They begin
+    with a plan of the first graph where one is given, with one device, and with random states; each
+    round takes twice as long as the one before."""
+    random, until, best = Random(seed), process_time() + seconds, inf
+    annealings = [Annealing(chooser, graph, random) for chooser, graph in choosers]
+    runs = 0
     while process_time() < until:
-        start = (begin, annealing.alone(), begin, annealing.at_random())[runs % 4]
-        best = min(best, annealing.annealed(start, until)[0])
-        runs += 1
-    return best, runs, annealing.states
-
-
-__all__ = ["Annealing", "best_of", "replace"]
+        for own in annealings:
+            given = start if own is annealings[0] and start is not None else own.alone()
+            turn = runs // len(annealings)
+            begin = (given, own.alone(), own.at_random())[turn % 3]
+            own.rounds = ROUNDS << turn // 3
+            best = min(best, own.annealed(begin, until)[0])
+            runs += 1
+    return Annealed(best, runs, sum(own.states for own in annealings))

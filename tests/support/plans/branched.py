@@ -59,8 +59,14 @@ class Drawing:
         made = call(
             "conv2d",
             *(x, kernel),
-            stride_h=1, stride_w=1, dilation_h=1, dilation_w=1,
-            top=padding, left=padding, height=height, width=width,
+            stride_h=1,
+            stride_w=1,
+            dilation_h=1,
+            dilation_w=1,
+            top=padding,
+            left=padding,
+            height=height,
+            width=width,
         )
         return call("relu", made)
 

@@ -1,0 +1,90 @@
+"""Which plans are refined, and what becomes of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from math import inf
+
+import pytest
+from support.plans.branched import branched
+
+from pcg.graph.graph import Graph
+from pcg.machine import load_machine
+from pcg.models import build_model
+from pcg.placement.schedule import schedule
+from pcg.plan.text import parse_graph
+from search.choices import Mode
+from search.cost.cost import CostModel
+from search.cost.planned import Planned
+from search.cost.simulate import simulate
+from search.plan import planner as plans
+from search.plan import refining
+from search.plan.planner import MeshPlanner
+from search.plan.refining import is_branched
+from substitutions.audit.replay import replay
+from substitutions.rules.store import Library, load_library
+
+TWO_TOWERS = """
+x = input[64, 1024]
+y = input[64, 1024]
+a = weight[1024, 1024]
+b = weight[1024, 512]
+return mean_loss(concat(relu(matmul(x, a)), relu(matmul(y, b)), axis=1))
+"""
+MACHINE = load_machine("dgx-a100").with_devices(5)
+WORK = 30_000
+"""Of a refinement: less than by default."""
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    return load_library()
+
+
+def planned(library: Library, graph: Graph, **options: object) -> Planned:
+    return replace(MeshPlanner(MACHINE, library), **options).plan("m", graph)
+
+
+@pytest.fixture(autouse=True)
+def _little_work(monkeypatch):
+    monkeypatch.setattr(plans, "refine", partial(refining.refine, work=WORK))
+
+
+def test_branches_gain_and_the_plan_is_derived_and_as_fast_as_it_says(library, monkeypatch):
+    _, graph = branched(1)
+    machine = load_machine("dgx-a100")
+    found = planned(library, graph, machine=machine)
+    plan = found.plan
+    assert not replay(plan, library.rules).findings
+    seconds = simulate(schedule(plan.graph, plan.views), CostModel(machine)).step_seconds
+    assert plan.estimates.step_seconds == seconds
+    assert found.report.phases["refining"] > 0
+    monkeypatch.setattr(plans, "refine", lambda *_: None)
+    before = planned(library, graph, machine=machine).plan
+    assert seconds < 0.9 * before.estimates.step_seconds
+
+
+def test_chains_and_larger_graphs_and_machines_are_left_as_they_are(library, monkeypatch):
+    chain, towers = build_model("mlp-tiny", 20, 1), parse_graph(TWO_TOWERS)
+    assert not is_branched(chain)
+    assert is_branched(towers)
+    assert "refining" not in planned(library, chain, mode=Mode.PARALLEL).report.phases
+    for limit in ("MOST_OPERATORS", "MOST_DEVICES"):
+        with monkeypatch.context() as patch:
+            patch.setattr(refining, limit, 4)
+            assert "refining" not in planned(library, towers, mode=Mode.PARALLEL).report.phases
+
+
+def test_a_plan_that_takes_what_its_work_takes_has_nothing_to_gain(library, monkeypatch):
+    monkeypatch.setattr(refining, "GAIN", inf)
+    assert (
+        "refining"
+        not in planned(library, parse_graph(TWO_TOWERS), mode=Mode.PARALLEL).report.phases
+    )
+
+
+def test_it_has_no_more_time_than_the_search(library):
+    found = planned(library, parse_graph(TWO_TOWERS), seconds=0.0)
+    assert found.report.stop == "time"
+    assert "refining" not in found.report.phases

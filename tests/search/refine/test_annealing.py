@@ -1,0 +1,130 @@
+"""Plans whose operators run on any devices: what they mean, what they take, and what they gain."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.graphs.behaviour import assert_same
+from support.graphs.strategies import training_graphs
+from support.plans.branched import KINDS, branched
+
+from pcg.graph.graph import Graph
+from pcg.machine import load_machine
+from pcg.placement.schedule import schedule
+from pcg.plan.text import parse_graph
+from search.cost.cost import CostModel
+from search.cost.simulate import simulate
+from search.map.building import Builder
+from search.map.choose.choosing import Choice, Chooser
+from search.map.rules.cuts import Cuts
+from search.map.space.mapping import OperatorMapping
+from search.refine.annealing import Annealer
+from search.refine.delta import DeltaSimulator
+from search.refine.moves import Moves
+from substitutions.rules.store import Library, load_library
+
+TOWERS = """
+x = input[64, 1024]
+a = weight[1024, 1024]
+b = weight[1024, 1024]
+c = weight[1024, 1024]
+d = weight[1024, 512]
+left = relu(matmul(relu(matmul(relu(matmul(x, a)), b)), c))
+return mean_loss(concat(left, relu(matmul(x, d)), axis=1))
+"""
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    return load_library()
+
+
+def chooser_of(graph: Graph, library: Library, devices: int = 5) -> Chooser:
+    cost = CostModel(load_machine("dgx-a100").with_devices(devices))
+    return Chooser.on(cost, Cuts(library.concrete(graph)))
+
+
+def annealer_of(chooser: Chooser, graph: Graph, **options: object) -> Annealer:
+    delta = DeltaSimulator.of(graph, Builder(chooser.spaces), chooser.pricing.cost)
+    return replace(Annealer(chooser, delta), **options)
+
+
+def whole_seconds(chooser: Chooser, choice: Choice) -> float:
+    """Seconds of a step of the plan of a choice, simulated whole."""
+    cut = Builder(chooser.spaces).cut(choice)
+    return simulate(schedule(cut.graph, cut.views), chooser.pricing.cost).step_seconds
+
+
+@given(training_graphs(cut=False), st.randoms(use_true_random=False), st.sampled_from([3, 5, 8]))
+@settings(deadline=None, max_examples=20)
+def test_what_moves_make_is_the_same_function_and_takes_what_its_plan_takes(
+    library, graph, random, devices
+):
+    chooser = chooser_of(graph, library, devices)
+    builder = Builder(chooser.spaces)
+    delta = DeltaSimulator.of(graph, builder, chooser.pricing.cost)
+    moves = Moves(graph, chooser.spaces, devices, random)
+    mappings = dict.fromkeys(graph.operators, OperatorMapping(devices - 1))
+    for _ in range(6):
+        mappings = moves.moved(mappings)
+    choice = Choice(graph, {}, 0.0, mappings=mappings)
+    cut = builder.cut(choice)
+    assert_same(graph, cut.graph)
+    for view in cut.views.values():
+        assert view.is_injective
+        assert 0 <= min(view.devices) <= max(view.devices) < devices
+    assert delta.seconds(choice) == whole_seconds(chooser, choice)
+
+
+def test_a_tower_runs_on_devices_that_no_mesh_axes_make_up(library):
+    graph = parse_graph(TOWERS)
+    chooser = chooser_of(graph, library)
+    first = chooser.choose(graph)
+    made = annealer_of(chooser, graph).annealed(first)
+    assert whole_seconds(chooser, made) < 0.9 * whole_seconds(chooser, first)
+    cut = Builder(chooser.spaces).cut(made)
+    assert {len(view.devices) for view in cut.views.values()} - {1, 5}, "5 has no other divisors"
+
+
+def test_it_is_the_same_each_time_and_never_slower(library):
+    graph = parse_graph(TOWERS)
+    chooser = chooser_of(graph, library)
+    first = chooser.choose(graph)
+    made, again = (annealer_of(chooser, graph, work=2000).annealed(first) for _ in range(2))
+    assert made.mappings == again.mappings
+    assert whole_seconds(chooser, made) <= whole_seconds(chooser, first)
+    assert annealer_of(chooser, graph, work=0).annealed(first) is first
+
+
+def test_it_ends_when_time_is_up(library):
+    graph = parse_graph(TOWERS)
+    chooser, asked = chooser_of(graph, library), count()
+    over = annealer_of(chooser, graph, is_over=lambda: next(asked) >= 20)
+    over.annealed(chooser.choose(graph))
+    assert next(asked) <= 30, "it asks once more in each stage"
+
+
+def test_fully_sharded_weights_are_left_as_they_are(library):
+    graph = parse_graph(TOWERS)
+    chooser = chooser_of(graph, library)
+    choice = replace(chooser.choose(graph), fully_sharded=True)
+    assert annealer_of(chooser, graph).annealed(choice) is choice
+
+
+@pytest.mark.parametrize("seed", range(len(KINDS)))
+def test_seeded_graphs_are_the_same_each_time(seed):
+    (kind, graph), (same, again) = branched(seed), branched(seed)
+    assert (kind, graph) == (same, again)
+    assert 10 <= len(graph.operators) <= 40
+    assert any(len({v.node for v in n.inputs if not v.node.is_leaf}) > 1 for n in graph.operators)
+
+
+def test_a_mapping_of_devices_in_a_row():
+    mapping = OperatorMapping.packed(3, [(0, 2), (1, 3)])
+    assert [(axis.degree, axis.stride) for axis in mapping.axes] == [(2, 3), (3, 1)]
+    assert (mapping.size, mapping.last, mapping.places) == (6, 8, (0, 1))
+    assert mapping.moved(0).last == 5
