@@ -15,7 +15,7 @@ from time import perf_counter
 
 import pytest
 import torch
-from benchmarks.budgets import worst_excess
+from support.budgets import worst_excess
 
 from pcg.capture import capture
 from pcg.errors import NegativeAnswer
