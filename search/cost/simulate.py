@@ -22,6 +22,7 @@ from pcg.graph.graph import Node
 from pcg.placement.schedule import Schedule
 from search.cost.cost import CostModel
 from search.cost.liveness import liveness
+from search.cost.progress import check_time
 from search.cost.tasks import (
     BACKWARD,
     COMMUNICATE,
@@ -130,6 +131,7 @@ def run(issued: Sequence[Task], devices: int, before: TimedTasks | None = None) 
         clocks.restore(before.states[first])
     for number in range(start, len(issued)):
         if number % SNAPSHOT == 0:
+            check_time()
             clocks.keep()
         clocks.advance(issued[number])
     clocks.keep()

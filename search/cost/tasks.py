@@ -34,6 +34,7 @@ from pcg.plan.timeline import COMMUNICATE, COMPUTE
 from pcg.readings.kernels import uses_among
 from search.cost.collectives import BUCKET, FULL
 from search.cost.cost import NOTHING, CostModel, Duration, Exchanged
+from search.cost.progress import check_time
 from search.cost.slices import one_slice
 
 FORWARD, BACKWARD, SYNC, UPDATE, RECOMPUTE = range(5)
@@ -120,6 +121,7 @@ def timed_steps(
     uses = uses_among(computed, outputs, compiled=cost.training.compiled)
     timed: list[TimedStep] = []
     for at, (step, needs) in enumerate(zip(schedule.steps, passed.steps, strict=True)):
+        check_time()
         if isinstance(step, LeafAtHome):
             continue
         late = NOTHING
@@ -261,6 +263,7 @@ class _Issue:
         """The weights to whose gradients one step adds."""
         self._again_done = {made for step in steps for made in step.recomputed}
         for i in range(len(steps) - 1, -1, -1):
+            check_time()
             if steps[i].backward is not NOTHING:
                 self._backward(i, users[i])
                 for weight in steps[i].weights if self.overlap else ():

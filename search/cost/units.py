@@ -115,7 +115,6 @@ def ways_to_fit(
         yield gathers
     low, high = 0, len(units)
     while high - low > 1:
-        check_time()
         middle = (low + high) // 2
         if counted(_union(units[:middle])) <= limit:
             high = middle
@@ -184,7 +183,6 @@ def _fewest_bytes(finder: _Units, counted: CountBytes) -> list[Unit]:
     worthwhile first."""
     best: tuple[int, list[Unit]] | None = None
     for parts in finder.numbers_of_spans():
-        check_time()
         units = finder.units(finder.boundaries(parts))
         held = counted(_union(units))
         if best is None or held < best[0]:
@@ -269,6 +267,7 @@ class _Units:
 
     def units(self, ends: Sequence[int]) -> list[Unit]:
         """What may be made again where spans keep what passes between them."""
+        check_time()
         places = np.array(ends, np.intp)
         found: list[Unit] = []
         for slot in self._saved:

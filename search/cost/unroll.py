@@ -28,6 +28,7 @@ from pcg.graph.graph import Node
 from pcg.placement.backward import gradients
 from pcg.placement.schedule import Compute, LeafAtHome, Schedule
 from search.cost.cost import CostModel, Duration
+from search.cost.progress import check_time
 from search.cost.tasks import ProgramStep, TaskProgram, program, trained_weights
 
 
@@ -139,6 +140,7 @@ class _Unroller:
         block, after = self.given[first:stop], self.given[stop : stop + length]
         made = list(self.given[:stop])
         for copy in range(1, more + 1):
+            check_time()
             made += [
                 self._moved(step, after[i], copy * length, copy * len(self.own))
                 for i, step in enumerate(block)

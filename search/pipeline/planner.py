@@ -101,8 +101,9 @@ class PipelinePlanner:
         """The plan; raises NegativeAnswer where there is none."""
         start = now()
         graph.check()
+        self._phases = Phases.of(start, self.seconds, len(graph.operators), self.teller)
         # Another plan is known where pipelines have to be faster than it.
-        self._phases = Phases(start + self.seconds, has_plan=self.faster_than < inf)
+        self._phases.has_plan = self.faster_than < inf
         if len(self.machine.kinds) > 1:
             problem = "has devices of several kinds, and stages are taken to be alike"
             raise NegativeAnswer(f"pipeline: {self.machine.name} {problem}")

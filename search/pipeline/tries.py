@@ -166,7 +166,8 @@ class Tries:
         less."""
         stages = groups.stages
         noun = "stage" if stages == 1 else "stages"
-        self.teller.works_on(f"{stages} {noun} x {count} micro-batches")
+        work = f"{stages} {noun} x {count} micro-batches"
+        self.teller.works_on(work, "pipeline")
         batches = MicroBatches(
             self.source, groups.cost, self.cuts, count, self.allowed, groups.transfers
         )
@@ -174,6 +175,7 @@ class Tries:
         busy = count * chosen.costs.micro.sum() + chosen.costs.once.sum()
         if busy / stages >= self._least:
             return None
+        self.teller.works_on(work, "pipeline", lambda: busy / stages)
         least = inf
         for made in self._outlined(batches, stages, chosen):
             if self.kind == "1f1b" and stages > 1:

@@ -94,14 +94,14 @@ class MeshPlanner:
     def plan(self, name: str, graph: Graph) -> Planned:
         start = now()
         graph.check()
-        self.teller.works_on("rules")
-        self._phases = Phases(start + self.seconds)
+        self.teller.works_on("rules", "split")
+        self._phases = Phases.of(start, self.seconds, len(graph.operators), self.teller)
         short = folded(graph)
         if short is not None:
             try:
                 return self._planned(name, graph, short, start)
             except NotAlike:
-                self._phases.has_plan = False
+                self._phases.has_plan, self._phases.deadline = False, start + self.seconds
         return self._planned(name, graph, Folded(graph, 0), start)
 
     def _planned(self, name: str, graph: Graph, short: Folded, start: float) -> Planned:
@@ -110,7 +110,7 @@ class MeshPlanner:
         self._short, self._choosers, self._variants_of = short, {}, {}
         search = SearchState()
         stop = self._searched(short.graph, search)
-        priced = search.priced
+        priced, self._phases.deadline = search.priced, inf
         if not priced:
             raise NoPlanInTime(name, self.seconds)
         if not any(c.fits for c in priced):
@@ -191,7 +191,7 @@ class MeshPlanner:
         cost = self._cost(self.machine)
         graphs = self._variants(graph, search)
         trials = [self._trial(variant, cost, search) for variant in islice(graphs, 1)]
-        if self.mode is Mode.JOINT and self._cuts_data:
+        if self.family == "joint" and self.mode is Mode.JOINT and self._cuts_data:
             # So that there is a plan early: the first graph is the model's, and needs no rewriting.
             (data,) = PLANNERS["data-parallel"](trials[0].graph, trials[0].chooser)
             self._fitting(trials[0], data).tries(0.0)
@@ -266,7 +266,7 @@ class MeshPlanner:
                 continue
             if allowed.by_hand and trial.promised(allowed.mask) > search.known:
                 continue
-            self.teller.works_on(allowed.name)
+            self.teller.works_on(allowed.name, "map", lambda: trial.busy_bound)
             if allowed.data_parallel and not self._cuts_data:
                 search.data_parallel += self._to_compare(trial, allowed)
                 continue
@@ -340,11 +340,11 @@ class MeshPlanner:
         one = self._cost(self.machine.with_devices(1))
         mode = self.mode if self.family == "joint" else Mode.PARALLEL
         alone = Chooser.on(one, Cuts(()), more=self._short.more)
-        self.teller.works_on("rewriting")
+        self.teller.works_on("rewriting", "substitute")
         return variants(graph, self.library, mode, alone, self._limits(search))
 
     def _rewritten(self, base: PricedTrial, search: SearchState) -> Variant | None:
-        self.teller.works_on("rewriting as it is cut")
+        self.teller.works_on("rewriting as it is cut", "substitute")
         limits = replace(self._limits(search), least=least_gain(base.graph))
         return rewritten(self._variants_of[base.graph], self.library, base.chooser, limits)
 

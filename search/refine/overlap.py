@@ -179,6 +179,14 @@ class Trial(Generic[Judged]):
             seconds += self._times.get(node, 1) * float((own * devices).min())
         return seconds
 
+    @cached_property
+    def busy_bound(self) -> float | None:
+        """Seconds of a step that no plan of the graph takes less than: those for which all devices
+        are busy with what must be done. None for devices of several kinds, of which strategies have
+        the seconds of the slowest."""
+        machine = self.chooser.mesh.machine
+        return self.least_work() / machine.devices if len(machine.kinds) == 1 else None
+
     def _at_best(self, choice: Choice) -> float:
         saved: dict[frozenset[Node], float] = {}
         start, around = Spread(choice, {}), not self.is_small
@@ -231,6 +239,7 @@ class Trial(Generic[Judged]):
     def _improved(self, tried: Tried[Judged], allowed: Allowed, *, small: bool) -> Tried[Judged]:
         """A plan with branches side by side where that is faster; of a small graph, with all else
         that is faster and differs in one operator."""
+        self.phases.teller.enters("refine")
         if not small:
             return self._side_by_side(tried, allowed, small=False)
         polisher = Polisher(self.chooser, self.graph, self._tried_choice, self._is_faster)

@@ -15,6 +15,7 @@ from time import perf_counter
 
 import pytest
 import torch
+from support.budgets import worst_excess
 
 from pcg.capture import capture
 from pcg.errors import NegativeAnswer
@@ -125,3 +126,9 @@ def test_time_against_layers():
         "times as long: "
         + ", ".join(f"{n} layers {t:.2f}" for n, t in zip(LAYERS, times, strict=True))
     )
+
+
+@pytest.mark.soak
+def test_budgets_end_searches():
+    """Seconds of the processor: see ``budgets``."""
+    assert worst_excess(0, 20) < 2.0

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
+from time import process_time
 
 import pytest
 from support.cases import a_third
@@ -13,8 +16,10 @@ from pcg.machine import load_machine
 from pcg.models import build_model
 from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph
-from search.cost.planned import Planned, Planner, SearchReport
-from search.cost.progress import Progress, Status, Teller
+from search.by_hand.degrees import parse_degrees
+from search.by_hand.planner import HandPlanner
+from search.cost.planned import NoPlanInTime, Planned, Planner, SearchReport
+from search.cost.progress import GRACE, Progress, Status, Teller, timed_by
 from search.pipeline.planner import PipelinePlanner, WithPipelines
 from search.plan.planner import MeshPlanner
 from substitutions.audit.replay import replay
@@ -77,7 +82,8 @@ def test_without_a_plan_an_interrupt_ends_the_search(library, model):
 
 
 def test_without_time_there_is_one_plan(library, model, whole):
-    short = mesh(library, seconds=0.0).plan("m", model)
+    with timed_by(process_time):
+        short = mesh(library, seconds=0.0).plan("m", model)
     assert short.report.stop == "time"
     assert whole.report.stop == "exhausted"
     assert short.report.simulated < whole.report.simulated
@@ -86,10 +92,12 @@ def test_without_time_there_is_one_plan(library, model, whole):
 
 def test_pipelines_without_time_are_few(library):
     graph = build_model("mlp-mnist", 64, 1)
-    short, whole = (
-        PipelinePlanner(MACHINE.with_devices(4), library, seconds=s).plan("m", graph)
-        for s in (0.0, 600.0)
-    )
+    library.concrete(graph)  # known from before
+    with timed_by(process_time):
+        short, whole = (
+            PipelinePlanner(MACHINE.with_devices(4), library, seconds=s).plan("m", graph)
+            for s in (0.0, 600.0)
+        )
     assert short.report.stop == "time"
     assert short.report.strategies < whole.report.strategies
     check(short.plan, graph, library)
@@ -106,7 +114,8 @@ def test_an_interrupt_among_pipelines_leaves_the_plan_that_is_known(model, whole
 
 
 def test_pipelines_are_left_out_where_time_is_up(library, model):
-    plain = mesh(library, seconds=0.0).plan("m", model)
+    with timed_by(process_time):
+        plain = mesh(library, seconds=0.0).plan("m", model)
 
     def none(than: float, used: float) -> Planner:
         raise AssertionError("asked for")
@@ -139,3 +148,58 @@ class Known:
 def test_a_model_without_operators_has_a_plan(library):
     graph = parse_graph("w = weight[]\nreturn w")
     assert mesh(library).plan("w", graph).plan.graph == graph
+
+
+def looks(each: float) -> Callable[[], float]:
+    """A clock on which so many seconds pass from one look to the next, whatever the computer does
+    meanwhile."""
+    return count(0.0, each).__next__
+
+
+@pytest.mark.parametrize("budget", [0.5, 2.0, 4.0])
+def test_a_budget_ends_a_search_at_the_next_look_at_the_clock(budget, library):
+    """There is a plan after a hundred looks and more, so it has some grace."""
+    graph = build_model("dlrm-tiny", 48, 1)
+    clock = count()
+
+    def ticking() -> float:
+        return next(clock) * 1e-3
+
+    with timed_by(ticking):
+        planned = mesh(library, seconds=budget).plan("m", graph)
+    assert planned.report.stop == "time"
+    assert_same(graph, planned.plan.graph)
+    # What writes a plan down looks at the clock, too.
+    assert next(clock) * 1e-3 < budget + GRACE + 0.1
+
+
+def planners(library: Library) -> list[Planner]:
+    by_hand = parse_degrees("tensor=2")
+    return [
+        mesh(library, seconds=5.0),
+        PipelinePlanner(MACHINE, library, seconds=5.0),
+        HandPlanner(MACHINE, library, by_hand, seconds=5.0),
+    ]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_without_a_plan_in_time_one_line_says_what_would_help(number, library):
+    graph = build_model("bert-large-tiny", 8, 1)
+    with timed_by(looks(1.0)), pytest.raises(NoPlanInTime) as raised:
+        planners(library)[number].plan("bert", graph)
+    told = str(raised.value)
+    assert told.startswith("bert: no plan was found within 5 s")
+    assert "--budget" in told
+    assert "\n" not in told
+
+
+def test_pipelines_that_are_cut_short_leave_the_plan_that_is_known(library, model, whole):
+    known = whole.plan.estimates.step_seconds
+
+    def hurried(than: float, used: float) -> Planner:
+        assert than == known
+        return PipelinePlanner(MACHINE.with_devices(2), library, seconds=-1.0, faster_than=than)
+
+    planned = WithPipelines(Known(whole), hurried).plan("m", model)
+    assert planned.plan is whole.plan
+    assert planned.report.stop == "time"

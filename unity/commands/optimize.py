@@ -246,7 +246,9 @@ def _progress(*, shown: bool) -> Generator[Progress]:
 def progress_line(status: Status) -> str:
     """What a search is at, in one line."""
     best = "" if status.best is None else f", best {status.best * 1e3:.3g} ms a step"
-    return f"{status.work}: {status.candidates:,} plans priced{best}"
+    bound = "" if status.bound is None else f", none here below {status.bound * 1e3:.3g} ms"
+    gap = "" if status.gap is None else f" ({status.gap:.0%} less)"
+    return f"{status.level}, {status.work}: {status.candidates:,} plans priced{best}{bound}{gap}"
 
 
 def _record(

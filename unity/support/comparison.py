@@ -97,7 +97,10 @@ class ComparisonQuestion:
         estimates, problem = None, None
         try:
             asked = planner_of(planner, target, self.library, self.seconds, training, self.speed)
-            estimates = asked.plan(model, graph).plan.estimates
+            planned = asked.plan(model, graph)
+            if planned.report.stop == "interrupted":
+                raise KeyboardInterrupt  # of all that is compared: this search is not done
+            estimates = planned.plan.estimates
         except NegativeAnswer as error:
             problem = str(error)
         return Prediction(

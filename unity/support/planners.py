@@ -85,9 +85,8 @@ def planner_of(
         if name != "joint":
             raise InputError("--degrees", f"with --planner {name}, expected one of the two")
         by_hand = parse_degrees(asked.degrees)
-        return HandPlanner(
-            machine, library, by_hand, training, speed, teller=teller, seconds=seconds
-        )
+        given = machine, library, by_hand, training, speed
+        return HandPlanner(*given, teller=teller, seconds=seconds)
     dimensions, recompute = asked.dimensions, asked.recompute
 
     def pipelines(kind: ScheduleKind, than: float = inf, used: float = 0.0) -> Planner:

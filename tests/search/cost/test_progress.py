@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from itertools import count
 from math import inf
 
 import pytest
 
 from pcg.machine import load_machine
 from pcg.models import build_model
+from search.choices import Mode
 from search.cost.cost import SGD
-from search.cost.progress import Phases, Status, Teller
+from search.cost.progress import (
+    GRACE,
+    OutOfTime,
+    Phases,
+    Status,
+    Teller,
+    check_time,
+    now,
+    timed_by,
+)
 from substitutions.rules.store import Library, load_library
-from unity.support.planners import planner_of
+from unity.support.planners import SearchOptions, planner_of
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +40,9 @@ def check(told: list[Status], seconds: float) -> None:
     assert best[-1] == pytest.approx(seconds)
 
 
+LEVELS = {"substitute", "map", "refine", "pipeline"}
+
+
 @pytest.mark.parametrize(
     ("planner", "works"),
     [
@@ -42,15 +56,17 @@ def test_planners_tell_how_far_they_are(planner, works, library):
     chosen = planner_of(planner, machine, library, 60.0, SGD, None, progress=told.append)
     plan = chosen.plan("mlp-mnist", build_model("mlp-mnist", None, 2)).plan
     assert works <= {status.work for status in told}
+    levels = {status.level for status in told}
+    assert levels - {"split"} == ({"pipeline"} if planner == "pipeline" else LEVELS)
     check(told, plan.estimates.step_seconds)
 
 
 def test_what_cannot_be_run_is_no_best():
     told: list[Status] = []
     teller = Teller(told.append)
-    teller.works_on("all")
+    teller.works_on("all", "map")
     teller.priced()
-    assert told == [Status("all", 0, None), Status("all", 1, None)]
+    assert told == [Status("all", 0, None, "map"), Status("all", 1, None, "map")]
 
 
 def test_phases_add_up():
@@ -58,3 +74,73 @@ def test_phases_add_up():
     assert [phases.timed("one", lambda: 1), phases.timed("one", lambda: 2)] == [1, 2]
     assert phases.seconds.keys() == {"one"}
     assert phases.seconds["one"] >= 0
+
+
+@pytest.mark.parametrize(("model", "devices"), [("mlp-mnist", 2), ("dlrm-tiny", 4)])
+def test_no_plan_is_faster_than_the_bound_that_is_told(model, devices, library):
+    """Of one graph, on all devices: that of the model, without rewrites."""
+    told: list[Status] = []
+    machine = load_machine("dgx-a100").with_devices(devices)
+    asked = SearchOptions(Mode.PARALLEL)
+    planner_of("joint", machine, library, 60.0, SGD, None, asked, told.append).plan(
+        model, build_model(model, None, devices)
+    )
+    mapped = [status for status in told if status.level in ("map", "refine")]
+    bounds = {status.bound for status in mapped}
+    assert None not in bounds
+    best = min(status.best for status in told if status.best is not None)
+    assert 0 < min(bound for bound in bounds if bound is not None) <= best
+    assert all(status.gap is None or 0 <= status.gap < 1 for status in told)
+
+
+def test_the_gap_is_what_the_best_can_lose():
+    assert Status("all", 1, 4.0, "map", 3.0).gap == 0.25
+    assert Status("all", 1, 4.0, "map", 5.0).gap == 0.0
+    assert Status("all", 1, None, "map", 3.0).gap is None
+    assert Status("all", 1, 4.0).gap is None
+
+
+def test_time_ends_what_is_under_way_only():
+    with timed_by(count(0.0, 0.25).__next__):
+        phases = Phases(now() + 1.0, has_plan=True)
+        with phases.under_way():
+            check_time()
+            while not phases.is_over:
+                pass
+            with pytest.raises(OutOfTime):
+                check_time()
+        check_time()
+
+
+def test_without_a_plan_there_is_some_grace():
+    clock = [0.0]
+    with timed_by(lambda: clock[0]):
+        phases = Phases.of(0.0, 10.0, 0, Teller())
+        clock[0] = 10.0 + GRACE
+        phases.check()
+        phases.has_plan = True
+        with pytest.raises(OutOfTime):
+            phases.check()
+
+
+def test_a_part_of_the_work_leaves_time_for_the_rest():
+    clock = [0.0]
+    with timed_by(lambda: clock[0]):
+        phases = Phases(9.0)
+        part = phases.part(2 / 3)
+        assert part.seconds is phases.seconds
+        clock[0] = 8.0
+        part.check()  # it has nothing yet
+        part.has_plan = True
+        with pytest.raises(OutOfTime):
+            part.check()
+        assert not phases.is_over
+
+
+def test_what_takes_long_to_write_down_ends_earlier():
+    clock = [8.0]
+    with timed_by(lambda: clock[0]):
+        few, many = (Phases.of(0.0, 10.0, count, Teller()) for count in (100, 10_000))
+        assert (few.is_over, many.is_over) == (False, True)
+        clock[0] = 4.9
+        assert not many.is_over  # half of the time is for the search in any case

@@ -21,7 +21,7 @@ from time import process_time
 from support.graphs import deep
 
 from pcg.collection import seldom_collected
-from pcg.errors import NegativeAnswer
+from pcg.errors import UnityError
 from pcg.graph.graph import Graph
 from pcg.machine import load_machine
 from pcg.models import build_model
@@ -72,7 +72,7 @@ class Budgeted:
                     self.planner, machine, library, self.budget, training, None, self.asked
                 )
                 planned = planner.plan(self.model, graph)
-            except NegativeAnswer as none:
+            except UnityError as none:
                 return process_time() - start, str(none)
             seconds = planned.plan.estimates.step_seconds
             end = process_time() - start
