@@ -3,7 +3,8 @@
 *Full* is activation checkpointing (Chen et al., arXiv:1604.06174): of each repeated block only what
 another one reads is kept. *Selective* (Korthikanti et al., MLSys 2023, section 5) is what lies
 between the products of attention, which takes much memory and little time. Weights that are fully
-sharded are gathered again in any case, as in ZeRO's third stage.
+sharded are gathered again in any case, as in ZeRO's third stage; so is what sequence parallelism
+gathers for a product, of which a device keeps its own part (Korthikanti et al., section 4.2.2).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ def recomputed(
     inner: Sequence[Node],
     *,
     sharded: bool,
+    sequence: bool,
 ) -> frozenset[Node]:
     """The operators that are recomputed. ``graph``: the whole one; ``inner``: its operators as they
     are cut, in the same order."""
@@ -35,6 +37,8 @@ def recomputed(
         again = frozenset(_with_data(graph, between_products(graph), cut))
     if kind == "full" and blocks is not None:
         again = frozenset(_within(blocks, cut))
+    if sequence:
+        again |= frozenset(_gathered(inner))
     return again | frozenset(_gathers(inner)) if sharded else again
 
 
@@ -76,6 +80,18 @@ def _within(blocks: Blocks, cut: Mapping[Node, Node]) -> Iterator[Node]:
             chain = trace(value)[1]
             # What came from another stage in parts stays as it was gathered.
             yield from set(chain).difference(named_parts(chain) or ())
+
+
+def _gathered(inner: Iterable[Node]) -> Iterator[Node]:
+    """What brings results together for products that read them whole, in the stage where they
+    lie."""
+    for node in inner:
+        if kind_of(node) != "contraction":
+            continue
+        for value in node.inputs:
+            source, chain = trace(value)
+            if not source.node.is_leaf and any(step.name == "combine" for step in chain):
+                yield from set(chain).difference(named_parts(chain) or ())
 
 
 def _gathers(inner: Iterable[Node]) -> Iterator[Node]:

@@ -11,9 +11,9 @@ from fidelity.models import Model, decoder_of
 
 from pcg.capture import capture
 from pcg.graph.graph import Graph
-from pcg.machine import load_machine
+from pcg.machine import Machine, load_machine
 from pcg.plan.training import Training
-from search.by_hand.planner import HandPlanner
+from search.by_hand.planner import HandPlan, HandPlanner
 from substitutions.rules.store import load_library
 
 TRAINING = Training("adam", "bf16", compiled=True)
@@ -47,19 +47,29 @@ class Priced:
 
 
 def priced(point: Point) -> Priced:
-    """The published plan of a point, priced on the preset of its machine."""
+    """The published plan of a point, priced on its machine."""
+    plan = made(point, overlaps=point.overlaps)
+    return Priced(point, plan.seconds, plan.memory)
+
+
+def made(point: Point, *, overlaps: bool) -> HandPlan:
+    """The published plan of a point. ``overlaps``: whether communication is beside computation."""
+    planner = HandPlanner(
+        machine_of(point), load_library(), point.degrees, training_of(point), overlaps=overlaps
+    )
+    return planner.made(graph_of(point.model, point.batch))
+
+
+def machine_of(point: Point) -> Machine:
+    """The GPUs that a point was measured on."""
     machine = load_machine(point.machine)
     machine = machine.with_nodes(-(-point.gpus // machine.devices_per_node))
-    graph = graph_of(point.model, point.batch)
-    planner = HandPlanner(
-        machine.with_devices(point.gpus),
-        load_library(),
-        point.degrees,
-        replace(TRAINING, precision=point.precision),
-        overlaps=point.overlaps,
-    )
-    made = planner.made(graph)
-    return Priced(point, made.seconds, made.memory)
+    return machine.with_devices(point.gpus)
+
+
+def training_of(point: Point) -> Training:
+    """How a point was trained."""
+    return replace(TRAINING, precision=point.precision)
 
 
 @lru_cache(maxsize=2)
