@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 from fidelity.data import Point
-from fidelity.models import Model, decoder_of
+from fidelity.models import Model, module_of
 
 from pcg.capture import capture
 from pcg.graph.graph import Graph
 from pcg.machine import Machine, load_machine
 from pcg.plan.training import Training
 from search.by_hand.planner import HandPlan, HandPlanner
+from search.cost.cost import CostModel
+from search.cost.memory import peak_memory
+from search.pipeline.price import StageGroups, fullest
 from substitutions.rules.store import load_library
 
 TRAINING = Training("adam", "bf16", compiled=True)
-"""Mixed precision, in fp16 where a run says so, and fused kernels: of biases, activations, dropout
-and residual sums in Megatron and with torch.compile alike."""
+"""Mixed precision, and fused kernels: of biases, activations, dropout and residual sums in Megatron
+and with torch.compile alike. Runs say what they have else."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +46,14 @@ class Priced:
     @property
     def is_refused(self) -> bool:
         """Whether what ran is predicted not to fit."""
-        return self.memory > load_machine(self.point.machine).memory_limit()
+        return self.memory > machine_of(self.point).memory_limit()
 
 
 def priced(point: Point) -> Priced:
     """The published plan of a point, priced on its machine."""
     plan = made(point, overlaps=point.overlaps)
-    return Priced(point, plan.seconds, plan.memory)
+    spared = _divided(point, plan) if point.shares_updates else 0
+    return Priced(point, plan.seconds, plan.memory - spared)
 
 
 def made(point: Point, *, overlaps: bool) -> HandPlan:
@@ -63,19 +67,39 @@ def made(point: Point, *, overlaps: bool) -> HandPlan:
 def machine_of(point: Point) -> Machine:
     """The GPUs that a point was measured on."""
     machine = load_machine(point.machine)
+    named = {"memory_bytes": point.memory_bytes, "memory_bandwidth": point.memory_bandwidth}
+    own = {name: value for name, value in named.items() if value is not None}
+    machine = machine.model_copy(update={"device": machine.device.model_copy(update=own)})
     machine = machine.with_nodes(-(-point.gpus // machine.devices_per_node))
     return machine.with_devices(point.gpus)
 
 
 def training_of(point: Point) -> Training:
     """How a point was trained."""
-    return replace(TRAINING, precision=point.precision)
+    return Training(point.optimizer, point.precision, point.compiled)
 
 
 @lru_cache(maxsize=2)
 def graph_of(model: Model, batch: int) -> Graph:
     """A model as it is captured, without weights."""
     with torch.device("meta"):
-        module = decoder_of(model)
-        ids = torch.zeros(batch, model.sequence, dtype=torch.long)
-    return capture(module, (ids, ids)).graph
+        module, inputs = module_of(model, batch)
+    return capture(module, inputs).graph
+
+
+def _divided(point: Point, plan: HandPlan) -> int:
+    """Bytes that the fullest GPU is spared as data-parallel ones divide gradients, wide weights and
+    states among them."""
+    training, data = training_of(point), point.degrees.data(point.gpus)
+    of = point.degrees
+    if of.pipeline > 1 or of.micro_batches > 1:
+        groups = StageGroups(
+            of.pipeline, point.gpus // of.pipeline, of.micro_batches, of.interleave
+        )
+        cost = CostModel(machine_of(point), training)
+        held = fullest(plan.steps, cost, groups, "1f1b", plan.recompute)
+    else:
+        held = peak_memory(plan.steps, training, plan.recompute)
+    elements = held.parameters // training.parameter_bytes
+    wide = held.parameters - elements * training.formats.copy
+    return (wide + held.gradients + held.optimizer) * (data - 1) // data
