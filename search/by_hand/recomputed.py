@@ -2,10 +2,11 @@
 
 *Full* is activation checkpointing (Chen et al., arXiv:1604.06174): of each repeated block only what
 another one reads is kept. *Alternate* keeps attention and the first, third, ... product of a block
-too, as torchtitan does (its option "op" of selective checkpointing). *Selective* (Korthikanti et al., MLSys 2023, section 5) is what lies
-between the products of attention, which takes much memory and little time. Weights that are fully
-sharded are gathered again in any case, as in ZeRO's third stage; so is what sequence parallelism
-gathers for a product, of which a device keeps its own part (Korthikanti et al., section 4.2.2).
+too, as torchtitan does (selective checkpointing by operators). *Selective* (Korthikanti et al.,
+MLSys 2023, section 5) is what lies between the products of attention, which takes much memory and
+little time. Weights that are fully sharded are gathered again in any case, as in ZeRO's third
+stage; so is what sequence parallelism gathers for a product, of which a device keeps its own part
+(Korthikanti et al., section 4.2.2).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.in_parts import named_parts
 from pcg.placement.schedule import trace
-from pcg.readings.kind import kind_of
+from pcg.readings.kind import kind_of, work_of
 from pcg.readings.work import gradient_nodes
 from search.by_hand.degrees import Again
 from search.split.blocks import Blocks
@@ -70,14 +71,12 @@ def alternate(blocks: Blocks) -> frozenset[Node]:
     for block in range(blocks.count):
         first = blocks.first + block * blocks.length
         operators = blocks.graph.operators[first : first + blocks.length]
-        kept |= {node for node in operators if kind_of(node) == "attention"}
-        kept |= {*[node for node in operators if kind_of(node) == "contraction"][::2]}
+        kept |= {node for node in operators if work_of(node) == "attention"}
+        kept |= {*[node for node in operators if work_of(node) == "contraction"][::2]}
     return frozenset(kept)
 
 
-def _within(
-    blocks: Blocks, cut: Mapping[Node, Node], kept: frozenset[Node]
-) -> Iterator[Node]:
+def _within(blocks: Blocks, cut: Mapping[Node, Node], kept: frozenset[Node]) -> Iterator[Node]:
     """All in the blocks, moves among it, but what is kept and what another block reads."""
     operators = blocks.graph.operators
     first, last = blocks.first, blocks.first + blocks.count * blocks.length

@@ -16,7 +16,7 @@ from time import process_time
 
 from fidelity.data import Point, points
 from fidelity.models import Gpt, Llama
-from fidelity.price import graph_of, machine_of, made, training_of
+from fidelity.price import graph_of_point, machine_of, made, training_of
 
 from pcg.errors import NegativeAnswer
 from pcg.plan.plan import Plan
@@ -51,7 +51,7 @@ class Found:
 def found(point: Point) -> Found:
     """The plan that the planner finds for a point's model, batch and machine. Raises
     NegativeAnswer where it finds none."""
-    graph = graph_of(point.model, point.batch)
+    graph = graph_of_point(point)
     by_hand = made(point, overlaps=True)
     planner = planner_of(
         "joint", machine_of(point), load_library(), SECONDS, training_of(point), None

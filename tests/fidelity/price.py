@@ -8,6 +8,7 @@ from functools import lru_cache
 import torch
 from fidelity.data import Point
 from fidelity.models import Model, module_of
+from fidelity.resnet import ResNet
 
 from pcg.capture import capture
 from pcg.graph.graph import Graph
@@ -61,7 +62,7 @@ def made(point: Point, *, overlaps: bool) -> HandPlan:
     planner = HandPlanner(
         machine_of(point), load_library(), point.degrees, training_of(point), overlaps=overlaps
     )
-    return planner.made(graph_of(point.model, point.batch))
+    return planner.made(graph_of_point(point))
 
 
 def machine_of(point: Point) -> Machine:
@@ -79,12 +80,20 @@ def training_of(point: Point) -> Training:
     return Training(point.optimizer, point.precision, point.compiled)
 
 
+def graph_of_point(point: Point) -> Graph:
+    """The graph of a point. Data-parallel GPUs each take statistics of their own samples, as
+    DistributedDataParallel does."""
+    groups = point.degrees.data(point.gpus) if isinstance(point.model, ResNet) else 1
+    return graph_of(point.model, point.batch, groups)
+
+
 @lru_cache(maxsize=2)
-def graph_of(model: Model, batch: int) -> Graph:
-    """A model as it is captured, without weights."""
+def graph_of(model: Model, batch: int, norm_groups: int = 1) -> Graph:
+    """A model as it is captured, without weights; its batch norms take statistics of so many groups
+    of samples."""
     with torch.device("meta"):
         module, inputs = module_of(model, batch)
-    return capture(module, inputs).graph
+    return capture(module, inputs, norm_groups=norm_groups).graph
 
 
 def _divided(point: Point, plan: HandPlan) -> int:
