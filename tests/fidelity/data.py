@@ -130,7 +130,7 @@ def _seconds(measured: Measured, value: float, model: Model, batch: int, gpus: i
     if measured == "samples":
         return batch / value
     if isinstance(model, ResNet):
-        raise InputError(POINTS, f"{measured} of a model without tokens, expected samples")
+        raise InputError(str(POINTS), f"{measured} of a model without tokens, expected samples")
     tokens = batch * model.sequence
     if measured == "tokens":
         return tokens / (value * gpus)
