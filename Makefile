@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 PACKAGES := pcg substitutions verifier search runtime unity
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint bench soak fidelity rules clean
+.PHONY: help venv demo test lint bench soak fidelity found rules clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -51,6 +51,9 @@ soak: $(STAMP) ## Run the long tests, then all others with more examples
 
 fidelity: $(STAMP) ## Predict published training steps, and print the errors
 	cd tests && PYTHONPATH=..:. ../$(BIN)/python -m fidelity
+
+found: $(STAMP) ## Plan the models of published steps, beside the published plans
+	cd tests && PYTHONPATH=..:. ../$(BIN)/python -m fidelity.found
 
 rules: $(STAMP) ## Generate and prove the rule library again
 	$(BIN)/python -m unity.generate

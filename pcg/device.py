@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from pcg.files import FileModel
 
@@ -58,6 +58,7 @@ class Device(FileModel):
     kind: DeviceKind
     flops: Flops
     memory_bytes: Annotated[int, Field(gt=0, le=1 << 60)]
+    """All that a process finds, what it cannot use for tensors among it."""
     memory_bandwidth: Positive
     """Bytes a second between the device and its own memory."""
     kernel_latency: Latency
@@ -66,6 +67,22 @@ class Device(FileModel):
     """What was measured; for other kinds of work, curves that come with Unity."""
     slowdown: Annotated[float, Field(ge=0.1, le=10)] = 1.0
     """By how much operators in a training step take longer than when they were measured alone."""
+    reserved_bytes: Annotated[int, Field(ge=0)] = 0
+    """What a context and libraries of communication take of the memory."""
+
+    @model_validator(mode="after")
+    def _check_reserve(self) -> Self:
+        if self.reserved_bytes >= self.memory_bytes:
+            raise ValueError(
+                f"reserved_bytes: expected less than the {self.memory_bytes} of memory_bytes, "
+                f"got {self.reserved_bytes}"
+            )
+        return self
+
+    @property
+    def usable_bytes(self) -> int:
+        """What is left of the memory for tensors."""
+        return self.memory_bytes - self.reserved_bytes
 
     def reached(self, work: str, dtype: DType) -> Efficiency | None:
         """What was measured of a kind of work in a number format: for that format, else for any."""

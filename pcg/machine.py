@@ -200,10 +200,11 @@ class Machine(FileModel):
         return (self.device, *self.others)
 
     def memory_limit(self, devices: Iterable[int] | None = None) -> int:
-        """Return how many bytes each of some devices has, or of all: the least of their kinds'."""
+        """Return how many bytes for tensors each of some devices has, or of all: the least of their
+        kinds'."""
         if devices is None or not self.others:
-            return min(kind.memory_bytes for kind in self.kinds)
-        return min(kind.memory_bytes for kind in self.kinds_of(devices))
+            return min(kind.usable_bytes for kind in self.kinds)
+        return min(kind.usable_bytes for kind in self.kinds_of(devices))
 
     @property
     def units(self) -> tuple[int, ...]:
@@ -318,7 +319,7 @@ class Machine(FileModel):
         """Return the SHA-256 of the machine's content, in hexadecimal; the same on every run."""
         fields = self.model_dump(mode="json", exclude=None if self.others else {"others"})
         for device in (fields["device"], *fields.get("others", ())):
-            for name, usual in (("efficiency", []), ("slowdown", 1.0)):
+            for name, usual in (("efficiency", []), ("slowdown", 1.0), ("reserved_bytes", 0)):
                 if device[name] == usual:
                     del device[name]
         for level in fields["levels"]:

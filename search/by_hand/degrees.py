@@ -11,6 +11,8 @@ from pcg.files import FileModel
 
 Count = Annotated[int, Field(ge=1, le=1 << 20)]
 
+Again = Literal["none", "selective", "full", "alternate"]
+
 WHERE = "--degrees"
 
 
@@ -33,9 +35,9 @@ class HandDegrees(FileModel):
     """Chunks of the model on each stage."""
     micro_batches: Count = 1
     """Slices of the batch, whose gradients add up."""
-    recompute: Literal["none", "selective", "full"] = "none"
-    """*selective*: what is between the products of attention; *full*: all within repeated
-    blocks."""
+    recompute: Again = "none"
+    """*selective*: what is between the products of attention; *full*: all within repeated blocks;
+    *alternate*: of these all but attention and every second product."""
     sequence: bool = False
     """Whether what tensor parallelism leaves whole is cut along the sequence among the same
     devices."""

@@ -167,8 +167,10 @@ class HandPlanner:
         )
 
     def _again(self, graph: Graph, blocks: Blocks | None, inner: Sequence[Node]) -> frozenset[Node]:
-        kind, sharded = self.degrees.recompute, self.degrees.sharded
-        return recomputed(kind, graph, blocks, inner, sharded=sharded)
+        of = self.degrees
+        return recomputed(
+            of.recompute, graph, blocks, inner, sharded=of.sharded, sequence=of.sequence
+        )
 
     def _cost(self, machine: Machine) -> CostModel:
         return CostModel(machine, self.training, self.speed, overlaps=self.overlaps)

@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fidelity.models import Gpt, Llama, Model
+from fidelity.models import KINDS, Model
+from fidelity.resnet import ResNet
 from pydantic import Field
 
+from pcg.errors import InputError
 from pcg.files import FileModel, read_toml
 from pcg.plan.precision import Precision
+from pcg.plan.training import Optimizer
 from search.by_hand.degrees import HandDegrees, parse_degrees
 
 POINTS = Path(__file__).with_name("points.toml")
 
-Measured = Literal["seconds", "tflops", "tokens"]
+Measured = Literal["seconds", "tflops", "tokens", "samples"]
 
 
 class RunFile(FileModel):
@@ -27,10 +30,19 @@ class RunFile(FileModel):
     machine: str
     measured: Measured
     precision: Precision = "bf16"
-    architecture: Literal["gpt", "llama"] = "gpt"
+    optimizer: Optimizer = "adam"
+    compiled: bool = True
+    """Whether element-wise work is fused."""
+    shares_updates: bool = False
+    """Whether gradients, wide weights and states are divided among data-parallel GPUs."""
+    architecture: Literal["gpt", "llama", "bert", "resnet"] = "gpt"
     overlaps: bool = True
     """Whether the system runs communication beside computation."""
-    model: dict[str, int | float | bool]
+    memory_bytes: int | None = None
+    """Of its GPUs, where they have not what the machine's have."""
+    memory_bandwidth: float | None = None
+    """Likewise."""
+    model: dict[str, int | float | bool | tuple[int, ...]] = Field(strict=False)
     """What all its models have."""
     columns: tuple[str, ...] = Field(strict=False)
     calibrates: tuple[str, ...] = Field(strict=False)
@@ -61,6 +73,11 @@ class Point:
     precision: Precision
     overlaps: bool
     calibrates: bool
+    optimizer: Optimizer = "adam"
+    compiled: bool = True
+    shares_updates: bool = False
+    memory_bytes: int | None = None
+    memory_bandwidth: float | None = None
 
 
 def points() -> list[Point]:
@@ -71,9 +88,9 @@ def points() -> list[Point]:
 def _points(run: RunFile) -> Iterator[Point]:
     for values in run.points:
         row: dict[str, Any] = dict(zip(run.columns, values, strict=True))
-        sizes = ("layers", "hidden", "heads", "groups", "inner", "sequence")
+        sizes = ("layers", "hidden", "heads", "groups", "inner", "sequence", "vocabulary", "masked")
         parts: dict[str, Any] = {**run.model, **{name: row[name] for name in sizes if name in row}}
-        model = Gpt(**parts) if run.architecture == "gpt" else Llama(**parts)
+        model = KINDS[run.architecture](**parts)
         name = f"{row['model']} {row['sequence']}" if "sequence" in row else str(row["model"])
         degrees, batch = _plan(row)
         yield Point(
@@ -86,9 +103,14 @@ def _points(run: RunFile) -> Iterator[Point]:
             degrees,
             _seconds(run.measured, row["value"], model, batch, row["gpus"]),
             row["gigabytes"] * 1e9 if "gigabytes" in row else None,
-            run.precision,
+            row.get("precision", run.precision),
             run.overlaps,
             name in run.calibrates and row["gpus"] <= run.calibrated_on,
+            run.optimizer,
+            row.get("compiled", run.compiled),
+            run.shares_updates,
+            run.memory_bytes,
+            run.memory_bandwidth,
         )
 
 
@@ -105,6 +127,10 @@ def _seconds(measured: Measured, value: float, model: Model, batch: int, gpus: i
     """Seconds of a step, from what a source gives."""
     if measured == "seconds":
         return value
+    if measured == "samples":
+        return batch / value
+    if isinstance(model, ResNet):
+        raise InputError(str(POINTS), f"{measured} of a model without tokens, expected samples")
     tokens = batch * model.sequence
     if measured == "tokens":
         return tokens / (value * gpus)

@@ -6,9 +6,13 @@ one kernel, where dropout stands, and whether the table of tokens is the last la
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from fidelity import bert, resnet
+from fidelity.bert import Bert, Encoder
+from fidelity.resnet import Residual, ResNet
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -171,9 +175,20 @@ class LlamaDecoder(nn.Module):
         return functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
-Model = Gpt | Llama
+Model = Gpt | Llama | Bert | ResNet
+KINDS: Mapping[str, type[Model]] = {"gpt": Gpt, "llama": Llama, "bert": Bert, "resnet": ResNet}
 
 
-def decoder_of(model: Model) -> nn.Module:
-    """The module of a model."""
+def decoder_of(model: Gpt | Llama) -> nn.Module:
+    """The module of a decoder."""
     return Decoder(model) if isinstance(model, Gpt) else LlamaDecoder(model)
+
+
+def module_of(model: Model, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """The module of a model, and example inputs of a batch."""
+    if isinstance(model, Bert):
+        return Encoder(model), bert.inputs_of(model, batch)
+    if isinstance(model, ResNet):
+        return Residual(model), resnet.inputs_of(model, batch)
+    ids = torch.zeros(batch, model.sequence, dtype=torch.long)
+    return decoder_of(model), (ids, ids)

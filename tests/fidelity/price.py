@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 from fidelity.data import Point
-from fidelity.models import Model, decoder_of
+from fidelity.models import Model, module_of
+from fidelity.resnet import ResNet
 
 from pcg.capture import capture
 from pcg.graph.graph import Graph
-from pcg.machine import load_machine
+from pcg.machine import Machine, load_machine
 from pcg.plan.training import Training
-from search.by_hand.planner import HandPlanner
+from search.by_hand.planner import HandPlan, HandPlanner
+from search.cost.cost import CostModel
+from search.cost.memory import peak_memory
+from search.pipeline.price import StageGroups, fullest
 from substitutions.rules.store import load_library
 
 TRAINING = Training("adam", "bf16", compiled=True)
-"""Mixed precision, in fp16 where a run says so, and fused kernels: of biases, activations, dropout
-and residual sums in Megatron and with torch.compile alike."""
+"""Mixed precision, and fused kernels: of biases, activations, dropout and residual sums in Megatron
+and with torch.compile alike. Runs say what they have else."""
 
 
 @dataclass(frozen=True)
@@ -43,29 +47,68 @@ class Priced:
     @property
     def is_refused(self) -> bool:
         """Whether what ran is predicted not to fit."""
-        return self.memory > load_machine(self.point.machine).memory_limit()
+        return self.memory > machine_of(self.point).memory_limit()
 
 
 def priced(point: Point) -> Priced:
-    """The published plan of a point, priced on the preset of its machine."""
-    machine = load_machine(point.machine)
-    machine = machine.with_nodes(-(-point.gpus // machine.devices_per_node))
-    graph = graph_of(point.model, point.batch)
+    """The published plan of a point, priced on its machine."""
+    plan = made(point, overlaps=point.overlaps)
+    spared = _divided(point, plan) if point.shares_updates else 0
+    return Priced(point, plan.seconds, plan.memory - spared)
+
+
+def made(point: Point, *, overlaps: bool) -> HandPlan:
+    """The published plan of a point. ``overlaps``: whether communication is beside computation."""
     planner = HandPlanner(
-        machine.with_devices(point.gpus),
-        load_library(),
-        point.degrees,
-        replace(TRAINING, precision=point.precision),
-        overlaps=point.overlaps,
+        machine_of(point), load_library(), point.degrees, training_of(point), overlaps=overlaps
     )
-    made = planner.made(graph)
-    return Priced(point, made.seconds, made.memory)
+    return planner.made(graph_of_point(point))
+
+
+def machine_of(point: Point) -> Machine:
+    """The GPUs that a point was measured on."""
+    machine = load_machine(point.machine)
+    named = {"memory_bytes": point.memory_bytes, "memory_bandwidth": point.memory_bandwidth}
+    own = {name: value for name, value in named.items() if value is not None}
+    machine = machine.model_copy(update={"device": machine.device.model_copy(update=own)})
+    machine = machine.with_nodes(-(-point.gpus // machine.devices_per_node))
+    return machine.with_devices(point.gpus)
+
+
+def training_of(point: Point) -> Training:
+    """How a point was trained."""
+    return Training(point.optimizer, point.precision, point.compiled)
+
+
+def graph_of_point(point: Point) -> Graph:
+    """The graph of a point. Data-parallel GPUs each take statistics of their own samples, as
+    DistributedDataParallel does."""
+    groups = point.degrees.data(point.gpus) if isinstance(point.model, ResNet) else 1
+    return graph_of(point.model, point.batch, groups)
 
 
 @lru_cache(maxsize=2)
-def graph_of(model: Model, batch: int) -> Graph:
-    """A model as it is captured, without weights."""
+def graph_of(model: Model, batch: int, norm_groups: int = 1) -> Graph:
+    """A model as it is captured, without weights; its batch norms take statistics of so many groups
+    of samples."""
     with torch.device("meta"):
-        module = decoder_of(model)
-        ids = torch.zeros(batch, model.sequence, dtype=torch.long)
-    return capture(module, (ids, ids)).graph
+        module, inputs = module_of(model, batch)
+    return capture(module, inputs, norm_groups=norm_groups).graph
+
+
+def _divided(point: Point, plan: HandPlan) -> int:
+    """Bytes that the fullest GPU is spared as data-parallel ones divide gradients, wide weights and
+    states among them."""
+    training, data = training_of(point), point.degrees.data(point.gpus)
+    of = point.degrees
+    if of.pipeline > 1 or of.micro_batches > 1:
+        groups = StageGroups(
+            of.pipeline, point.gpus // of.pipeline, of.micro_batches, of.interleave
+        )
+        cost = CostModel(machine_of(point), training)
+        held = fullest(plan.steps, cost, groups, "1f1b", plan.recompute)
+    else:
+        held = peak_memory(plan.steps, training, plan.recompute)
+    elements = held.parameters // training.parameter_bytes
+    wide = held.parameters - elements * training.formats.copy
+    return (wide + held.gradients + held.optimizer) * (data - 1) // data

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import pytest
 import torch
+from fidelity.bert import Bert
 from fidelity.data import held_out, points
-from fidelity.models import Gpt, Llama, decoder_of
-from fidelity.price import Priced
+from fidelity.models import Gpt, Llama, decoder_of, module_of
+from fidelity.price import Priced, graph_of, priced
+from fidelity.resnet import ResNet
 
 from pcg.capture import capture
 from pcg.machine import load_machine
+from pcg.readings.kind import work_of
 from runtime.train.eager import compare_module
+from search.by_hand.recomputed import alternate
+from search.split.blocks import blocks_of
 
 
 def test_points_are_read():
     every = points()
     assert len(every) > 50
-    assert len({(p.run, p.name, p.gpus, p.degrees) for p in every}) == len(every)
+    assert len({(p.run, p.name, p.gpus, p.degrees, p.compiled) for p in every}) == len(every)
     for point in every:
         machine = load_machine(point.machine)
         nodes = -(-point.gpus // machine.devices_per_node)
         assert point.gpus == machine.with_nodes(nodes).with_devices(point.gpus).devices
         data = point.degrees.data(point.gpus)
         assert point.batch % (data * point.degrees.micro_batches) == 0
-        assert point.model.hidden % point.model.heads == 0
+        if not isinstance(point.model, ResNet):
+            assert point.model.hidden % point.model.heads == 0
         assert 0 < point.seconds < inf
 
 
@@ -33,6 +40,7 @@ def test_most_points_judge():
     every = points()
     calibrating = [p for p in every if p.calibrates]
     assert len(held_out(every)) + len(calibrating) == len(every)
+    assert not any(p.calibrates for p in every if p.run.startswith(("NVIDIA", "torchtitan")))
     for run in {p.run for p in every}:
         own = [p for p in every if p.run == run]
         assert len(held_out(own)) > sum(p.calibrates for p in own)
@@ -47,6 +55,7 @@ def test_seconds_follow_from_what_is_published():
     assert least < small.seconds < 1.2 * least
     mosaic = found["MosaicML, A100", "7b 2048"]
     assert mosaic.seconds == pytest.approx(6 * 2 * 2048 / 4641)
+    assert found["NVIDIA ResNet-50, V100", "fp32"].seconds == pytest.approx(896 / 2855)
 
 
 @pytest.mark.parametrize(
@@ -57,11 +66,15 @@ def test_seconds_follow_from_what_is_published():
         (Gpt(48, 7168, 56, 2048, 50368), 29_975_214_080),
         (Llama(32, 4096, 32, 8, 14336, 8192, 128256), 8_030_261_248),
         (Llama(80, 8192, 64, 8, 28672, 8192, 128256), 70_553_706_496),
+        # As torchvision counts ResNet-50, and Hugging Face bert-large's pre-training, whose table
+        # has 30,522 rows.
+        (ResNet((3, 4, 6, 3), 1000, 224), 25_557_032),
+        (Bert(24, 1024, 16, 512, 30522), 336_226_108),
     ],
 )
 def test_models_have_as_many_parameters_as_is_published(model, parameters):
     with torch.device("meta"):
-        module = decoder_of(model)
+        module, _ = module_of(model, 1)
     assert sum(parameter.numel() for parameter in module.parameters()) == parameters
 
 
@@ -82,6 +95,40 @@ def test_a_small_llama_attends_to_what_came_before():
     found = compare_module(module, (ids, ids), capture(module, (ids, ids)), "llama")
     assert found.error is not None, found.reason
     assert found.error < 1e-9
+
+
+@pytest.mark.parametrize(
+    "model",
+    [Bert(2, 32, 4, 12, 20, 0, 0.0), Bert(2, 32, 4, 12, 20, 3, 0.0), ResNet((1, 2, 1, 1), 7, 32)],
+)
+def test_small_encoders_and_residual_networks_are_captured_as_they_compute(model):
+    torch.manual_seed(0)
+    module, inputs = module_of(model, 4)
+    drawn = tuple(
+        torch.randint(2, x.shape) if x.dtype == torch.long else torch.randn_like(x).double()
+        for x in inputs
+    )
+    found = compare_module(module.double(), drawn, capture(module, drawn), "model")
+    assert found.error is not None, found.reason
+    assert found.error < 1e-9
+
+
+def test_alternate_recomputation_keeps_attention_and_every_second_product():
+    blocks = blocks_of(graph_of(Llama(3, 32, 4, 2, 48, 12, 20), 2))
+    assert blocks is not None
+    kinds = [work_of(node) for node in alternate(blocks)]
+    assert kinds.count("attention") == blocks.count
+    assert kinds.count("contraction") == 4 * blocks.count
+
+
+def test_divided_updates_are_less_memory():
+    """Of a parameter's 18 bytes, 16 are divided between two GPUs: all but the narrow copy."""
+    (point,) = (p for p in points() if p.run == "Alpa")
+    small = replace(point, model=Gpt(4, 64, 4, 16, 64, dropout=0.0), batch=8)
+    shared, whole = priced(small), priced(replace(small, shares_updates=False))
+    held = whole.memory - shared.memory
+    assert held % 8 == 0
+    assert 0 < held < whole.memory / 2
 
 
 def test_what_is_published_of_memory_is_compared():

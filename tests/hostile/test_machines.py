@@ -64,6 +64,12 @@ MACHINES = {
     "a latency that is no number": changed("latency = 1e-3", f"latency = {NAN}"),
     "a latency of 1e308": changed("latency = 1e-3", "latency = 1e308"),
     "a memory of 0": changed("memory_bytes = 4_000_000_000", "memory_bytes = 0"),
+    "a reserve of all memory": changed(
+        "memory_bytes = 4_000_000_000", "memory_bytes = 4\nreserved_bytes = 4"
+    ),
+    "a reserve below 0": changed(
+        "memory_bytes = 4_000_000_000", "memory_bytes = 4\nreserved_bytes = -1"
+    ),
     "a memory of 400 digits": changed("memory_bytes = 4_000_000_000", f"memory_bytes = {HUGE}"),
     "a memory that is no whole number": changed("4_000_000_000", "4e9"),
     "a rate of 0": changed("float32 = 40e9", "float32 = 0.0"),

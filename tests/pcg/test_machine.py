@@ -238,3 +238,11 @@ def test_wrong_counts():
         machine.group_link([])
     with pytest.raises(InputError, match="local: expected devices 0 to 3, got -1"):
         machine.group_link([0, -1])
+
+
+def test_what_is_reserved_is_no_tensors():
+    machine = load_machine("dgx-a100")
+    device = machine.device.model_copy(update={"reserved_bytes": 0})
+    whole = machine.model_copy(update={"device": device})
+    assert whole.memory_limit() - machine.memory_limit() == machine.device.reserved_bytes > 0
+    assert whole.hash() != machine.hash()

@@ -48,7 +48,7 @@ def test_a_device_is_of_the_last_kind_that_began(machine: Machine, data: st.Data
     found = machine.kinds_of(some)
     assert all(machine.device_at(d) in found for d in some)
     assert len(found) == len({id(machine.device_at(d)) for d in some})
-    least = min(machine.device_at(d).memory_bytes for d in some)
+    least = min(machine.device_at(d).usable_bytes for d in some)
     assert machine.memory_limit(some) == least
     assert machine.memory_limit() == machine.memory_limit(range(machine.devices))
 
@@ -71,7 +71,8 @@ def test_kinds_and_collectives_are_part_of_the_hash_where_they_are_given():
     fields = PLAIN.model_dump(mode="json", exclude={"others"})
     for level in fields["levels"]:
         del level["all_gather"], level["all_reduce"]
-    del fields["device"]["efficiency"], fields["device"]["slowdown"]
+    for name in ("efficiency", "slowdown", "reserved_bytes"):
+        del fields["device"][name]
     content = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     assert PLAIN.hash() == hashlib.sha256(content.encode()).hexdigest()
     level = PLAIN.levels[0]

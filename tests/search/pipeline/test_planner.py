@@ -233,7 +233,7 @@ def test_no_pipeline_is_faster_than_nothing(library):
 
 def test_stages_have_to_be_alike(library):
     fields = load_machine("dgx-a100").with_nodes(2).model_dump(mode="json", by_alias=True)
-    other = {**fields["device"], "memory_bytes": 1_000_000, "first_node": 1}
+    other = {**fields["device"], "memory_bytes": 1_000_000, "reserved_bytes": 0, "first_node": 1}
     mixed = Machine.model_validate_json(json.dumps({**fields, "other_device": [other]}))
     with pytest.raises(NegativeAnswer, match="devices of several kinds"):
         PipelinePlanner(mixed, library).plan("layers", layers(2, 64, 16))

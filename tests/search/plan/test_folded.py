@@ -33,7 +33,7 @@ def planner(
 ) -> MeshPlanner:
     machine = load_machine("dgx-a100").with_devices(devices)
     if memory is not None:
-        device = machine.device.model_copy(update={"memory_bytes": memory})
+        device = machine.device.model_copy(update={"memory_bytes": memory, "reserved_bytes": 0})
         machine = machine.model_copy(update={"device": device})
     given = machine, load_library(), "data-parallel" if memory else "joint"
     return MeshPlanner(*given, training=TRAINING, recompute=recompute)

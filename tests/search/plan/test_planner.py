@@ -318,7 +318,7 @@ def test_a_plan_that_does_not_fit_is_refused_with_what_it_misses_by():
 def test_a_plan_has_to_fit_the_smallest_device_that_it_uses():
     """The second node has a hundredth of the memory, which the first node's devices do not need."""
     fields = load_machine("dgx-a100").with_nodes(2).model_dump(mode="json", by_alias=True)
-    small = {**fields["device"], "memory_bytes": 1_000_000, "first_node": 1}
+    small = {**fields["device"], "memory_bytes": 1_000_000, "reserved_bytes": 0, "first_node": 1}
     mixed = Machine.model_validate_json(json.dumps({**fields, "other_device": [small]}))
     graph = build_model("mlp-tiny", None, mixed.devices)
     library = load_library()

@@ -26,7 +26,9 @@ def machine(memory: int | None = None) -> Machine:
     if memory is None:
         return made
     return made.model_copy(
-        update={"device": made.device.model_copy(update={"memory_bytes": memory})}
+        update={
+            "device": made.device.model_copy(update={"memory_bytes": memory, "reserved_bytes": 0})
+        }
     )
 
 
