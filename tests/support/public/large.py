@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import log
 
 import torch
@@ -214,9 +215,5 @@ class DLRM(nn.Module):
 
 
 def perceptron(widths: tuple[int, ...]) -> nn.Sequential:
-    layers = [
-        layer
-        for a, b in zip(widths, widths[1:], strict=False)
-        for layer in (nn.Linear(a, b), nn.ReLU())
-    ]
+    layers = [layer for a, b in pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())]
     return nn.Sequential(*layers)

@@ -26,13 +26,15 @@ class Gained:
     """What a plan is worth. ``seconds``: of the processor, for the capture of the whole batch, the
     rules and the search; ``gain``: how many times as fast as data parallelism, where that was
     priced; ``shares`` of the step, by the name of a function that is kept whole; ``is_data_fit``:
-    whether a data-parallel plan fits, where that was asked; ``problem``: why there is no plan."""
+    whether a data-parallel plan fits, where that was asked; ``problem``: why there is no plan;
+    ``stop``: why the search ended."""
 
     seconds: float
     gain: float | None
     shares: Mapping[str, float]
     is_data_fit: bool | None = None
     problem: str = ""
+    stop: str = "exhausted"
 
     @property
     def holds(self) -> bool:
@@ -47,7 +49,9 @@ class Gained:
         if self.problem:
             return self.problem
         gain = "not priced" if self.gain is None else f"{int(self.gain * 1000) / 1000:.3f}"
-        return f"{gain}, alone fits" if self.is_data_fit is False else gain
+        alone = ", alone fits" if self.is_data_fit is False else ""
+        early = "" if self.stop == "exhausted" else f", stopped: {self.stop}"
+        return f"{gain}{alone}{early}"
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,8 @@ def gained(public: Public, nodes: int, budget: float, precision: str = "fp32") -
     begin = process_time()
     made = planned(public, nodes, budget, precision)
     shares = {_short(kept.function): kept.share for kept in made.answer.whole}
-    return Gained(process_time() - begin, made.speedup, shares)
+    stop = made.planned.report.stop
+    return Gained(process_time() - begin, made.speedup, shares, stop=stop)
 
 
 def gained_or_not(public: Public, nodes: int, budget: float, precision: str) -> Gained:
@@ -140,7 +145,7 @@ def row(
     operators = captured.graph.operators
     batched = sum(isinstance(_function(node), Batched) for node in operators)
     functions = map(_function, operators)
-    whole = Counter(_short(f.target) for f in functions if isinstance(f, Opaque))
+    whole = dict(Counter(_short(f.target) for f in functions if isinstance(f, Opaque)))
     equations = len(operators) - batched - sum(whole.values())
     return Row(name, attention, equations, batched, whole, seconds, plans)
 

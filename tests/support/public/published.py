@@ -78,9 +78,7 @@ def clip() -> Public:
 
     class Paired(home.CLIPModel):
         def forward(self, pixel_values: Any, input_ids: Any) -> Any:
-            return super().forward(
-                pixel_values=pixel_values, input_ids=input_ids, return_loss=True
-            )
+            return super().forward(pixel_values=pixel_values, input_ids=input_ids, return_loss=True)
 
     given = {"pixel_values": torch.zeros(64, 3, 224, 224), "input_ids": words(64, 77)}
     return Public(Paired(config), given)

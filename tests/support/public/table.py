@@ -29,7 +29,8 @@ class Table:
         """Print a line for each model and way to compute attention; whether all keep the
         promises."""
         print(headings(tuple(self.given.nodes)), flush=True)
-        return all([self._shown(name, attention) for name, attention in models])
+        passes = [self._shown(name, attention) for name, attention in models]
+        return all(passes)
 
     def _shown(self, name: str, attention: str) -> bool:
         found = self._earlier(name, attention) or self._asked(name, attention)
