@@ -6,7 +6,8 @@ import pytest
 import torch
 
 pytest.importorskip("transformers")
-from support.public.compared import Loss, compared
+from support.public.calls import Loss
+from support.public.compared import compared
 from support.public.further import FURTHER
 from support.public.language import LANGUAGE
 from support.public.vision import VISION

@@ -9,7 +9,7 @@ from importlib import import_module
 import pytest
 import torch
 from support.plans.by_hand import make_plan
-from support.public.compared import Loss
+from support.public.calls import Loss
 from support.public.others import OTHERS
 from torch import Tensor, nn
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -13,17 +11,6 @@ from runtime.train.eager import compare_module
 
 NEAR = 1e-8
 """Constants that a module makes are those of its own format, float32."""
-
-
-class Loss(nn.Module):
-    """The loss of a model that takes its inputs by name."""
-
-    def __init__(self, model: nn.Module, names: Mapping[str, Any]) -> None:
-        super().__init__()
-        self.model, self.names = model, tuple(names)
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        return self.model(**dict(zip(self.names, inputs, strict=True))).loss
 
 
 def compared(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Captured, float]:

@@ -7,13 +7,12 @@ first package that has one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 import torch
-from support.public.compared import Loss
+from support.public.calls import Public
 from support.public.further import FURTHER
 from support.public.language import IGNORING, LANGUAGE, PADDED, Maker
 from support.public.others import OTHERS
@@ -37,14 +36,6 @@ MODELS: Mapping[str, Mapping[str, Maker | Plain]] = {
 }
 """By package. Some take how attention is computed; the others, which return their loss, have but
 one way."""
-
-
-@dataclass(frozen=True)
-class Public:
-    """A model with the arguments of a call that returns its loss: by name, or in order."""
-
-    module: nn.Module
-    inputs: Mapping[str, Tensor] | tuple[Tensor, ...]
 
 
 def public(name: str, attention: str = "sdpa") -> Public:
@@ -73,10 +64,3 @@ def named(given: Sequence[str]) -> Iterator[str]:
     """The models of names and packages; all of them where nothing is given."""
     for name in given or MODELS:
         yield from (f"{name}/{own}" for own in MODELS[name]) if name in MODELS else (name,)
-
-
-def call_of_loss(public: Public) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """A module that returns the loss alone, and its inputs in order."""
-    if isinstance(public.inputs, Mapping):
-        return Loss(public.module, public.inputs), tuple(public.inputs.values())
-    return public.module, public.inputs

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from time import process_time
 from typing import Any
 
-from support.public.every import Public
+from support.public.calls import Public
 
 import unity
 from pcg.capture import Captured
+from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Node
 from pcg.graph.opaque import Batched, Opaque
 from unity import PlannedModel
@@ -24,11 +25,16 @@ MOST = 0.01
 class Gained:
     """What a plan is worth. ``seconds``: of the processor, for the capture of the whole batch, the
     rules and the search; ``gain``: how many times as fast as data parallelism, where that was
-    priced; ``shares`` of the step, by the name of a function that is kept whole."""
+    priced; ``shares`` of the step, by the name of a function that is kept whole; ``is_data_fit``:
+    whether a data-parallel plan fits, where that was asked; ``problem``: why there is no plan;
+    ``stop``: why the search ended."""
 
     seconds: float
     gain: float | None
     shares: Mapping[str, float]
+    is_data_fit: bool | None = None
+    problem: str = ""
+    stop: str = "exhausted"
 
     @property
     def holds(self) -> bool:
@@ -36,6 +42,16 @@ class Gained:
         that ends before that is priced shows nothing."""
         good = self.gain is not None and self.gain >= 1.0
         return good and all(share <= MOST for share in self.shares.values())
+
+    @property
+    def text(self) -> str:
+        """The gain, rounded down: what is slower never looks as fast."""
+        if self.problem:
+            return self.problem
+        gain = "not priced" if self.gain is None else f"{int(self.gain * 1000) / 1000:.3f}"
+        alone = ", alone fits" if self.is_data_fit is False else ""
+        early = "" if self.stop == "exhausted" else f", stopped: {self.stop}"
+        return f"{gain}{alone}{early}"
 
 
 @dataclass(frozen=True)
@@ -59,18 +75,13 @@ class Row:
     def text(self) -> str:
         shares = {name: max(g.shares.get(name, 0.0) for g in self.all) for name in self.whole}
         whole = ", ".join(f"{n} {f} ({shares[f]:.2%})" for f, n in self.whole.items())
-        plans = ((f"{g.seconds:.1f}", gain_text(g.gain)) for g in self.all)
+        plans = ((f"{g.seconds:.1f}", g.text) for g in self.all)
         begin = (self.name, self.attention or "-", self.equations, self.batched, whole or "none")
         return line(*begin, f"{self.capture:.1f}", *(cell for plan in plans for cell in plan))
 
     @property
     def all(self) -> list[Gained]:
         return list(self.gained.values())
-
-
-def gain_text(gain: float | None) -> str:
-    """Rounded down: what is slower never looks as fast."""
-    return "not priced" if gain is None else f"{int(gain * 1000) / 1000:.3f}"
 
 
 def line(*cells: object) -> str:
@@ -86,26 +97,45 @@ def headings(nodes: tuple[int, ...]) -> str:
     return f"{line(*names)}\n|{'---|' * len(names)}"
 
 
-def planned(public: Public, nodes: int, budget: float) -> PlannedModel:
-    """The plan for some nodes of eight A100, in float32."""
+def planned(
+    public: Public, nodes: int, budget: float, precision: str = "fp32", planner: str = "joint"
+) -> PlannedModel:
+    """The plan for some nodes of eight A100."""
     return unity.optimize(
         public.module,
         public.inputs,
         machine="dgx-a100",
         nodes=nodes,
-        precision="fp32",
+        batch=public.batch,
+        planner=planner,
+        precision=precision,
         compare=False,
         quiet=True,
         budget=budget,
     )
 
 
-def gained(public: Public, nodes: int, budget: float) -> Gained:
-    """The plan, and what it took to make it."""
+def gained(public: Public, nodes: int, budget: float, precision: str = "fp32") -> Gained:
+    """The plan, and what it took to make it. Raises NegativeAnswer where none fits."""
     begin = process_time()
-    made = planned(public, nodes, budget)
+    made = planned(public, nodes, budget, precision)
     shares = {_short(kept.function): kept.share for kept in made.answer.whole}
-    return Gained(process_time() - begin, made.speedup, shares)
+    stop = made.planned.report.stop
+    return Gained(process_time() - begin, made.speedup, shares, stop=stop)
+
+
+def gained_or_not(public: Public, nodes: int, budget: float, precision: str) -> Gained:
+    """The same of a model that may be too large for data parallelism, or for the machine."""
+    begin = process_time()
+    try:
+        found = gained(public, nodes, budget, precision)
+    except NegativeAnswer as error:
+        return Gained(process_time() - begin, None, {}, problem=str(error))
+    try:
+        planned(public, nodes, budget, precision, "data-parallel")
+    except NegativeAnswer:
+        return replace(found, is_data_fit=False)
+    return replace(found, is_data_fit=True)
 
 
 def row(
@@ -115,7 +145,7 @@ def row(
     operators = captured.graph.operators
     batched = sum(isinstance(_function(node), Batched) for node in operators)
     functions = map(_function, operators)
-    whole = Counter(_short(f.target) for f in functions if isinstance(f, Opaque))
+    whole = dict(Counter(_short(f.target) for f in functions if isinstance(f, Opaque)))
     equations = len(operators) - batched - sum(whole.values())
     return Row(name, attention, equations, batched, whole, seconds, plans)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from support.public.every import Public
+from support.public.calls import Public
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 

@@ -1,0 +1,95 @@
+"""A table of public models, a line a process: resumable, and never stopped by one model."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from support.public.planned import Row, as_data, from_data, headings, line
+
+from pcg.errors import UnityError
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a script prints. ``script``: its path, which measures one model with ``--alone``;
+    ``given``: the arguments of its command."""
+
+    script: str
+    given: argparse.Namespace
+
+    def printed(self, models: Iterable[tuple[str, str]]) -> bool:
+        """Print a line for each model and way to compute attention; whether all keep the
+        promises."""
+        print(headings(tuple(self.given.nodes)), flush=True)
+        passes = [self._shown(name, attention) for name, attention in models]
+        return all(passes)
+
+    def _shown(self, name: str, attention: str) -> bool:
+        found = self._earlier(name, attention) or self._asked(name, attention)
+        if isinstance(found, str):
+            print(line(name, attention or "-", found), flush=True)
+            return False
+        print(found.text, flush=True)
+        return found.holds
+
+    def _earlier(self, name: str, attention: str) -> Row | None:
+        """The line in the file of results, where it has these numbers of nodes."""
+        results: Path | None = self.given.results
+        if results is None or not results.exists():
+            return None
+        rows = [from_data(json.loads(text)) for text in results.read_text("utf-8").splitlines()]
+        same = [r for r in rows if (r.name, r.attention) == (name, attention)]
+        wanted = [str(nodes) for nodes in self.given.nodes]
+        return next((r for r in reversed(same) if list(r.gained) == wanted), None)
+
+    def _asked(self, name: str, attention: str) -> Row | str:
+        """The line of a model that is measured in a process of its own, or why there is none."""
+        given = self.given
+        options = ["--alone", "--budget", str(given.budget), "--nodes", *map(str, given.nodes)]
+        options += ["--attention", attention] if attention else []
+        command = [sys.executable, self.script, name, *options]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=given.limit)
+        except subprocess.TimeoutExpired:
+            return f"took longer than {given.limit:g} seconds"
+        if done.returncode:
+            return f"failed: {done.stderr.splitlines()[-1:]}"
+        data = json.loads(done.stdout.splitlines()[-1])
+        if "refused" in data:
+            return f"refused: {data['refused']}"
+        found = from_data(data)
+        if given.results is not None:
+            with given.results.open("a", encoding="utf-8") as file:
+                file.write(f"{json.dumps(as_data(found))}\n")
+        return found
+
+
+def arguments(budget: float, limit: float) -> argparse.ArgumentParser:
+    """The options of every such script, with its own limits."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*", help="models, packages or PACKAGE/MODEL")
+    parser.add_argument("--nodes", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--budget", type=float, default=budget, help="seconds of a search")
+    parser.add_argument("--limit", type=float, default=limit, help="seconds of a model")
+    parser.add_argument("--results", type=Path, help="a file of measured lines, to go on from")
+    parser.add_argument("--alone", action="store_true", help="one model, in this process, as JSON")
+    return parser
+
+
+def print_measured(measured: Callable[[], Row]) -> None:
+    """Print the line of one model as JSON, or why it is refused."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    try:
+        data: Mapping[str, object] = as_data(measured())
+    except UnityError as error:
+        data = {"refused": str(error)}
+    print(json.dumps(data))
