@@ -6,13 +6,13 @@ wait for and make, with what registers hold in place of numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pcg.placement.region import Region, elements
 from runtime.program.buckets import Bucket, buckets
 from runtime.program.pipelined import Pipelined
-from runtime.program.program import Instruction, Load, Program
+from runtime.program.program import Instruction, Load, Program, Run
 from runtime.program.validate.blocks import (
     Block,
     MeetingBlock,
@@ -104,11 +104,14 @@ class Batch:
         self.before = self.passes.frame(self.number, "before", self.passes.before)
         self.started = [0] * self.pipeline.interleave
         self.tail: FrameCheck | None = None
+        self.left: set[tuple[int, int]] = set()
+        """Slices that have gone back and not yet had their pass for weights, by chunk."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether all slices have gone forward through all chunks, and back."""
-        return set(self.started) == {len(self.pipeline.slices)} and not self.frames
+        """Whether all slices have gone forward through all chunks, and back, and for weights."""
+        went = set(self.started) == {len(self.pipeline.slices)}
+        return went and not self.frames and not self.left
 
     def forward(self, part: int, chunk: int) -> Waits:
         passes = self.passes
@@ -138,10 +141,25 @@ class Batch:
         if frame is None or (part, chunk + 1) in self.frames:
             problem = f"slice {part} goes back, expected it to have gone forward"
             raise passes.rank.wrong("order of slices", problem)
+        if self.pipeline.has_weights_pass or passes.late_in_pass:
+            self.left.add((part, chunk))
         is_last = part == len(passes.slices) - 1
         before = (passes.before, passes.tail, *passes.slices[part][:chunk])
         yield from _go_back(frame, done if is_last else None, sum(map(len, before)))
         passes.lost(frame)
+
+    def weights(self, part: int, chunk: int) -> None:
+        """The pass for weights of a slice."""
+        rank = self.passes.rank
+        if (part, chunk) not in self.left:
+            problem = f"slice {part} has its pass for weights, expected it to have gone back"
+            raise rank.wrong("order of slices", problem)
+        self.left.remove((part, chunk))
+        for name in self.passes.late_in_pass:
+            if name in rank.filled:
+                raise rank.wrong(name, "has a gradient after its gradients have been summed")
+        if part == len(self.passes.slices) - 1:
+            self.passes.weights_done()
 
     def finish(self, done: Done) -> Waits:
         passes = self.passes
@@ -227,6 +245,8 @@ class PassesCheck:
         closing = first_readers(self.backward_blocks, trained)
         self._closing: dict[int, list[str]] = {}
         self._late = {w.register for w in program.trained if w.late is not None}
+        self.late_in_pass = tuple(self._put_off())
+        """The weights whose gradients come in passes for weights, in the order in which they do."""
         for weight in program.trained:
             if weight.register in closing:
                 self._closing.setdefault(closing[weight.register], []).append(weight.register)
@@ -319,10 +339,13 @@ class PassesCheck:
         early = self.program.loss is None
         if early:
             self._tell_loss(number)
-        for is_forward, part, chunk in pipeline.turns:
+        for kind, part, chunk in pipeline.turns:
             if not 0 <= chunk < pipeline.interleave:
                 raise self.rank.wrong("order of slices", f"there is no chunk {chunk}")
-            if is_forward:
+            if kind == "weights":
+                batch.weights(part, chunk)
+                continue
+            if kind == "forward":
                 if part >= batch.started[chunk]:
                     yield from batch.forward(part, chunk)
                 continue
@@ -340,6 +363,23 @@ class PassesCheck:
             self._tell_loss(number)
         yield from batch.go_back(self._done)
         self._under_way = ahead
+
+    def _put_off(self) -> Iterator[str]:
+        """The weights of products that put their gradients off to a pass for weights. Raises
+        ProgramError where there is none."""
+        slices = self.pipeline.slices if self.pipeline else ()
+        for number, part in enumerate((self.program.instructions, *slices)):
+            for own in reversed(part):
+                if isinstance(own, Run) and own.late is not None and own.late.in_weights_pass:
+                    if not number:
+                        raise self.rank.wrong(own, "puts a gradient off, and is of no slice")
+                    if number == len(slices):
+                        yield own.operands[own.late.operand]
+
+    def weights_done(self) -> None:
+        """The pass for weights of the last slice has been."""
+        for register in self.late_in_pass:
+            self._sync.complete(register)
 
     def _tell_loss(self, number: int) -> None:
         ranks = tuple(range(self.program.ranks))
