@@ -19,7 +19,6 @@ from pcg.placement.backward import gradients
 from pcg.placement.schedule import Compute, Reshard, Schedule, Slot
 from pcg.readings.late import parts_gradients
 
-
 WEIGHTS_PASS = 0
 """In the place of a communication: that a gradient comes in the pass for weights, which is after
 the backward pass of all steps of slices. What is there first is a load."""

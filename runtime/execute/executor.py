@@ -164,7 +164,9 @@ class Executor:
         if trains and self.program.pipeline is not None:
             self._updates = True
             parts: list[Tensor | None] = []
-            self._passes.run(number, shared, Told(_nothing, parts.append, self._done, self._complete))
+            self._passes.run(
+                number, shared, Told(_nothing, parts.append, self._done, self._complete)
+            )
             begun = PendingBatch(parts[0], form, gradients=self._sync.finish())
         else:
             if not trains:

@@ -4,11 +4,11 @@ PipeDream-2BW.
 By 1F1B stages take turns as ``pcg.plan.pipeline`` says, each of which waits for the chunk before
 or, on the way back, the one after it. All gradients are exchanged and weights updated before the
 next step begins. Of p equal stages with v chunks each, devices wait for (p - 1) / (v m) of the time
-for which they work on m micro-batches. ZB-H1 (Qi et al., ICLR 2024) is 1F1B with passes for
-weights of their own, which wait for nothing but their turn. PipeDream-2BW (Narayanan et al., ICML 2021) takes the next
-step's micro-batches without waiting for updates: the forward passes under way still use the weights
-of one update before, so that each stage holds two versions, and a step takes as long as its slowest
-stage works.
+for which they work on m micro-batches. ZB-H1 (Qi et al., ICLR 2024) is 1F1B with passes for weights
+of their own, which wait for nothing but their turn. PipeDream-2BW (Narayanan et al., ICML 2021)
+takes the next step's micro-batches without waiting for updates: the forward passes under way still
+use the weights of one update before, so that each stage holds two versions, and a step takes as
+long as its slowest stage works.
 
 Of many micro-batches only some are followed: once all turns of ``STEADY`` rounds in a row, of as
 many micro-batches as there are stages, come as much later as those of the round before, all later

@@ -136,7 +136,7 @@ def _phase_rows(simulated: SimulatedPlan) -> list[tuple[str, float]]:
     """The phases by name; of a pipeline, those of the stage that decides how long a step takes."""
     names = [PHASES[name] for name in simulated.phases]
     if (run := simulated.pipeline) is not None:
-        why = "the last to end" if run.pipeline.schedule == "1f1b" else "the slowest"
+        why = "the slowest" if run.pipeline.schedule == "2bw" else "the last to end"
         first, *rest = names
         names = [f"stage {run.last}, {why}: {first}", *(f"    {name}" for name in rest)]
     return list(zip(names, simulated.phases.values(), strict=True))

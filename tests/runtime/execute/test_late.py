@@ -88,7 +88,9 @@ def test_what_was_multiplied_is_held_no_longer_than_torch_holds_it():
 
 
 @settings(max_examples=25)
-@given(seed=st.integers(0, 99), rows=st.integers(1, 4), width=st.integers(1, 4), again=st.booleans())
+@given(
+    seed=st.integers(0, 99), rows=st.integers(1, 4), width=st.integers(1, 4), again=st.booleans()
+)
 def test_a_pass_for_weights_has_the_gradients_of_torch(seed, rows, width, again):
     """Also of what was made again for the backward pass, and is gone after it."""
     notes, left = Notes(), WeightsPass()
