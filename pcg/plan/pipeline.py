@@ -16,7 +16,8 @@ the gradients of weights that nothing waits for but the update: those of product
 (``pcg.placement.late``). Forward and backward passes are in the order of 1F1B. Stage s, counted
 from 0, is s micro-batches late with the weights, so that devices have something to do while they
 would wait for the last micro-batches. Of p stages each holds p micro-batches at most, as the first
-one does by 1F1B; of those that wait for the weights alone, only what these read. Where the weights
+one does by 1F1B; of those that wait for the weights alone, only what products read and the
+gradients of their results. Where the weights
 take no longer than forward or backward, devices wait for (p - 1) (F + B - W), in place of
 (p - 1) (F + B + W). Gradients of weights are added up in the order of micro-batches.
 """
