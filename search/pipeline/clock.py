@@ -140,8 +140,9 @@ def turn_ends(
 ) -> TurnEnds:
     """When each turn is done by 1F1B or ZB-H1."""
     count, last = len(chunks) // interleave, len(chunks) - 1
-    ways: list[TurnKind] = ["forward", "backward"]
-    ways += ["weights"] if has_weights_pass(kind) else []
+    ways: tuple[TurnKind, ...] = "forward", "backward"
+    if has_weights_pass(kind):
+        ways = *ways, "weights"
     done: TurnEnds = {way: [[NEVER] * micro_batches for _ in chunks] for way in ways}
     left = [turns(s, count, micro_batches, interleave, kind) for s in range(count)]
     following = [next(own, None) for own in left]

@@ -46,11 +46,11 @@ def flights(
     fewer = min(micro_batches, (longer + ROUNDS) * stages + longer)
     held = [0] * interleave
     found: dict[Flight, None] = {}
-    for kind, _, chunk in turns(stage, stages, fewer, interleave):
-        if kind == "backward":
+    for turn, _, chunk in turns(stage, stages, fewer, interleave):
+        if turn == "backward":
             held[chunk] -= 1
         found[Flight(chunk, tuple(held))] = None
-        if kind == "forward":
+        if turn == "forward":
             held[chunk] += 1
     return tuple(found)
 

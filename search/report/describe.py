@@ -120,7 +120,7 @@ def overall(plan: Plan) -> str:
 SCHEDULES: Mapping[ScheduleKind, str] = {
     "1f1b": "",
     "2bw": ", two versions of weights",
-    "zb-h1": ", weights late (ZB-H1)",
+    "zb-h1": ", ZB-H1",
 }
 """What is said of the order of micro-batches."""
 
