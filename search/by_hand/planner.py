@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
+from math import inf
 
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph, Node
@@ -25,8 +25,8 @@ from search.cost.cost import SGD, CostModel
 from search.cost.derivation import Derivation
 from search.cost.efficiency import Speed
 from search.cost.memory import peak_memory
-from search.cost.planned import Planned, SearchReport
-from search.cost.progress import Teller
+from search.cost.planned import NoPlanInTime, Planned, SearchReport
+from search.cost.progress import OutOfTime, Phases, Teller, now
 from search.cost.simulate import recomputing
 from search.map.building import Builder, Cut
 from search.map.choose.choosing import Chooser
@@ -69,12 +69,18 @@ class HandPlanner:
     overlaps: bool = True
     """Whether communication runs beside computation, as it does here; not so in other systems."""
     teller: Teller = field(default_factory=Teller)
+    seconds: float = inf
+    """For which it may work on the plan."""
 
     def plan(self, name: str, graph: Graph) -> Planned:
         """The plan. Raises InputError for degrees that a model or machine does not have, and
-        NegativeAnswer where the plan does not fit."""
-        start = perf_counter()
-        made = self.made(graph)
+        NegativeAnswer where the plan does not fit or is not there in time."""
+        start = now()
+        try:
+            with Phases(start + self.seconds).under_way():
+                made = self.made(graph)
+        except OutOfTime:
+            raise NoPlanInTime(name, self.seconds) from None
         over = made.memory - self.machine.memory_limit()
         if over > 0:
             raise does_not_fit(name, self.machine, over)
@@ -91,7 +97,7 @@ class HandPlanner:
             recompute=made.recompute,
             pipeline=made.pipeline,
         )
-        return Planned(plan, SearchReport(1, 1, "exhausted", {}), perf_counter() - start)
+        return Planned(plan, SearchReport(1, 1, "exhausted", {}), now() - start)
 
     def made(self, graph: Graph) -> HandPlan:
         """The plan with its price, whether or not it fits. Raises InputError for degrees that a

@@ -6,11 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph
 from pcg.plan.plan import Plan
 
 Stop = Literal["exhausted", "time", "interrupted"]
 """Why a search ended: all was tried, its seconds were spent, or somebody interrupted."""
+
+
+class NoPlanInTime(NegativeAnswer):
+    """The time of a search was up before it had a plan."""
+
+    def __init__(self, name: str, seconds: float) -> None:
+        super().__init__(
+            f"{name}: no plan was found within {seconds:.3g} s; a larger --budget, fewer kinds of"
+            " cuts (--allow) or --planner data-parallel would help"
+        )
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from pcg.placement.saved import SavedTensors, saved_tensors
 from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot, trace
 from search.choices import Recompute
 from search.cost.cost import CostModel
+from search.cost.progress import check_time
 from search.cost.tasks import timed_steps
 from search.cost.unroll import NotAlike, Repeated, window_of
 
@@ -114,6 +115,7 @@ def ways_to_fit(
         yield gathers
     low, high = 0, len(units)
     while high - low > 1:
+        check_time()
         middle = (low + high) // 2
         if counted(_union(units[:middle])) <= limit:
             high = middle
@@ -182,6 +184,7 @@ def _fewest_bytes(finder: _Units, counted: CountBytes) -> list[Unit]:
     worthwhile first."""
     best: tuple[int, list[Unit]] | None = None
     for parts in finder.numbers_of_spans():
+        check_time()
         units = finder.units(finder.boundaries(parts))
         held = counted(_union(units))
         if best is None or held < best[0]:

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcg.plan.pipeline import under_way
+from search.cost.progress import check_time
 
 FEW = 500
 """Of so few operators, all stages are looked at at once."""
@@ -291,6 +292,7 @@ class _Row:
         best = np.zeros(1)
         cuts: list[NDArray[np.intp]] = []
         for stage, (starts, ends) in enumerate(pairwise(bands)):
+            check_time()
             best, cut = self._stage(stage, starts, ends, best)
             cuts.append(cut)
         if not np.isfinite(best[0]):
@@ -308,6 +310,7 @@ class _Row:
         count = len(ends.positions)
         least, cut = np.full(count, np.inf), np.zeros(count, np.intp)
         for some in self._parts(starts, ends):
+            check_time()
             reach = Band(max(some.first + 1, ends.first), min(self._last(stage, some), ends.last))
             before = best[some.first - starts.first : some.last - starts.first + 1]
             if reach.first > reach.last or not np.isfinite(before).any():

@@ -17,6 +17,7 @@ from pcg.placement.layout import operand_layout, output_layout
 from pcg.placement.schedule import trace
 from pcg.placement.view import MachineView
 from search.cost.derivation import Applied, Scribe
+from search.cost.progress import check_time
 from search.map.building import Builder, Cut
 from search.map.rules.cuts import applied
 from search.map.rules.fully_sharded import PlacedGraph, fully_sharded
@@ -61,6 +62,7 @@ class _Builder:
         graph = self.batches.streams.graph
         number = {node: i for i, node in enumerate(self.batches.nodes)}
         for node in graph.nodes:
+            check_time()
             if node.is_leaf:
                 self._new[node.value()] = node.value()
                 continue

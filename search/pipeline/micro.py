@@ -18,6 +18,7 @@ from pcg.graph.graph import Node, Value
 from pcg.machine import Link
 from pcg.memo import Memo
 from search.cost.cost import CostModel
+from search.cost.progress import check_time
 from search.cost.slices import Slices
 from search.map.choose.choosing import least_places, tied_places
 from search.map.choose.costs import PASSING
@@ -178,6 +179,7 @@ class MicroBatches:
         costs: list[Costs] = []
         reshardings: list[_Resharding] = []
         for node, duties in self.pricing.duties(graph, self.nodes, keeps=True).items():
+            check_time()
             for position, value in enumerate(node.inputs):
                 if not value.node.is_leaf:
                     pairs = self.pricing.resharding(value, node, position)

@@ -16,6 +16,7 @@ from pcg.machine import Link, Machine
 from pcg.plan.pipeline import ScheduleKind
 from pcg.readings.late import parts_gradients
 from pcg.readings.work import gradient_nodes
+from search.cost.progress import check_time
 from search.pipeline.balance import (
     Band,
     ChunkMemory,
@@ -108,6 +109,7 @@ def outline(
     """The stages that take least time and fit the memory; strategies that take less of it where
     those of ``first`` do not fit. None where none do."""
     for price in PRICES:
+        check_time()
         chosen = _sparing(batches, machine, stages, first, price)
         fitting = _balanced(batches, chosen, machine, stages, kind, sparing=sparing)
         if fitting is not None:
@@ -123,6 +125,7 @@ def interleaved(one: Outline, machine: Machine) -> Outline:
     each = one.batches.slices * costs.micro + costs.once
     most = int(each.sum() / each.max() / one.stages) if each.max() > 0 else 0
     for chunks in range(2, most + 1):
+        check_time()
         given = one.batches, one.chosen, machine, one.stages
         made = _balanced(*given, "1f1b", chunks, one.sparing)
         if made is None or made.seconds >= best.seconds:

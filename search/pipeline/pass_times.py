@@ -16,6 +16,7 @@ from itertools import count
 from typing import Literal
 
 from pcg.plan.pipeline import ScheduleKind, TurnKind
+from search.cost.progress import check_time
 from search.pipeline.clock import StageSeconds, step_seconds, turn_ends
 
 SWEEPS = 100
@@ -131,6 +132,7 @@ class _Steady:
         """None where turns are put off again and again: steps then take more than their time."""
         order = range(len(self.stages))
         for _ in range(SWEEPS):
+            check_time()
             changed = [self._put_off(s) for s in (*order, *reversed(order))]
             if not any(changed):
                 return [self._starts(s) for s in order]

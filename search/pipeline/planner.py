@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
-from time import perf_counter
 from typing import TypeVar
 
 from pcg.errors import NegativeAnswer
@@ -20,8 +19,8 @@ from pcg.plan.training import Training
 from search.choices import IndexRole, Recompute
 from search.cost.cost import SGD, CostModel
 from search.cost.efficiency import Speed
-from search.cost.planned import Planned, Planner, SearchReport, Stop
-from search.cost.progress import Phases, Teller
+from search.cost.planned import NoPlanInTime, Planned, Planner, SearchReport, Stop
+from search.cost.progress import OutOfTime, Phases, Teller, now
 from search.cost.units import forward_seconds, ways_to_fit
 from search.map.building import Cut
 from search.map.rules.cuts import Cuts
@@ -50,6 +49,8 @@ PIPELINES: Mapping[str, ScheduleKind] = {"pipeline": "1f1b", "pipeline-2bw": "2b
 """The planners of this module by name."""
 FINALISTS = 3
 """How many of the outlines that look best are built and priced as they would run."""
+OUTLINING = 2 / 3
+"""Of the time, what goes to outlines at most, where there are any."""
 FAR = 1.2
 """Of a deep model, what is estimated to take so many times as long as a pipeline that is built and
 fits is not built: that takes long, and estimates are nearer than that."""
@@ -98,30 +99,46 @@ class PipelinePlanner:
 
     def plan(self, name: str, graph: Graph) -> Planned:
         """The plan; raises NegativeAnswer where there is none."""
-        start = perf_counter()
+        start = now()
         graph.check()
-        self._phases = Phases(start + self.seconds)
+        # Another plan is known where pipelines have to be faster than it.
+        self._phases = Phases(start + self.seconds, has_plan=self.faster_than < inf)
         if len(self.machine.kinds) > 1:
             problem = "has devices of several kinds, and stages are taken to be alike"
             raise NegativeAnswer(f"pipeline: {self.machine.name} {problem}")
-        source = self._phases.timed("rules", lambda: streams(graph, self.library))
-        cuts = self._phases.timed("rules", lambda: Cuts(self.library.concrete(source.graph)))
         tried: list[Outline] = []
         built: list[Built] = []
-        outlines = self._outlines(source, cuts)
-        interrupted = _interrupted(outlines, tried, lambda: bool(tried))
-        if not tried:
-            raise NegativeAnswer(self._why_none(name, source, cuts))
-        finalists = self._finalists(sorted(tried, key=lambda o: o.seconds))
-        interrupted |= _interrupted(finalists, built, lambda: any(map(self._fits, built)))
-        stop: Stop = "time" if self._phases.is_over else "exhausted"
-        stop = "interrupted" if interrupted else stop
+        try:
+            with self._phases.under_way():
+                stop = self._searched(name, graph, tried, built)
+        except OutOfTime:
+            raise NoPlanInTime(name, self.seconds) from None
         strategies = sum(o.batches.strategies() for o in tried)
         report = SearchReport(strategies, len(built), stop, self._phases.seconds)
         plan = self._finished(name, graph, self._best(name, built))
-        return Planned(plan, report, perf_counter() - start)
+        return Planned(plan, report, now() - start)
 
-    def _outlines(self, source: Streams, cuts: Cuts) -> Iterator[Outline]:
+    def _searched(self, name: str, graph: Graph, tried: list[Outline], built: list[Built]) -> Stop:
+        """Outline pipelines and build the best: why that ended. Raises OutOfTime where none is
+        built by then, and NegativeAnswer where there is none."""
+        source = self._phases.timed("rules", lambda: streams(graph, self.library))
+        cuts = self._phases.timed("rules", lambda: Cuts(self.library.concrete(source.graph)))
+        outlining = self._phases.part(OUTLINING)
+        with outlining.under_way():
+            outlines = self._outlines(source, cuts, outlining)
+            first = _taken(outlines, tried, lambda: bool(tried))
+        if not tried:
+            if first == "time":
+                raise OutOfTime
+            raise NegativeAnswer(self._why_none(name, source, cuts))
+        finalists = self._finalists(sorted(tried, key=lambda o: o.seconds))
+        then = _taken(finalists, built, lambda: any(map(self._fits, built)))
+        if not built:
+            raise OutOfTime
+        late = {"interrupted": 2, "time": 1, "exhausted": 0}
+        return max(first, then, key=lambda stop: late[stop])
+
+    def _outlines(self, source: Streams, cuts: Cuts, phases: Phases) -> Iterator[Outline]:
         wanted = self.dimensions
         allowed = everything if wanted is None else along(source.graph, wanted)
         return iter(
@@ -133,7 +150,7 @@ class PipelinePlanner:
                 self._cost,
                 allowed,
                 self.faster_than,
-                self._phases,
+                phases,
                 self.teller,
                 self.recompute,
             )
@@ -162,7 +179,7 @@ class PipelinePlanner:
         cost = self._cost(self.machine)
         best, number = inf, Counter[bool]()
         for one in ranked:
-            if best < inf and (number.total() >= FINALISTS or self._phases.is_over):
+            if best < inf and number.total() >= FINALISTS:
                 break
             # What is recomputed may take hardly any time.
             least = one.seconds / one.sparing.time
@@ -175,7 +192,7 @@ class PipelinePlanner:
             number[spares] += 1
             built = self._built(one, cost)
             if self._fits(built):
-                best = min(best, built.seconds)
+                best, self._phases.has_plan = min(best, built.seconds), True
             yield built
 
     def _best(self, name: str, built: Sequence[Built]) -> Built:
@@ -261,17 +278,19 @@ class PipelinePlanner:
         )
 
 
-def _interrupted(results: Iterator[T], known: list[T], is_enough: Callable[[], bool]) -> bool:
-    """Take what is found, until there is no more or somebody interrupts; whether it was that.
+def _taken(results: Iterator[T], known: list[T], is_enough: Callable[[], bool]) -> Stop:
+    """Take what is found, until there is no more, time is up, or somebody interrupts: which it was.
     Raises KeyboardInterrupt where what is known by then is not enough."""
     try:
         for one in results:
             known.append(one)  # what was found stays where this is interrupted
+    except OutOfTime:
+        return "time"
     except KeyboardInterrupt:
         if not is_enough():
             raise
-        return True
-    return False
+        return "interrupted"
+    return "exhausted"
 
 
 @dataclass
@@ -286,28 +305,31 @@ class WithPipelines:
         """The plan whose step takes less; the plain one where both take as long, or where the
         search for it was ended. Raises the plain planner's NegativeAnswer where neither has a plan.
         """
-        start = perf_counter()
+        start = now()
         try:
             plain = self.plain.plan(name, graph)
         except NegativeAnswer as none:
             try:
-                return self.pipelined(inf, perf_counter() - start).plan(name, graph)
+                return self.pipelined(inf, now() - start).plan(name, graph)
             except NegativeAnswer:
                 raise none from None
         if plain.report.stop != "exhausted":
             return plain
         known = plain.plan.estimates.step_seconds
         try:
-            pipelined = self.pipelined(known, perf_counter() - start).plan(name, graph)
+            pipelined = self.pipelined(known, now() - start).plan(name, graph)
+        except NoPlanInTime:
+            report = replace(plain.report, stop="time")
+            return replace(plain, report=report, seconds=now() - start)
         except NegativeAnswer:
-            return replace(plain, seconds=perf_counter() - start)
+            return replace(plain, seconds=now() - start)
         except KeyboardInterrupt:
             report = replace(plain.report, stop="interrupted")
-            return replace(plain, report=report, seconds=perf_counter() - start)
+            return replace(plain, report=report, seconds=now() - start)
         is_faster = pipelined.plan.estimates.step_seconds < known
         return Planned(
             pipelined.plan if is_faster else plain.plan,
             plain.report.then(pipelined.report),
-            perf_counter() - start,
+            now() - start,
             plain.data_parallel_seconds,
         )

@@ -163,10 +163,8 @@ class Tries:
 
     def _tried(self, groups: _Groups, count: int) -> Generator[Outline, None, float | None]:
         """Seconds of the outline, if there is one that fits; None where not even without any
-        waiting a step would take less than the best, for more micro-batches never make work less,
-        and where the time is up."""
-        if self._least < inf and self.phases.is_over:
-            return None
+        waiting a step would take less than the best, for more micro-batches never make work
+        less."""
         stages = groups.stages
         noun = "stage" if stages == 1 else "stages"
         self.teller.works_on(f"{stages} {noun} x {count} micro-batches")
@@ -192,6 +190,7 @@ class Tries:
         return least
 
     def _note(self, made: Outline, found: _Found) -> None:
+        self.phases.has_plan = True  # what is outlined can be built
         rules_out = made.sparing == PLAIN or self.recompute not in PLAINLY
         known = self._best.get(rules_out)
         if found.seconds < (known.seconds if known else self.faster_than):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from pcg.graph.graph import Graph
+from search.choices import IndexRole
 from search.map.choose.choosing import Chooser
 from search.map.space.allow import (
     Allowed,
@@ -114,3 +115,12 @@ PLANNERS: Mapping[str, Family] = {
 }
 TURNED: Mapping[str, Family] = {"joint": _other_tensor, "megatron": _other_tensor}
 """What planners try with mesh axes that are turned, in addition."""
+
+
+def cuts_windows(graph: Graph, devices: int, dimensions: frozenset[IndexRole] | None) -> bool:
+    """Whether to cut images with halos: where that is asked for, or not all devices can have
+    samples of their own. ``dimensions``: what may be cut, everything if None."""
+    if dimensions is not None:
+        return IndexRole.SPATIAL in dimensions
+    inputs = [node.leaf for node in graph.leaves if node.leaf.kind == "input"]
+    return any(leaf.type.shape[0] % devices for leaf in inputs if leaf.type and leaf.rank)

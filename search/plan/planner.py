@@ -14,10 +14,10 @@ Every candidate is simulated, and its memory is counted; what is tried is a heur
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from math import inf
-from time import perf_counter
 
 from pcg.errors import InputError, one_of
 from pcg.graph.graph import Graph
@@ -28,8 +28,8 @@ from pcg.plan.training import Training
 from search.choices import THRESHOLD, IndexRole, Mode, Recompute
 from search.cost.cost import SGD, CostModel
 from search.cost.efficiency import Speed
-from search.cost.planned import Planned, SearchReport, Stop
-from search.cost.progress import OutOfTime, Phases, Teller
+from search.cost.planned import NoPlanInTime, Planned, SearchReport, Stop
+from search.cost.progress import OutOfTime, Phases, Teller, now
 from search.cost.unroll import NotAlike
 from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.cuts import Cuts
@@ -37,7 +37,7 @@ from search.map.rules.fully_sharded import PlacedGraph
 from search.map.space.allow import Allowed, along, both
 from search.map.space.axes import Mesh
 from search.plan.devices import fewer
-from search.plan.families import PLANNERS, TURNED, Family, Strategies
+from search.plan.families import PLANNERS, TURNED, Family, Strategies, cuts_windows
 from search.plan.finish import does_not_fit, finished
 from search.plan.incumbent import PricedPlan, PricedPlans, PricedTrial, SearchState
 from search.plan.judging import Judge
@@ -94,7 +94,7 @@ class MeshPlanner:
             raise InputError(f"planner {what}", "cuts along data, which is not allowed")
 
     def plan(self, name: str, graph: Graph) -> Planned:
-        start = perf_counter()
+        start = now()
         graph.check()
         self.teller.works_on("rules")
         self._phases = Phases(start + self.seconds)
@@ -113,6 +113,8 @@ class MeshPlanner:
         search = SearchState()
         stop = self._searched(short.graph, search)
         priced = search.priced
+        if not priced:
+            raise NoPlanInTime(name, self.seconds)
         if not any(c.fits for c in priced):
             over = min(c.memory - c.limit for c in priced)
             raise does_not_fit(name, self.machine, over, stop)
@@ -125,7 +127,7 @@ class MeshPlanner:
                 self._phases.seconds,
                 sum(chooser.pricing.known for chooser in self._choosers.values()),
             ),
-            perf_counter() - start,
+            now() - start,
             min((c.seconds for c in search.data_parallel), default=None),
         )
 
@@ -171,9 +173,10 @@ class MeshPlanner:
     def _searched(self, graph: Graph, search: SearchState) -> Stop:
         """Look for plans until all is tried or time is up, or somebody interrupts: which it was."""
         try:
-            self._on_all_devices(graph, search)
-            if self.family == "joint" and self.mode is not Mode.ALGEBRA:
-                self._on_fewer_devices(search)
+            with self._phases.under_way():
+                self._on_all_devices(graph, search)
+                if self.family == "joint" and self.mode is not Mode.ALGEBRA:
+                    self._on_fewer_devices(search)
         except OutOfTime:
             return "time"
         except KeyboardInterrupt:
@@ -185,7 +188,14 @@ class MeshPlanner:
     def _on_all_devices(self, graph: Graph, search: SearchState) -> None:
         """Try the graph, and what rewrites make of it before and after it is cut."""
         cost = self._cost(self.machine)
-        trials = [self._trial(variant, cost, search) for variant in self._variants(graph)]
+        graphs = self._variants(graph)
+        trials = [self._trial(variant, cost, search) for variant in islice(graphs, 1)]
+        if self.mode is Mode.JOINT and self._cuts_data:
+            # So that there is a plan early: the first graph is the model's, and needs no rewriting.
+            (data,) = PLANNERS["data-parallel"](trials[0].graph, trials[0].chooser)
+            self._tries(trials[0], data, 0.0)
+        rest = self._phases.timed("rewriting", lambda: list(graphs))
+        trials += [self._trial(variant, cost, search) for variant in rest]
         for trial in trials if len(trials) == 1 else sorted(trials, key=lambda one: one.at_best):
             self._try(trial, search)
         if not search.fastest:
@@ -243,7 +253,7 @@ class MeshPlanner:
         """Try all strategies of the family on one graph."""
         if families is PLANNERS:
             search.trials.append(trial)
-        if search.known < inf and trial.at_best > search.known:
+        if search.fastest and search.known < inf and trial.at_best > search.known:
             return
         family = "data-parallel" if self.mode is Mode.ALGEBRA else self.family
         for allowed in families[family](trial.graph, trial.chooser):
@@ -286,20 +296,12 @@ class MeshPlanner:
 
     def _chooser(self, graph: Graph, cost: CostModel, turned: bool) -> Chooser:
         """The chooser for a graph; graphs of the same rules share what it learns."""
-        windows = self._cuts_windows(graph, cost.machine.devices)
+        windows = cuts_windows(graph, cost.machine.devices, self.dimensions)
         key = cost.machine.devices, windows, turned, self.library.concrete(graph)
         if key not in self._choosers:
             cuts, more = Cuts(key[-1], windows=windows), self._short.more
             self._choosers[key] = Chooser.on(cost, cuts, turned=turned, more=more)
         return self._choosers[key]
-
-    def _cuts_windows(self, graph: Graph, devices: int) -> bool:
-        """Whether to cut images with halos: where that is asked for, or not all devices can have
-        samples of their own."""
-        if self.dimensions is not None:
-            return IndexRole.SPATIAL in self.dimensions
-        inputs = [node.leaf for node in graph.leaves if node.leaf.kind == "input"]
-        return any(leaf.type.shape[0] % devices for leaf in inputs if leaf.type and leaf.rank)
 
     def _trial(
         self, variant: Variant, cost: CostModel, search: SearchState, *, turned: bool = False
@@ -326,13 +328,12 @@ class MeshPlanner:
         trial = Trial(chooser, variant.graph, variant.derivation, judge, self._phases, early)
         return trial
 
-    def _variants(self, graph: Graph) -> Sequence[Variant]:
+    def _variants(self, graph: Graph) -> Iterator[Variant]:
         one = self._cost(self.machine.with_devices(1))
         mode = self.mode if self.family == "joint" else Mode.PARALLEL
         alone = Chooser.on(one, Cuts(()), more=self._short.more)
-        graphs = variants(graph, self.library, mode, alone, self._limits())
         self.teller.works_on("rewriting")
-        return self._phases.timed("rewriting", lambda: list(graphs))
+        return variants(graph, self.library, mode, alone, self._limits())
 
     def _rewritten(self, base: PricedTrial) -> Variant | None:
         self.teller.works_on("rewriting as it is cut")

@@ -20,6 +20,7 @@ import numpy as np
 
 from pcg.graph.graph import Node
 from pcg.memo import remembered
+from search.cost.progress import check_time
 from search.map.choose.choosing import Choice, Chooser, Exposed, Prices
 from search.map.space.allow import Allowed, Mask
 from search.map.space.axes import Mesh, Seconds
@@ -74,6 +75,7 @@ def sides(
     )
     ways: list[BranchLoads] = []
     for branches in dict.fromkeys(way for fork in every for way in (fork.branches, fork.innermost)):
+        check_time()
         summed = [rows.summed(branch) for branch in branches]
         busy = sum(now for now, _ in summed)
         for mesh_axis, prime in enumerate(chooser.mesh.primes):

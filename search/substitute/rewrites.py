@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from pcg.graph.graph import Graph, Node, rebuild, topological
 from search.choices import THRESHOLD
 from search.cost.derivation import Derivation
+from search.cost.progress import check_time
 from search.map.choose.choosing import Choice, Chooser
 from search.split.blocks import blocks_of
 from search.split.excerpt import Excerpt
@@ -149,6 +150,7 @@ class Rewriter:
         times = self.chooser.times(choice.graph)
         groups = sorted(self._groups(choice).items(), key=lambda group: not _reduces(group[1][0]))
         for key, (steps, places) in groups:
+            check_time()
             gain = self._gains.get(key)
             if gain is None:
                 is_late = self.tried >= self.limits.tries and not _reduces(steps)
@@ -186,6 +188,7 @@ class Rewriter:
             alike[looks[node]].append(node)
         groups: dict[GroupKey, tuple[Steps, list[Node]]] = {}
         for look, nodes in alike.items():
+            check_time()
             for number, steps in enumerate(rewrites_at(self.algebra, nodes[0], graph)):
                 key = GroupKey(look, number, tuple(step.rule.name for step in steps))
                 groups[key] = (steps, nodes)

@@ -85,11 +85,13 @@ def planner_of(
         if name != "joint":
             raise InputError("--degrees", f"with --planner {name}, expected one of the two")
         by_hand = parse_degrees(asked.degrees)
-        return HandPlanner(machine, library, by_hand, training, speed, teller=teller)
+        return HandPlanner(
+            machine, library, by_hand, training, speed, teller=teller, seconds=seconds
+        )
     dimensions, recompute = asked.dimensions, asked.recompute
 
     def pipelines(kind: ScheduleKind, than: float = inf, used: float = 0.0) -> Planner:
-        left = max(0.0, seconds - used)
+        left = seconds - used  # below 0 where the grace of the first search is in use too
         settings = machine, library, kind, left, training, speed, than, teller, dimensions
         return PipelinePlanner(*settings, recompute)
 

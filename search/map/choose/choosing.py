@@ -19,6 +19,7 @@ from pcg.graph.graph import Graph, Node, Value
 from pcg.memo import Memo
 from pcg.readings.work import gradient_nodes
 from search.cost.cost import CostModel
+from search.cost.progress import check_time
 from search.map.choose.costs import OwnCosts
 from search.map.choose.factors import Factor, PairTable, Places, least, restricted
 from search.map.choose.marginals import MOST, looked_at
@@ -271,6 +272,7 @@ class Chooser:
         homes = {n.inputs[at].node: (n, at) for n, own in duties.items() for at in own.weights}
         parts: list[tuple[Node, _Moved | _Own]] = []
         for node, own in duties.items():
+            check_time()
             for position, value in enumerate(node.inputs):
                 home = homes.get(value.node)
                 if home is not None and home[0] is not node:

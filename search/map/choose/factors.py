@@ -24,6 +24,8 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from search.cost.progress import check_time
+
 Values = NDArray[np.float64]
 UNIT = 1e-12
 """Seconds that sums are counted in."""
@@ -115,6 +117,7 @@ class _Elimination:
 
     def run(self) -> None:
         for variable, scope in order(self._sizes, [f.variables for f in self._factors]):
+            check_time()
             self._eliminate(variable, scope)
 
     def chosen(self) -> list[int]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from search.cost.progress import check_time
 from search.map.choose.factors import Factor, Places, Values, kept, largest, restricted
 
 MOST = 16
@@ -119,8 +120,10 @@ class _Passing:
 
     def there_and_back(self) -> None:
         for v in range(len(self._own)):
+            check_time()
             self._forward(v)
         for v in reversed(range(len(self._own))):
+            check_time()
             self._backward(v)
 
     def cost(self, v: int) -> Values:

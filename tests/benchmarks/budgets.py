@@ -1,0 +1,116 @@
+"""A program of its own: searches at random with a budget, and when each of them ends.
+
+    python budgets.py [SEED [COUNT]]
+
+Models, machines, numbers of devices, planners, modes and budgets are drawn. The clock of a search
+is that of the processor's seconds of this process, so that a busy computer changes nothing. Each
+line has the budget, the seconds after which there was an answer, and by how much these are more.
+The last line has the largest excess. Models are captured and the library is read before the clock
+starts; nothing else is known to a search from the ones before, but for what a process keeps of the
+library.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+from time import process_time
+
+from support.graphs import deep
+
+from pcg.collection import seldom_collected
+from pcg.errors import NegativeAnswer
+from pcg.graph.graph import Graph
+from pcg.machine import load_machine
+from pcg.models import build_model
+from pcg.zoo import MODELS
+from search.choices import PLANNER_NAMES, Mode
+from search.cost.progress import timed_by
+from substitutions.rules.store import load_library
+from unity.support.comparison import first_devices
+from unity.support.planners import SearchOptions, asked_training, planner_of
+
+ZOO = [name for name in MODELS if not name.endswith(("-tiny", "-mnist"))]
+DEEP = {"blocks": deep.blocks, "with_bias": deep.with_bias, "with_pairs": deep.with_pairs}
+DEVICES = {"summit": (6, 12, 48), "dgx-a100": (8, 16, 64), "p3-16xlarge": (8, 32)}
+BY_HAND = ("tensor=2,micro-batches=4", "tensor=4,sequence", "pipeline=2,micro-batches=8")
+
+
+@dataclass(frozen=True)
+class Budgeted:
+    """A search that is to end in time. ``layers``: of a deep graph, 0 for a model of the zoo."""
+
+    model: str
+    layers: int
+    machine: str
+    devices: int
+    planner: str
+    asked: SearchOptions
+    budget: float
+
+    @property
+    def graph(self) -> Graph:
+        if self.layers:
+            return DEEP[self.model](self.layers)
+        return build_model(self.model, None, self.devices)
+
+    def __str__(self) -> str:
+        model = f"{self.model} x {self.layers}" if self.layers else self.model
+        how = self.asked.degrees or f"{self.planner} {self.asked.mode}"
+        return f"{model} on {self.devices} x {self.machine} by {how}"
+
+    def ended(self) -> tuple[float, str]:
+        """Seconds after which there was an answer, and the answer."""
+        graph, machine = self.graph, first_devices(load_machine(self.machine), self.devices)
+        training, library = asked_training(self.model, None, None, machine), load_library()
+        with timed_by(process_time), seldom_collected():
+            start = process_time()
+            try:
+                planner = planner_of(
+                    self.planner, machine, library, self.budget, training, None, self.asked
+                )
+                planned = planner.plan(self.model, graph)
+            except NegativeAnswer as none:
+                return process_time() - start, str(none)
+            seconds = planned.plan.estimates.step_seconds
+            end = process_time() - start
+        return end, f"{seconds * 1e3:.4g} ms (stopped: {planned.report.stop})"
+
+
+def searches(random: Random) -> Iterator[Budgeted]:
+    """Searches without end. One in three is of a deep graph, and one in six by hand."""
+    while True:
+        machine = random.choice(list(DEVICES))
+        layers = random.choice((24, 96, 256)) if random.random() < 1 / 3 else 0
+        model = random.choice(list(DEEP) if layers else ZOO)
+        degrees = random.choice(BY_HAND) if random.random() < 1 / 6 else None
+        planner = "joint" if degrees else random.choice(("joint", "joint", *PLANNER_NAMES))
+        mode = random.choice((Mode.JOINT, *Mode)) if planner == "joint" else Mode.JOINT
+        yield Budgeted(
+            model,
+            layers,
+            machine,
+            random.choice(DEVICES[machine]),
+            planner,
+            SearchOptions(mode, degrees=degrees),
+            round(random.uniform(1, 30) if random.random() < 0.5 else random.uniform(1, 5), 1),
+        )
+
+
+def worst_excess(seed: int, count: int) -> float:
+    """The most by which one of so many searches was late, in seconds; prints all of them."""
+    worst = 0.0
+    for one, _ in zip(searches(Random(seed)), range(count), strict=False):
+        end, answer = one.ended()
+        worst = max(worst, end - one.budget)
+        excess = f"budget {one.budget:4.1f} s, end {end:5.2f} s, excess {end - one.budget:5.2f} s"
+        print(f"{excess}: {one}: {answer}", flush=True)
+    print(f"largest excess {worst:.2f} s of {count} searches")
+    return worst
+
+
+if __name__ == "__main__":
+    numbers = [int(word) for word in sys.argv[1:]]
+    worst_excess(*(numbers + [0, 20][len(numbers) :]))
