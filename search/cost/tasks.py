@@ -283,10 +283,7 @@ class _Issue:
         for i in range(len(steps) - 1, -1, -1):
             if steps[i].backward is not NOTHING:
                 self._backward(i, users[i])
-                put_off = bool(self._put_off) and self._put_off[-1] == i
-                for weight in steps[i].weights if self.overlap and not put_off else ():
-                    if first[weight] == i:
-                        self._exchange(weight)
+                self._exchange_complete(i, first)
         self._pass_for_weights()
         for weight in range(len(weights) - 1, -1, -1):
             if weight not in self._done:
@@ -322,6 +319,14 @@ class _Issue:
             self._latest = len(self._made) - 1
         else:
             self._sent = len(self._made) - 1
+
+    def _exchange_complete(self, i: int, first: Sequence[int]) -> None:
+        """Exchange the gradients that a step completes: those of weights that it is the ``first``
+        to read, unless it puts them off."""
+        put_off = bool(self._put_off) and self._put_off[-1] == i
+        for weight in self.given.steps[i].weights if self.overlap and not put_off else ():
+            if first[weight] == i:
+                self._exchange(weight)
 
     def _pass_for_weights(self) -> None:
         """What was put off, after all else of the backward pass; gradients are sent meanwhile."""

@@ -17,6 +17,7 @@ from functools import lru_cache, partial
 from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pcg.graph.graph import Node
 from pcg.placement.backward import gradients
@@ -211,27 +212,31 @@ def _stage(
     def simulated(which: Sequence[int], homes: Sequence[int]) -> TimedTasks:
         return run(tasks(program(which, homes), overlap=cost.overlaps), groups.devices)
 
+    numbers = repeated, single, weights
     if has_weights_pass(kind):
-        whole, overlap = program(repeated, weights), cost.overlaps
-        passes = [run(own, groups.devices) for own in tasks_by_pass(whole, overlap=overlap)]
-        last = run(tasks(whole, overlap=overlap, has_weights_pass=True), groups.devices)
-        micro, once = passes[0], simulated(single, ())
-        chunks = (ChunkRun(micro, repeated),)
-        return StageRuns(chunks, micro, last, once, repeated, single, weights, passes[1])
+        return _with_weights_pass(program(repeated, weights), simulated(single, ()), cost, *numbers)
     micro = simulated(repeated, ())
     chunks = (ChunkRun(micro, repeated),)
     if groups.interleave > 1:
         parts = [tuple(i for i in repeated if chunk(i) == c) for c in range(groups.interleave)]
         chunks = tuple(ChunkRun(simulated(part, ()), part) for part in parts)
-    return StageRuns(
-        chunks,
-        micro,
-        simulated(repeated, weights),
-        simulated(single, ()),
-        repeated,
-        single,
-        weights,
-    )
+    return StageRuns(chunks, micro, simulated(repeated, weights), simulated(single, ()), *numbers)
+
+
+def _with_weights_pass(
+    whole: TaskProgram,
+    once: TimedTasks,
+    cost: CostModel,
+    repeated: tuple[int, ...],
+    single: tuple[int, ...],
+    weights: tuple[int, ...],
+) -> StageRuns:
+    """``whole``: what a stage does with the last micro-batch, and ``once``: once a step."""
+    devices, overlap = cost.machine.devices, cost.overlaps
+    micro, late = (run(own, devices) for own in tasks_by_pass(whole, overlap=overlap))
+    last = run(tasks(whole, overlap=overlap, has_weights_pass=True), devices)
+    chunks = (ChunkRun(micro, repeated),)
+    return StageRuns(chunks, micro, last, once, repeated, single, weights, late)
 
 
 def stage_bytes(
@@ -297,15 +302,12 @@ def _micro_batch_bytes(
     living = liveness(steps, remade, groups.size, numbers, has_weights_pass=has_pass)
     turn, itemsize = living.end // 2, itemsizes(steps, cost.training)
     # Tensors lie on few different sets of devices.
-    changes: dict[tuple[int, ...], Bytes] = {}
-    waits: dict[tuple[int, ...], Bytes] = {}
-    left: dict[tuple[int, ...], Bytes] = {}
+    changes, waits, left = (dict[tuple[int, ...], Bytes]() for _ in range(3))
     for life in living.lifetimes:
         one, devices = life.layout.one_slice, life.layout.devices
         if devices not in changes:
             changes[devices] = np.zeros((groups.interleave, living.end + 2), np.int64)
-            waits[devices] = np.zeros(groups.interleave, np.int64)
-            left[devices] = np.zeros(groups.interleave, np.int64)
+            waits[devices], left[devices] = np.zeros((2, groups.interleave), np.int64)
         number = chunks.slots.get(life.slot, 0) // groups.stages if chunks else 0
         block = prod((one or life.layout).type.block) * itemsize(life)
         # What is not sliced is there for all chunks.
@@ -316,9 +318,7 @@ def _micro_batch_bytes(
             waits[devices][number] += block
         if one is not None and life.last == living.end - 1:
             left[devices][number] += block
-    inside = np.zeros((len(changes), groups.devices), bool)
-    for row, devices in zip(inside, changes, strict=True):
-        row[list(devices)] = True
+    inside = _inside(changes, groups.devices)
     # Devices that are in the same sets hold the same at any time.
     alike, which = np.unique(inside, axis=1, return_inverse=True)
     held = np.stack([*changes.values()]).cumsum(axis=2)
@@ -331,6 +331,14 @@ def _micro_batch_bytes(
     )
     columns = which.ravel()
     return np.stack(peaks)[:, columns], waiting[:, columns], after[:, columns]
+
+
+def _inside(sets: Collection[tuple[int, ...]], devices: int) -> NDArray[np.bool_]:
+    """By set and device, whether one has the other."""
+    inside = np.zeros((len(sets), devices), bool)
+    for row, members in zip(inside, sets, strict=True):
+        row[list(members)] = True
+    return inside
 
 
 def _weights(

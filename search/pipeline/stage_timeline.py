@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from pcg.graph.graph import Node
 from pcg.placement.schedule import Schedule
@@ -179,23 +179,9 @@ class _Stage:
 
     @classmethod
     def of(cls, stage: StageRuns, device: int) -> _Stage:
+        part = partial(_part, stage, device)
         micro, once = stage.micro.simulation, stage.once.simulation.forward
         turns = [chunk.micro.simulation.forward for chunk in stage.chunks]
-
-        def part(
-            run: TimedTasks, numbers: Sequence[int], start: float, *phases: int, at: float = 0.0
-        ) -> list[Event]:
-            part_events: list[Event] = []
-            for event in events(run, device):
-                task = event.task
-                if task.phase in phases and event.end > start:
-                    of = stage.weights if task.phase in (SYNC, UPDATE) else numbers
-                    # What begins before all of the way forward is done is cut there.
-                    begin = max(event.start, start)
-                    numbered = task._replace(what=of[task.what])
-                    part_events.append(Event(numbered, begin - start + at, event.end - begin))
-            return part_events
-
         backward = [
             part(chunk.micro, chunk.steps, turn, BACKWARD, RECOMPUTE)
             for chunk, turn in zip(stage.chunks, turns, strict=True)
@@ -241,6 +227,28 @@ class _Stage:
                 yield from _of_batch(self.last_weights if is_last else self.weights, one.batch)
             case "after":
                 yield from self.after
+
+
+def _part(
+    stage: StageRuns,
+    device: int,
+    run: TimedTasks,
+    numbers: Sequence[int],
+    start: float,
+    *phases: int,
+    at: float = 0.0,
+) -> list[Event]:
+    """What a device does of some phases from ``start`` on, counted from there, and ``at`` later."""
+    found: list[Event] = []
+    for event in events(run, device):
+        task = event.task
+        if task.phase in phases and event.end > start:
+            of = stage.weights if task.phase in (SYNC, UPDATE) else numbers
+            # What begins before all of the way forward is done is cut there.
+            begin = max(event.start, start)
+            numbered = task._replace(what=of[task.what])
+            found.append(Event(numbered, begin - start + at, event.end - begin))
+    return found
 
 
 def _of_batch(given: Iterable[Event], batch: int) -> Iterator[Event]:
