@@ -34,6 +34,9 @@ from search.cost.tasks import TaskProgram, TimedStep, linked, tasks, tasks_by_pa
 from search.pipeline.clock import WEIGHT_VERSIONS, StageSeconds
 from search.pipeline.flights import flights
 
+_BySet = dict[tuple[int, ...], Bytes]
+"""Bytes by set of devices."""
+
 
 @dataclass(frozen=True)
 class StageGroups:
@@ -298,11 +301,11 @@ def _micro_batch_bytes(
     there besides, and what it leaves behind to wait for its backward pass, and for its pass for
     weights."""
     chunks = chunks_on(steps, groups)
-    numbers, has_pass = chunks.numbers if chunks else {}, has_weights_pass(kind)
-    living = liveness(steps, remade, groups.size, numbers, has_weights_pass=has_pass)
+    within = groups.size, chunks.numbers if chunks else {}
+    living = liveness(steps, remade, *within, has_weights_pass=has_weights_pass(kind))
     turn, itemsize = living.end // 2, itemsizes(steps, cost.training)
     # Tensors lie on few different sets of devices.
-    changes, waits, left = (dict[tuple[int, ...], Bytes]() for _ in range(3))
+    changes, waits, left = (_BySet() for _ in range(3))
     for life in living.lifetimes:
         one, devices = life.layout.one_slice, life.layout.devices
         if devices not in changes:
@@ -318,18 +321,18 @@ def _micro_batch_bytes(
             waits[devices][number] += block
         if one is not None and life.last == living.end - 1:
             left[devices][number] += block
-    inside = _inside(changes, groups.devices)
+    return _by_device((changes, waits, left), groups.devices)
+
+
+def _by_device(given: tuple[_BySet, _BySet, _BySet], devices: int) -> tuple[Bytes, Bytes, Bytes]:
+    """What sets of devices hold, by each device; of the first, of changes in time, the most."""
+    changes, waits, left = given
     # Devices that are in the same sets hold the same at any time.
-    alike, which = np.unique(inside, axis=1, return_inverse=True)
+    alike, which = np.unique(_inside(changes, devices), axis=1, return_inverse=True)
+    among, columns = alike.astype(np.int64), which.ravel()
     held = np.stack([*changes.values()]).cumsum(axis=2)
-    peaks = [
-        (held[:, chunk].T @ alike.astype(np.int64)).max(axis=0) for chunk in range(len(held[0]))
-    ]
-    waiting, after = (
-        np.stack([*by_devices.values()], axis=1) @ alike.astype(np.int64)
-        for by_devices in (waits, left)
-    )
-    columns = which.ravel()
+    peaks = [(held[:, chunk].T @ among).max(axis=0) for chunk in range(len(held[0]))]
+    waiting, after = (np.stack([*own.values()], axis=1) @ among for own in (waits, left))
     return np.stack(peaks)[:, columns], waiting[:, columns], after[:, columns]
 
 
