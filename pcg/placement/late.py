@@ -3,7 +3,9 @@
 Meaning. Of a product with a weight where it is kept, which nothing else reads, the gradient of the
 other operand comes first, and that of the weight right after it (``pcg.readings.late``). So what
 is sent of the first is under way while the second is computed, and what both are made of is held
-until then. What is recomputed is gone back through at once. Complexity: linear in the steps.
+until then. What is recomputed is gone back through at once. Where micro-batches have a pass for
+weights alone (ZB-H1, ``pcg.plan.pipeline``), the gradients of all such products of slices come in
+that pass, and what they are made of is held until then. Complexity: linear in the steps.
 """
 
 from __future__ import annotations
@@ -17,14 +19,29 @@ from pcg.placement.backward import gradients
 from pcg.placement.schedule import Compute, Reshard, Schedule, Slot
 from pcg.readings.late import parts_gradients
 
+WEIGHTS_PASS = 0
+"""In the place of a communication: that a gradient comes in the pass for weights, which is after
+the backward pass of all steps of slices. What is there first is a load."""
+
 
 class LateGradient(NamedTuple):
-    """A gradient that is computed while communication of another is under way."""
+    """A gradient that is computed while communication of another is under way, or in the pass for
+    weights."""
 
     operand: int
     """The weight, by position."""
     beside: int
-    """That communication, by the number of its step; in a program, by its position."""
+    """That communication, by the number of its step; in a program, by its position; or
+    ``WEIGHTS_PASS``."""
+
+    @property
+    def in_weights_pass(self) -> bool:
+        """Whether it comes in a pass of its own, for weights."""
+        return self.beside == WEIGHTS_PASS
+
+    def at(self, places: Mapping[int, int]) -> LateGradient:
+        """The same with the position of the communication, by those of the steps."""
+        return self if self.in_weights_pass else self._replace(beside=places[self.beside])
 
 
 def late_steps(schedule: Schedule, recomputed: Collection[int] = ()) -> Mapping[int, int]:
@@ -51,10 +68,13 @@ def late_gradients(
     schedule: Schedule,
     recomputed: Collection[int] = (),
     places: Mapping[int, int] | None = None,
+    *,
+    has_weights_pass: bool = False,
 ) -> Mapping[int, LateGradient]:
     """By number of a step, those of products whose other operand was communicated. Beside it is
     what communicates next in the backward pass. ``places``: where each step stands, where that is
-    in another order than the schedule has."""
+    in another order than the schedule has. ``has_weights_pass``: whether slices have one, in which
+    all late gradients of slices come."""
     sent = {
         number if places is None else places[number]: number
         for number, step in enumerate(schedule.steps)
@@ -64,6 +84,9 @@ def late_gradients(
     order = sorted(sent)
     found: dict[int, LateGradient] = {}
     for number, operand in late_steps(schedule, recomputed).items():
+        if has_weights_pass and schedule.steps[number].results[0].layout.one_slice is not None:
+            found[number] = LateGradient(operand, WEIGHTS_PASS)
+            continue
         before = bisect_left(order, number if places is None else places[number])
         if before and schedule.steps[number].operands[1 - operand] in came:
             found[number] = LateGradient(operand, sent[order[before - 1]])

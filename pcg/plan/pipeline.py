@@ -9,6 +9,17 @@ micro-batch comes to each stage so many times, and devices wait for less at the 
 Micro-batches go in rounds: those of a round pass one chunk after the other, forward and then back.
 A round has as many as there are stages. Where these do not divide the micro-batches, some rounds
 have more, never fewer, and the first have most: then no stage waits for ever.
+
+ZB-H1 (Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 2.2): the backward pass of
+a micro-batch is two passes. The *backward* one is what other stages wait for. The *weights* one has
+the gradients of weights that nothing waits for but the update: those of products
+(``pcg.placement.late``). Forward and backward passes are in the order of 1F1B. Stage s, counted
+from 0, is s micro-batches late with the weights, so that devices have something to do while they
+would wait for the last micro-batches. Of p stages each holds p micro-batches at most, as the first
+one does by 1F1B; of those that wait for the weights alone, only what products read and the
+gradients of their results. Where the weights
+take no longer than forward or backward, devices wait for (p - 1) (F + B - W), in place of
+(p - 1) (F + B + W). Gradients of weights are added up in the order of micro-batches.
 """
 
 from __future__ import annotations
@@ -24,6 +35,10 @@ from pcg.placement.schedule import schedule
 from pcg.placement.view import MachineView
 from pcg.plan.chunks import ChunksError, chunks_of
 
+ScheduleKind = Literal["1f1b", "2bw", "zb-h1"]
+"""The order of micro-batches, and of which weights their gradients are."""
+TurnKind = Literal["forward", "backward", "weights"]
+
 _Count = Annotated[int, Field(ge=1, le=1 << 20)]
 
 
@@ -34,18 +49,34 @@ class PipelineFile(GrownFileModel):
 
     stages: _Count
     micro_batches: _Count
-    schedule: Literal["1f1b", "2bw"]
-    """Whether a step waits for its updates, or gradients are of weights one update old."""
+    schedule: ScheduleKind
+    """*1f1b* and *zb-h1* wait for their updates; by *2bw*, in the order of 1F1B, gradients are of
+    weights one update old."""
     interleave: _Count = 1
     """How many chunks of the model each stage holds."""
+
+    @property
+    def has_weights_pass(self) -> bool:
+        """Whether micro-batches have a pass for weights alone."""
+        return has_weights_pass(self.schedule)
+
+
+def has_weights_pass(kind: ScheduleKind) -> bool:
+    """Whether micro-batches have a pass for weights alone."""
+    return kind == "zb-h1"
 
 
 class Turn(NamedTuple):
     """A pass of a micro-batch through a chunk of a stage."""
 
-    is_forward: bool
+    kind: TurnKind
     batch: int
     chunk: int = 0
+
+    @property
+    def is_forward(self) -> bool:
+        """Whether it is one towards the loss."""
+        return self.kind == "forward"
 
 
 def misfit(
@@ -85,17 +116,35 @@ def _wrong_chunks(
     return None
 
 
-def turns(stage: int, stages: int, micro_batches: int, interleave: int = 1) -> Iterator[Turn]:
-    """What a stage (from 0) does in order by 1F1B, interleaved where it has several chunks."""
+def turns(
+    stage: int,
+    stages: int,
+    micro_batches: int,
+    interleave: int = 1,
+    kind: ScheduleKind = "1f1b",
+) -> Iterator[Turn]:
+    """What a stage (from 0) does in order: by 1F1B, interleaved where it has several chunks, or by
+    ZB-H1."""
+    late = weights_late(stage, micro_batches, kind)
     forward = _in_rounds(stages, micro_batches, range(interleave))
     backward = _in_rounds(stages, micro_batches, range(interleave)[::-1])
     ahead = min(_ahead(stage, stages, micro_batches, interleave), len(forward))
     for batch, chunk in forward[:ahead]:
-        yield Turn(True, batch, chunk)
+        yield Turn("forward", batch, chunk)
     for number, (batch, chunk) in enumerate(backward):
         if number + ahead < len(forward):
-            yield Turn(True, *forward[number + ahead])
-        yield Turn(False, batch, chunk)
+            yield Turn("forward", *forward[number + ahead])
+        yield Turn("backward", batch, chunk)
+        if late is not None and number >= late:
+            yield Turn("weights", *backward[number - late])
+    for batch, chunk in backward[len(backward) - (late or 0) :]:
+        yield Turn("weights", batch, chunk)
+
+
+def weights_late(stage: int, micro_batches: int, kind: ScheduleKind) -> int | None:
+    """How many micro-batches a stage (from 0) is late with the weights, where these have a pass of
+    their own."""
+    return min(stage, micro_batches) if has_weights_pass(kind) else None
 
 
 def under_way(stage: int, stages: int, micro_batches: int, interleave: int = 1) -> int:

@@ -6,13 +6,14 @@ to one batch is here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from runtime.execute.frame import Frame, Machinery
+from runtime.execute.late import WeightsPass
 from runtime.execute.segment import Block
 from runtime.program.pipelined import Pipelined
 
@@ -58,6 +59,8 @@ class SlicedBatch:
         self._inputs = inputs[1]
         self._frames: dict[tuple[int, int], Frame] = {}
         """By slice and chunk."""
+        self._weights: dict[tuple[int, int], WeightsPass] = {}
+        """What slices that have gone back have left to do, by slice and chunk."""
         self._sums: Values = {}
         self._known: Values = {}
 
@@ -89,12 +92,21 @@ class SlicedBatch:
         """Take a slice back through a chunk."""
         self._enter(part)
         frame = self._frames.pop((part, chunk))
+        if self._pipeline.has_weights_pass:
+            self._weights[part, chunk] = frame.weights_pass
         if part < len(self._parts.slices) - 1:
             done(None)
             frame.backward()
             return
         before = (self._parts.before, self._parts.tail, *self._parts.slices[part][:chunk])
         self._go_back(frame, done, sum(map(len, before)))
+
+    def weights(self, part: int, chunk: int) -> Iterator[str]:
+        """The pass for weights of a slice that has gone back: the register of each weight whose
+        gradient is complete by it."""
+        for register in self._weights.pop((part, chunk)).run():
+            if part == len(self._parts.slices) - 1:
+                yield register
 
     def finish(self, done: Done) -> Tensor | None:
         """Join the slices; this rank's part of the loss."""

@@ -140,7 +140,7 @@ class Executor:
         self._passes.scale = self.loss_scale.value if self.loss_scale else 1.0
         self._updates = update is not None
         following = self._next_version() if more else None
-        told = Told(start, known, self._done)
+        told = Told(start, known, self._done, self._complete)
         self._passes.run(number, self._versions[self._reads], told, following)
         gradients = self._sync.finish() if self._updates else {}
         self._world.settle()
@@ -164,7 +164,9 @@ class Executor:
         if trains and self.program.pipeline is not None:
             self._updates = True
             parts: list[Tensor | None] = []
-            self._passes.run(number, shared, Told(_nothing, parts.append, self._done))
+            self._passes.run(
+                number, shared, Told(_nothing, parts.append, self._done, self._complete)
+            )
             begun = PendingBatch(parts[0], form, gradients=self._sync.finish())
         else:
             if not trains:
@@ -300,6 +302,11 @@ class Executor:
         following = self._blocks[number - 1] if number else None
         if isinstance(following, Meeting | MeetingAgain):
             self._sync.flush(following.position + 1)
+
+    def _complete(self, register: str) -> None:
+        """A weight has its gradient of all slices."""
+        if self._updates:
+            self._sync.complete(register)
 
     def _keep_outputs(self) -> None:
         """Copy the outputs that are views of weights, which are about to change in place."""

@@ -17,7 +17,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from runtime.execute.casts import in_formats, narrowed
 from runtime.execute.kernels import BlockFunction, prepare
-from runtime.execute.late import PutOff, parted
+from runtime.execute.late import PutOff, WeightsPass, parted
 from runtime.execute.masks import with_masks
 from runtime.execute.precision import RunFormats
 from runtime.execute.recompute import Moved, Notes
@@ -156,6 +156,8 @@ class Frame:
     _notes: Notes = field(default_factory=Notes)
     _moved: dict[int, Moved] = field(default_factory=dict[int, Moved])
     """What is communicated again, by position."""
+    weights_pass: WeightsPass = field(default_factory=WeightsPass)
+    """The gradients that are left after the backward pass."""
     _off: PutOff = field(default_factory=PutOff)
 
     def forward(self) -> None:
@@ -262,20 +264,25 @@ class Frame:
         actions: Sequence[Action] = self.shared.actions(segment)
         if noted or (tracked and segment.has_late):
             pairs = zip(segment.instructions, actions, strict=True)
-            actions = [self._action(instruction, own) for instruction, own in pairs]
+            actions = [self._action(instruction, own, noted=noted) for instruction, own in pairs]
         with self._notes.hooks() if noted else nullcontext():
             return run_segment(segment.results, actions, local)
 
-    def _action(self, instruction: Local, action: Action) -> Action:
+    def _action(self, instruction: Local, action: Action, *, noted: bool) -> Action:
         """An instruction as this pass runs it: such that it can be computed again, or such that the
-        gradient of its weight comes late."""
+        gradient of its weight comes late. ``noted``: whether what it saves may be made again."""
         compute = action.compute
         if _is_recomputed(instruction):
             compute = partial(self._notes.run, partial(_compute, self.shared.formats, compute))
         elif isinstance(instruction, Run) and instruction.late and not self.shared.compiles:
             operand, beside = instruction.late
-            leaf = self.shared.leaves[instruction.operands[operand]]
-            compute = partial(parted, compute, operand, leaf, self._off, beside)
+            register = instruction.operands[operand]
+            leaf = self.shared.leaves[register]
+            if not instruction.late.in_weights_pass:
+                compute = partial(parted, compute, operand, leaf, self._off.put_off, beside)
+            else:
+                off, pack = self.weights_pass.of(register), self._notes.pack if noted else None
+                compute = partial(parted, compute, operand, leaf, off, beside, pack=pack)
         return action._replace(compute=compute)
 
     def _differentiate(self, record: list[tuple[str, GradientEdge, torch.dtype]]) -> None:

@@ -26,6 +26,8 @@ class Told:
     start: Callable[[], None]
     loss: Known
     done: Done
+    weight: Callable[[str], None]
+    """Told the register of a weight whose gradient is complete by a pass for weights."""
 
 
 @dataclass
@@ -140,8 +142,12 @@ class Passes:
         if early:
             # At once, so that ranks with the loss need not wait for the backward pass of this one.
             told.loss(None)
-        for is_forward, part, chunk in pipeline.turns:
-            if is_forward:
+        for kind, part, chunk in pipeline.turns:
+            if kind == "weights":
+                for register in batch.weights(part, chunk):
+                    told.weight(register)
+                continue
+            if kind == "forward":
                 if part >= batch.started[chunk]:
                     batch.forward(chunk)
                 continue

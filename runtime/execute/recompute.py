@@ -211,7 +211,7 @@ class Notes:
 
     def hooks(self) -> torch.autograd.graph.saved_tensors_hooks:
         """Within them, notes are saved in the place of results."""
-        return torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack)
+        return torch.autograd.graph.saved_tensors_hooks(self.pack, unpacked)
 
     def _note(self, value: Tensor, result: _Result) -> None:
         storage, key = value.untyped_storage(), _storage(value)
@@ -226,11 +226,13 @@ class Notes:
             return None
         return _Note(known[1], tuple(value.shape), value.stride(), int(value.storage_offset()))
 
-    def _pack(self, value: Tensor) -> Any:
+    def pack(self, value: Tensor) -> Any:
+        """What is saved in the place of a tensor: a note, or itself."""
         return self._find(value) or value
 
 
-def _unpack(packed: Any) -> Tensor:
+def unpacked(packed: Any) -> Tensor:
+    """What was packed."""
     return packed.value() if isinstance(packed, _Note) else packed
 
 

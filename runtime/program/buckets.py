@@ -51,4 +51,10 @@ def buckets(weights: Iterable[Weight], bytes_of: Mapping[str, int]) -> tuple[Buc
         for group, own in filled.items()
         for some in own.buffers
     ]
-    return tuple(sorted(made, key=lambda b: (-b.position, b.group, b.weights[0].register)))
+    return tuple(sorted(made, key=_order))
+
+
+def _order(bucket: Bucket) -> tuple[int, int, Group, str]:
+    """By when they are complete; those of one pass for weights, by when their first weight is."""
+    first = bucket.weights[0]
+    return -bucket.position, -first.position, bucket.group, first.register

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from pcg.graph.graph import Leaf
-from pcg.placement.late import LateGradient
+from pcg.placement.late import LateGradient, late_gradients
 from pcg.placement.layout import Layout
 from pcg.placement.schedule import Schedule, Slot
+from pcg.plan.plan import Plan
 from runtime.program.program import Weight
 
 
@@ -21,6 +22,16 @@ class Home(NamedTuple):
     layout: Layout
     first: int
     late: int | None
+
+
+def plan_late(
+    plan: Plan, schedule: Schedule, recomputed: Collection[int], places: Mapping[int, int]
+) -> Mapping[int, LateGradient]:
+    """The late gradients of a plan's schedule, by position. ``recomputed``: the steps that are done
+    again in the backward pass; ``places``: the position of each step."""
+    has_pass = plan.pipeline is not None and plan.pipeline.has_weights_pass
+    found = late_gradients(schedule, recomputed, places, has_weights_pass=has_pass)
+    return {places[number]: own.at(places) for number, own in found.items()}
 
 
 def homes_of(

@@ -15,7 +15,7 @@ from functools import cached_property
 from pcg.graph.graph import Node
 from pcg.placement import schedule as steps
 from pcg.placement.backward import gradients
-from pcg.placement.late import LateGradient, late_gradients
+from pcg.placement.late import LateGradient
 from pcg.placement.layout import Layout, Piece, tasks
 from pcg.placement.recomputation import Again, can_be_recomputed
 from pcg.placement.region import extent, starts_of
@@ -31,7 +31,7 @@ from pcg.types.tensor import ParallelTensor
 from runtime.program.chunked import channels_of, chunk_ends, ends_of, plan_again, plan_chunks
 from runtime.program.communication import collective, exchange, one_copy, pattern
 from runtime.program.executable import check_devices, check_leaves, check_types, concrete
-from runtime.program.homes import Home, homes_of, weights_on
+from runtime.program.homes import Home, homes_of, plan_late, weights_on
 from runtime.program.pipelined import Pipelined
 from runtime.program.program import (
     Alias,
@@ -191,7 +191,7 @@ class Lowering:
         slices = [self._part(parts.sliced, ranks, part) for part in range(given.micro_batches)]
         tail = self._part(parts.tail, ranks)
         per_stage = self.ranks // given.stages
-        order = given.stages, given.micro_batches, given.interleave
+        order = given.stages, given.micro_batches, given.interleave, given.schedule
         at = {place: number for number, place in self._places.items()}
         channels = channels_of(self._chunks, self.schedule)
         is_delayed = given.schedule == "2bw"
@@ -317,9 +317,7 @@ class Lowering:
 
     @cached_property
     def _late(self) -> Mapping[int, LateGradient]:
-        places = self._places
-        found = late_gradients(self.schedule, self._again.steps, places)
-        return {places[n]: own._replace(beside=places[own.beside]) for n, own in found.items()}
+        return plan_late(self.plan, self.schedule, self._again.steps, self._places)
 
     def _lower(self, number: int, step: steps.Step, ranks: Sequence[int], part: int) -> Lowered:
         match step:

@@ -47,6 +47,11 @@ class Pipelined:
         return len(self.chunk_ends) + 1
 
     @property
+    def has_weights_pass(self) -> bool:
+        """Whether slices have a pass for weights alone."""
+        return any(turn.kind == "weights" for turn in self.turns)
+
+    @property
     def lag(self) -> int:
         """Before any stage takes slice j forward, all have taken slice j - ``lag`` back."""
         return lag(self.stages, self.interleave)
@@ -78,6 +83,6 @@ class Pipelined:
             yield f"  the last {self.lead} back among the first {self.lead} of the next batch"
 
     def _shown(self, turn: Turn) -> str:
-        """Such as ``F3``, or ``B3.1`` where there are several chunks."""
+        """Such as ``F3``, or ``B3.1`` where there are several chunks; ``W3`` is for weights."""
         chunk = f".{turn.chunk}" if self.interleave > 1 else ""
-        return f"{'F' if turn.is_forward else 'B'}{turn.batch}{chunk}"
+        return f"{turn.kind[0].upper()}{turn.batch}{chunk}"

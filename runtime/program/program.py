@@ -283,7 +283,8 @@ class Weight:
     position: int = 0
     """The lowest one of the steps that read it: the last one to add to its gradient."""
     late: int | None = None
-    """The position of the communication beside which its gradient may be computed, if it may."""
+    """The position of the communication beside which its gradient may be computed, if it may, or
+    ``WEIGHTS_PASS``."""
 
     @property
     def complete(self) -> int:

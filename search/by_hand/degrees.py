@@ -35,6 +35,8 @@ class HandDegrees(FileModel):
     """Chunks of the model on each stage."""
     micro_batches: Count = 1
     """Slices of the batch, whose gradients add up."""
+    schedule: Literal["1f1b", "zb-h1"] = "1f1b"
+    """The order of slices in a pipeline."""
     recompute: Again = "none"
     """*selective*: what is between the products of attention; *full*: all within repeated blocks;
     *alternate*: of these all but attention and every second product."""
@@ -52,6 +54,18 @@ class HandDegrees(FileModel):
             problem = f"tensor {self.tensor} x pipeline {self.pipeline}"
             raise InputError(WHERE, f"{problem}, expected a divisor of {devices} devices")
         return data
+
+    def check_schedule(self) -> None:
+        """Raise InputError for a schedule that such a pipeline does not have."""
+        if self.schedule == "1f1b":
+            return
+        if self.pipeline == 1:
+            raise InputError(
+                WHERE, f"schedule={self.schedule}, expected pipeline=2 or more with it"
+            )
+        if self.interleave > 1:
+            problem = f"schedule={self.schedule} with interleave={self.interleave}"
+            raise InputError(WHERE, f"{problem}, expected one of the two")
 
 
 def parse_degrees(text: str) -> HandDegrees:

@@ -105,6 +105,7 @@ class HandPlanner:
         graph.check()
         degrees = self.degrees
         degrees.data(self.machine.devices)
+        degrees.check_schedule()
         sliced = degrees.pipeline > 1 or degrees.micro_batches > 1
         return self._in_slices(graph) if sliced else self._at_once(graph)
 
@@ -150,19 +151,20 @@ class HandPlanner:
         steps = schedule(cut.graph, cut.views)
         again = self._again(source.graph, blocks, list(cut.views))
         groups = StageGroups(degrees.pipeline, size, degrees.micro_batches, degrees.interleave)
-        chunks = stage_seconds(steps, whole, groups, again)
+        kind = degrees.schedule
+        chunks = stage_seconds(steps, whole, groups, again, kind)
         pipeline = PipelineFile(
             stages=degrees.pipeline,
             micro_batches=degrees.micro_batches,
-            schedule="1f1b",
+            schedule=kind,
             interleave=degrees.interleave,
         )
         return HandPlan(
             cut,
             steps,
             again,
-            step_seconds(chunks, degrees.micro_batches, "1f1b", degrees.interleave),
-            max(stage_bytes(steps, whole, groups, "1f1b", again)),
+            step_seconds(chunks, degrees.micro_batches, kind, degrees.interleave),
+            max(stage_bytes(steps, whole, groups, kind, again)),
             pipeline,
         )
 

@@ -5,10 +5,11 @@ A tensor is held from where it is made until its last use forward or, if back-pr
 recomputed (``pcg.placement.recomputation``) is let go after its last use forward, and held again
 from where it is done again to the end of its own backward pass; what it is made from, if that is
 kept, as long as that. What makes the gradient of a weight that comes late (``pcg.placement.late``)
-is held while the other one is sent. The gradient of a tensor is held from the first computation
-that adds to it to the one that uses it up. Data is there for the whole step. A mask that is drawn
-(``pcg.readings.masks``) is held by each operator that reads it: while that runs and, where its
-backward pass reads it, until then; if the operator is recomputed, from there on.
+is held while the other one is sent, or until the pass for weights, where micro-batches have one,
+which is at the end of the backward pass. The gradient of a tensor is held from the first
+computation that adds to it to the one that uses it up. Data is there for the whole step. A mask
+that is drawn (``pcg.readings.masks``) is held by each operator that reads it: while that runs and,
+where its backward pass reads it, until then; if the operator is recomputed, from there on.
 
 Time counts steps of the schedule: ``i`` is step i forward, ``2 n - 1 - i`` is its backward pass,
 and ``2 n`` the update. Weights and what the optimizer keeps of them are held throughout and are not
@@ -119,18 +120,22 @@ def liveness(
     remade: Collection[Node] = (),
     stage: int | None = None,
     chunks: Mapping[int, int] = MappingProxyType({}),
+    *,
+    has_weights_pass: bool = False,
 ) -> Liveness:
     """The lifetimes of all tensors of a schedule; the results of ``remade`` are recomputed.
     ``stage``: the devices of a stage, where the schedule is that of a pipeline; ``chunks``: of its
-    steps, as ``again`` takes them."""
+    steps, as ``again`` takes them; ``has_weights_pass``: whether micro-batches have one."""
     tensors = saved_tensors(schedule)
-    return _Reader(tensors, again(tensors, remade, stage, chunks)).run()
+    done = again(tensors, remade, stage, chunks)
+    return _Reader(tensors, done, has_weights_pass).run()
 
 
 @dataclass
 class _Reader:
     tensors: SavedTensors
     again: Again
+    has_weights_pass: bool = False
     last: dict[Slot, int] = field(default_factory=dict[Slot, int])
     second: dict[Slot, tuple[int, int]] = field(default_factory=dict[Slot, tuple[int, int]])
     """When what is recomputed is held again."""
@@ -143,7 +148,8 @@ class _Reader:
         self.roots, self.same = self.tensors.roots, self.tensors.same
         self.maker, self.static = self.tensors.maker, self.tensors.static
         self.root = self.tensors.root
-        self._late = late_gradients(self.schedule, self.again.steps)
+        has_pass = self.has_weights_pass
+        self._late = late_gradients(self.schedule, self.again.steps, has_weights_pass=has_pass)
 
     def run(self) -> Liveness:
         for i, step in enumerate(self.steps):
@@ -178,6 +184,10 @@ class _Reader:
         made = self.maker[slot]
         if made not in held_from:
             self.last[slot] = max(self.last.get(slot, made), at)
+        elif slot in self.second:
+            # What is made again is held on for a pass for weights.
+            first, last = self.second[slot]
+            self.second[slot] = first, max(last, at)
 
     def _values(self) -> Iterable[Life]:
         for slot, made in self.maker.items():

@@ -223,13 +223,26 @@ def _buffers(order: Sequence[int], given: Sequence[Exchanged]) -> list[tuple[int
     return [*buffers, *map(tuple, filling.values())]
 
 
-def tasks(given: TaskProgram, *, overlap: bool = True) -> list[Task]:
-    """The tasks of a program in the order of issue.
+def tasks(
+    given: TaskProgram, *, overlap: bool = True, has_weights_pass: bool = False
+) -> list[Task]:
+    """The tasks of a program in the order of issue. ``has_weights_pass``: whether the gradients of
+    weights that may come late do so after the backward pass (``pcg.placement.late``).
 
     Without ``overlap`` all share one stream, and gradients are exchanged after the backward pass:
     then seconds add up, as the searches estimate them.
     """
-    return _Issue(given, overlap).run()
+    return _Issue(given, overlap, has_weights_pass).run()
+
+
+def tasks_by_pass(given: TaskProgram, *, overlap: bool = True) -> tuple[list[Task], list[Task]]:
+    """The tasks of a program that updates nothing: those of its forward and backward pass, and
+    those of its pass for weights, which wait for no others."""
+    unsent = given._replace(weights=[(NOTHING, NOTHING)] * len(given.weights), buffers=())
+    issue = _Issue(unsent, overlap, has_weights_pass=True)
+    made = [task for task in issue.run() if task.phase != UPDATE]
+    weights = [task._replace(after=()) for task in made[issue.passed :]]
+    return made[: issue.passed], weights
 
 
 @dataclass
@@ -238,6 +251,9 @@ class _Issue:
 
     given: TaskProgram
     overlap: bool
+    has_weights_pass: bool = False
+    passed: int = 0
+    """How many tasks come before the pass for weights."""
 
     def run(self) -> list[Task]:
         steps, weights, _ = self.given
@@ -256,6 +272,10 @@ class _Issue:
         self._buffer = {weight: buffer for buffer in self.given.buffers for weight in buffer}
         self._latest = len(steps) - 1
         """The last computation that was issued."""
+        self._put_off: list[int] = []
+        """The steps whose late part is left for the pass for weights."""
+        self._sent: int | None = None
+        """The last communication of the backward pass that was."""
         self._remade: dict[int, int] = {}
         """By step that has been done again, its task."""
         adding = Counter(weight for step in steps for weight in step.weights)
@@ -266,9 +286,8 @@ class _Issue:
             check_time()
             if steps[i].backward is not NOTHING:
                 self._backward(i, users[i])
-                for weight in steps[i].weights if self.overlap else ():
-                    if first[weight] == i:
-                        self._exchange(weight)
+                self._exchange_complete(i, first)
+        self._pass_for_weights()
         for weight in range(len(weights) - 1, -1, -1):
             if weight not in self._done:
                 self._exchange(weight)
@@ -293,12 +312,35 @@ class _Issue:
         late, stream = self._late(i), self._stream(step)
         first = step.backward if late is NOTHING else _without(step.backward, late)
         self._made.append(Task(first, stream, after, BACKWARD, i, step.reshards))
-        if late is not NOTHING:
+        if late is not NOTHING and self.has_weights_pass:
+            self._put_off.append(i)
+        elif late is not NOTHING:
             self._made.append(Task(late, stream, (self._back[i],), BACKWARD, i, False))
         for weight in step.weights:
             self._adds[weight].append(len(self._made) - 1)
         if stream == COMPUTE:
             self._latest = len(self._made) - 1
+        else:
+            self._sent = len(self._made) - 1
+
+    def _exchange_complete(self, i: int, first: Sequence[int]) -> None:
+        """Exchange the gradients that a step completes: those of weights that it is the ``first``
+        to read, unless it puts them off."""
+        put_off = bool(self._put_off) and self._put_off[-1] == i
+        for weight in self.given.steps[i].weights if self.overlap and not put_off else ():
+            if first[weight] == i:
+                self._exchange(weight)
+
+    def _pass_for_weights(self) -> None:
+        """What was put off, after all else of the backward pass; gradients are sent meanwhile."""
+        self.passed = len(self._made)
+        before = (self._latest, *(() if self._sent is None else (self._sent,)))
+        for i in self._put_off if self.passed else ():
+            (weight,) = self.given.steps[i].weights
+            self._adds[weight].append(len(self._made))
+            self._made.append(Task(self._late(i), COMPUTE, before, BACKWARD, i, False))
+            if self.overlap:
+                self._exchange(weight)
 
     def _late(self, i: int) -> Duration:
         """The part of a step's backward pass that comes after the rest of it."""

@@ -1,12 +1,14 @@
-"""Seconds of a step of a pipeline by its schedule: 1F1B, interleaved or not, or PipeDream-2BW.
+"""Seconds of a step of a pipeline by its schedule: 1F1B, interleaved or not, ZB-H1, or
+PipeDream-2BW.
 
 By 1F1B stages take turns as ``pcg.plan.pipeline`` says, each of which waits for the chunk before
 or, on the way back, the one after it. All gradients are exchanged and weights updated before the
 next step begins. Of p equal stages with v chunks each, devices wait for (p - 1) / (v m) of the time
-for which they work on m micro-batches. PipeDream-2BW (Narayanan et al., ICML 2021) takes the next
-step's micro-batches without waiting for updates: the forward passes under way still use the weights
-of one update before, so that each stage holds two versions, and a step takes as long as its slowest
-stage works.
+for which they work on m micro-batches. ZB-H1 (Qi et al., ICLR 2024) is 1F1B with passes for weights
+of their own, which wait for nothing but their turn. PipeDream-2BW (Narayanan et al., ICML 2021)
+takes the next step's micro-batches without waiting for updates: the forward passes under way still
+use the weights of one update before, so that each stage holds two versions, and a step takes as
+long as its slowest stage works.
 
 Of many micro-batches only some are followed: once all turns of ``STEADY`` rounds in a row, of as
 many micro-batches as there are stages, come as much later as those of the round before, all later
@@ -16,15 +18,13 @@ stage that is followed. Exact up to rounding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from pcg.plan.pipeline import turns
+from pcg.plan.pipeline import ScheduleKind, TurnKind, has_weights_pass, turns
 
-ScheduleKind = Literal["1f1b", "2bw"]
-TurnEnds = dict[bool, list[list[float]]]
-"""When turns are done: by whether they are forward, number of the chunk, and micro-batch."""
+TurnEnds = dict[TurnKind, list[list[float]]]
+"""When turns are done: by kind, number of the chunk, and micro-batch."""
 STEADY = 3
 """So many rounds long ago nothing waits for."""
 DRAINING = 4
@@ -35,9 +35,11 @@ MORE_ROUNDS = 4
 ROUNDING = 1e-12
 """Of a step: turns that differ by as little come at the same time."""
 
+_SOURCE: Mapping[TurnKind, int] = {"forward": -1, "backward": 1, "weights": 0}
+"""How many chunks on is the one that a turn waits for; none, where that is 0."""
 NEVER = -1.0
 """When what has not been done yet is done."""
-WEIGHT_VERSIONS = {"1f1b": 1, "2bw": 2}
+WEIGHT_VERSIONS: Mapping[ScheduleKind, int] = {"1f1b": 1, "2bw": 2, "zb-h1": 1}
 """How many versions of its weights a stage holds."""
 
 
@@ -49,15 +51,28 @@ class StageSeconds:
     forward: float
     """One micro-batch."""
     backward: float
-    """One micro-batch."""
+    """One micro-batch; without its pass for weights, where it has one."""
     before: float = 0.0
     """Once a step, before the first micro-batch: what reads no samples."""
     after: float = 0.0
     """Once a step, after the last one: the exchange of gradients, and the update."""
+    weights: float = 0.0
+    """The pass for weights of one micro-batch, where it has one."""
 
     def busy(self, micro_batches: int) -> float:
         """All its work of a step."""
-        return self.before + micro_batches * (self.forward + self.backward) + self.after
+        each = self.forward + self.backward + self.weights
+        return self.before + micro_batches * each + self.after
+
+    def of(self, kind: TurnKind) -> float:
+        """A turn."""
+        match kind:
+            case "forward":
+                return self.forward
+            case "backward":
+                return self.backward
+            case "weights":
+                return self.weights
 
 
 def step_seconds(
@@ -75,12 +90,12 @@ def step_seconds(
     rounds, more = divmod(micro_batches, stages)
     followed = more + FIRST_ROUNDS
     while followed < rounds:
-        ends = turn_ends(chunks, followed * stages + more, interleave)
+        ends = turn_ends(chunks, followed * stages + more, interleave, kind)
         each = _steady(ends, stages)
         if each is not None:
             return _last(chunks, ends, stages) + (rounds - followed) * each
         followed *= MORE_ROUNDS
-    return _last(chunks, turn_ends(chunks, micro_batches, interleave), stages)
+    return _last(chunks, turn_ends(chunks, micro_batches, interleave, kind), stages)
 
 
 def _steady(ends: TurnEnds, stages: int) -> float | None:
@@ -93,13 +108,20 @@ def _steady(ends: TurnEnds, stages: int) -> float | None:
             some = range(last - STEADY * stages, last)
             each += [own[batch] - own[batch - stages] for batch in some]
     least, most = min(each), max(each)
-    return most if most - least <= ROUNDING * max(own[-1] for own in ends[False]) else None
+    end = max(own[-1] for own in _closing(ends))
+    return most if most - least <= ROUNDING * end else None
+
+
+def _closing(ends: TurnEnds) -> list[list[float]]:
+    """By chunk, when the turns are done that come last of a micro-batch."""
+    return ends.get("weights", ends["backward"])
 
 
 def _last(chunks: Sequence[StageSeconds], ends: TurnEnds, stages: int) -> float:
     """When the last stage has updated its weights."""
     after = [sum(chunk.after for chunk in chunks[s::stages]) for s in range(stages)]
-    return max(ends[False][s][-1] + after[s] for s in range(stages))
+    last = _closing(ends)
+    return max(last[s][-1] + after[s] for s in range(stages))
 
 
 def flush_ends(
@@ -107,14 +129,22 @@ def flush_ends(
 ) -> list[float]:
     """When each stage has done its last backward pass, by 1F1B."""
     ends = turn_ends(chunks, micro_batches, interleave)
-    return [ends[False][number][-1] for number in range(len(chunks) // interleave)]
+    return [ends["backward"][number][-1] for number in range(len(chunks) // interleave)]
 
 
-def turn_ends(chunks: Sequence[StageSeconds], micro_batches: int, interleave: int = 1) -> TurnEnds:
-    """When each turn is done by 1F1B."""
+def turn_ends(
+    chunks: Sequence[StageSeconds],
+    micro_batches: int,
+    interleave: int = 1,
+    kind: ScheduleKind = "1f1b",
+) -> TurnEnds:
+    """When each turn is done by 1F1B or ZB-H1."""
     count, last = len(chunks) // interleave, len(chunks) - 1
-    done = {way: [[NEVER] * micro_batches for _ in chunks] for way in (True, False)}
-    left = [turns(s, count, micro_batches, interleave) for s in range(count)]
+    ways: tuple[TurnKind, ...] = "forward", "backward"
+    if has_weights_pass(kind):
+        ways = *ways, "weights"
+    done: TurnEnds = {way: [[NEVER] * micro_batches for _ in chunks] for way in ways}
+    left = [turns(s, count, micro_batches, interleave, kind) for s in range(count)]
     following = [next(own, None) for own in left]
     clocks = [sum(chunk.before for chunk in chunks[s::count]) for s in range(count)]
     ready = list(range(count))
@@ -123,15 +153,14 @@ def turn_ends(chunks: Sequence[StageSeconds], micro_batches: int, interleave: in
         moved = False
         for s in ready:
             while (turn := following[s]) is not None:
-                is_forward, batch, chunk = turn
+                way, batch, chunk = turn
                 number = chunk * count + s
-                source = number - 1 if is_forward else number + 1
-                waits = done[is_forward][source][batch] if 0 <= source <= last else 0.0
+                source = number + _SOURCE[way]
+                waits = done[way][source][batch] if _SOURCE[way] and 0 <= source <= last else 0.0
                 if waits == NEVER:
                     break
-                own = chunks[number]
-                clocks[s] = max(clocks[s], waits) + (own.forward if is_forward else own.backward)
-                done[is_forward][number][batch] = clocks[s]
+                clocks[s] = max(clocks[s], waits) + chunks[number].of(way)
+                done[way][number][batch] = clocks[s]
                 following[s], moved = next(left[s], None), True
         assert moved or not ready, "1F1B never waits in turn"
     return done

@@ -11,7 +11,10 @@ from math import inf, isqrt
 
 import numpy as np
 
+from pcg.graph.graph import Node
 from pcg.machine import Link, Machine
+from pcg.plan.pipeline import ScheduleKind
+from pcg.readings.late import parts_gradients
 from pcg.readings.work import gradient_nodes
 from search.cost.progress import check_time
 from search.pipeline.balance import (
@@ -26,7 +29,6 @@ from search.pipeline.balance import (
 )
 from search.pipeline.clock import (
     WEIGHT_VERSIONS,
-    ScheduleKind,
     StageSeconds,
     step_seconds,
 )
@@ -62,6 +64,7 @@ class Outline:
     seconds: float
     interleave: int = 1
     sparing: Sparing = PLAIN
+    kind: ScheduleKind = "1f1b"
 
     @property
     def stages(self) -> int:
@@ -129,6 +132,33 @@ def interleaved(one: Outline, machine: Machine) -> Outline:
             break
         best = made
     return best
+
+
+def with_weights_pass(one: Outline, machine: Machine) -> Outline:
+    """The same pipeline with a pass for weights, by ZB-H1. ``one``: with one chunk each, by 1F1B.
+    What is recomputed goes back at once, so that there is nothing to put off."""
+    batches, costs = one.batches, one.chosen.costs
+    late = np.array([_is_late(batches, node) for node in batches.nodes])
+    if one.sparing != PLAIN or not late.any():
+        return one
+    # A third of forward and backward, as each of both gradients takes as long as the product.
+    own = sums(np.where(late, costs.micro / 3, 0.0))
+    between = _between(batches, one.chosen, machine, one.stages, 1)
+    stages = _estimated(batches, one.chosen, between, one.bounds)
+    weights = [float(own(Band(a, a), Band(b, b))[0, 0]) for a, b in pairwise(one.bounds)]
+    parted = [
+        replace(stage, backward=stage.backward - put_off, weights=put_off)
+        for stage, put_off in zip(stages, weights, strict=True)
+    ]
+    return replace(one, kind="zb-h1", seconds=step_seconds(parted, batches.slices, "zb-h1"))
+
+
+def _is_late(batches: MicroBatches, node: Node) -> bool:
+    """Whether the gradient of an operator's weight may come late."""
+    trained = gradient_nodes(batches.streams.graph)
+    needs = frozenset(i for i, value in enumerate(node.inputs) if value.node in trained)
+    has_weight = sum(value.node.is_weight for value in node.inputs) == 1
+    return has_weight and batches.streams_through(node) and parts_gradients(node, needs)
 
 
 def least_memory(batches: MicroBatches, machine: Machine, stages: int, kind: ScheduleKind) -> float:
@@ -200,7 +230,7 @@ def _balanced(
         if max(sum(full[s::stages]) for s in range(stages)) <= limit:
             estimated = _estimated(batches, slower, between, bounds)
             seconds = step_seconds(estimated, batches.slices, kind, interleave)
-            return Outline(batches, chosen, bounds, seconds, interleave, sparing)
+            return Outline(batches, chosen, bounds, seconds, interleave, sparing, kind)
     return None
 
 

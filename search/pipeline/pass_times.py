@@ -1,11 +1,11 @@
 """Start times of the passes of micro-batches through the stages of a pipeline, as they are priced.
 
-1F1B: as ``search.pipeline.clock`` counts it, from the start of a step to its end. PipeDream-2BW
-has no start: one step begins while others are under way. What is found is one step of many that
-follow each other, each as many seconds after the one before as the slowest stage works in a step,
-such that no stage does two things at a time. Stages turn between one forward and one backward
-pass, and each has one more micro-batch under way than the next, as in 1F1B; where stages are so
-uneven that the slowest would have to wait, as the price leaves out, each has 2, 4, ... more.
+1F1B and ZB-H1: as ``search.pipeline.clock`` counts it, from the start of a step to its end.
+PipeDream-2BW has no start: one step begins while others are under way. What is found is one step of
+many that follow each other, each as many seconds after the one before as the slowest stage works in
+a step, such that no stage does two things at a time. Stages turn between one forward and one
+backward pass, and each has one more micro-batch under way than the next, as in 1F1B; where stages
+are so uneven that the slowest would have to wait, as the price leaves out, each has 2, 4, ... more.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
 
+from pcg.plan.pipeline import ScheduleKind, TurnKind
 from search.cost.progress import check_time
-from search.pipeline.clock import ScheduleKind, StageSeconds, step_seconds, turn_ends
+from search.pipeline.clock import StageSeconds, step_seconds, turn_ends
 
 SWEEPS = 100
 """So often the turns of a steady state are gone through until nothing waits any longer."""
 ROUNDING = 1e-12
 """Of a step: what starts as little later does not."""
-PassKind = Literal["before", "forward", "backward", "after"]
+PassKind = Literal["before", "forward", "backward", "weights", "after"]
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,10 @@ def passes(
     chunks: Sequence[StageSeconds], micro_batches: int, kind: ScheduleKind, interleave: int = 1
 ) -> Iterator[Pass]:
     """All that the stages do in a step; ``chunks`` as of ``step_seconds``."""
-    if kind == "1f1b":
-        starts = _flushed(chunks, micro_batches, interleave)
-    else:
+    if kind == "2bw":
         starts = _steady(chunks, micro_batches)
+    else:
+        starts = _flushed(chunks, micro_batches, kind, interleave)
     count = len(chunks) // interleave
     for number, (own, start) in enumerate(zip(chunks, starts, strict=True)):
         chunk, s = divmod(number, count)
@@ -58,10 +59,13 @@ def passes(
             before, after = (sum(t) for t in zip(*map(_once, chunks[s::count]), strict=True))
             yield Pass("before", s, 0, start.before, before)
             done = start.backward[-1] + own.backward
+            done = start.weights[-1] + own.weights if start.weights else done
             yield Pass("after", s, micro_batches - 1, done, after)
         for batch in range(micro_batches):
             yield Pass("forward", s, batch, start.forward[batch], own.forward, chunk)
             yield Pass("backward", s, batch, start.backward[batch], own.backward, chunk)
+        for batch, at in enumerate(start.weights):
+            yield Pass("weights", s, batch, at, own.weights, chunk)
 
 
 def _once(chunk: StageSeconds) -> tuple[float, float]:
@@ -75,17 +79,26 @@ class _Starts:
     before: float
     forward: Sequence[float]
     backward: Sequence[float]
+    weights: Sequence[float] = ()
+    """Where micro-batches have a pass for weights."""
 
 
-def _flushed(chunks: Sequence[StageSeconds], micro_batches: int, interleave: int) -> list[_Starts]:
-    ends = turn_ends(chunks, micro_batches, interleave)
+def _flushed(
+    chunks: Sequence[StageSeconds], micro_batches: int, kind: ScheduleKind, interleave: int
+) -> list[_Starts]:
+    ends = turn_ends(chunks, micro_batches, interleave, kind)
+
+    def starts(number: int, way: TurnKind) -> list[float]:
+        return [end - chunks[number].of(way) for end in ends[way][number]]
+
     return [
         _Starts(
             0.0,
-            [end - own.forward for end in ends[True][number]],
-            [end - own.backward for end in ends[False][number]],
+            starts(number, "forward"),
+            starts(number, "backward"),
+            starts(number, "weights") if "weights" in ends else (),
         )
-        for number, own in enumerate(chunks)
+        for number in range(len(chunks))
     ]
 
 

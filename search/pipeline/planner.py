@@ -14,7 +14,7 @@ from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine
 from pcg.placement.schedule import Schedule, schedule
-from pcg.plan.pipeline import PipelineFile
+from pcg.plan.pipeline import PipelineFile, ScheduleKind
 from pcg.plan.plan import Plan
 from pcg.plan.training import Training
 from search.choices import IndexRole, Recompute
@@ -27,7 +27,7 @@ from search.map.building import Cut
 from search.map.rules.cuts import Cuts
 from search.map.space.allow import along, everything
 from search.pipeline.build import build
-from search.pipeline.clock import ScheduleKind, step_seconds
+from search.pipeline.clock import step_seconds
 from search.pipeline.crossing import Crossings
 from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import (
@@ -69,6 +69,7 @@ class Built:
     seconds: float
     memory: int
     recompute: frozenset[Node] = frozenset()
+    kind: ScheduleKind = "1f1b"
 
 
 @dataclass
@@ -76,9 +77,9 @@ class PipelinePlanner:
     """Plans pipelines on one machine; the one with the greatest throughput that fits its memory.
 
     One stage is a pipeline too: its micro-batches take less memory, and their gradients add up.
-    ``kind`` is how weights are updated: ``1f1b`` computes what the model does, ``2bw`` lets
-    gradients be of weights one update old. Raises NegativeAnswer for a model whose batch cannot be
-    taken in slices, and where nothing fits.
+    ``kind`` is how weights are updated: ``1f1b`` computes what the model does, interleaved or by
+    ZB-H1 where that is faster; ``2bw`` lets gradients be of weights one update old. Raises
+    NegativeAnswer for a model whose batch cannot be taken in slices, and where nothing fits.
     """
 
     machine: Machine
@@ -213,16 +214,34 @@ class PipelinePlanner:
         given = batches, outline.chosen, outline.bounds, chunks, parts, crossings
         cut = self._phases.timed("building", lambda: build(*given))
         steps = self._phases.timed("scheduling", lambda: schedule(cut.graph, cut.views))
+        # A pass for weights may take more memory than 1F1B, or no less time.
+        kinds = dict.fromkeys((outline.kind, self.kind))
+        made = [self._priced(outline, cut, steps, groups, cost, kind) for kind in kinds]
+        best = min(made, key=lambda one: (self._over(one), one.seconds))
+        self.teller.priced(best.seconds if self._fits(best) else inf)
+        return best
+
+    def _priced(
+        self,
+        outline: Outline,
+        cut: Cut,
+        steps: Schedule,
+        groups: StageGroups,
+        cost: CostModel,
+        kind: ScheduleKind,
+    ) -> Built:
+        """A pipeline that is built, recomputing where it has to; the fastest way that fits."""
+        slices, chunks = groups.micro_batches, groups.interleave
 
         def priced(nodes: frozenset[Node]) -> Built:
-            run = partial(stage_seconds, steps, cost, groups, nodes)
-            seconds = step_seconds(self._phases.timed("simulating", run), slices, self.kind, chunks)
-            return Built(outline, cut, steps, seconds, counted(nodes), nodes)
+            run = partial(stage_seconds, steps, cost, groups, nodes, kind)
+            seconds = step_seconds(self._phases.timed("simulating", run), slices, kind, chunks)
+            return Built(outline, cut, steps, seconds, counted(nodes), nodes, kind)
 
         def counted(nodes: frozenset[Node]) -> int:
-            return max(stage_bytes(steps, cost, groups, self.kind, nodes))
+            return max(stage_bytes(steps, cost, groups, kind, nodes))
 
-        slices, limit = batches.slices, self.machine.memory_limit()
+        limit = self.machine.memory_limit()
         built = [priced(frozenset())] if self.recompute in PLAINLY else []
         if self.recompute is not Recompute.NONE and not any(map(self._fits, built)):
             seconds = forward_seconds(steps, cost, slices)
@@ -230,13 +249,12 @@ class PipelinePlanner:
             within = groups.size, own.numbers if own else {}
             ways = ways_to_fit(steps, seconds, counted, limit, self.recompute, *within)
             built += [priced(nodes) for nodes in ways]
-        fitting = [one for one in built if self._fits(one)]
-        if fitting:
-            best = min(fitting, key=lambda one: one.seconds)
-        else:
-            best = min(built or [priced(frozenset())], key=lambda one: one.memory)
-        self.teller.priced(best.seconds if self._fits(best) else inf)
-        return best
+        every = built or [priced(frozenset())]
+        return min(every, key=lambda one: (self._over(one), one.seconds))
+
+    def _over(self, built: Built) -> int:
+        """Bytes by which it misses the memory of a device."""
+        return max(built.memory - self.machine.memory_limit(), 0)
 
     def _cost(self, machine: Machine) -> CostModel:
         return CostModel(machine, self.training, self.speed)
@@ -245,7 +263,7 @@ class PipelinePlanner:
         pipeline = PipelineFile(
             stages=best.outline.stages,
             micro_batches=best.outline.batches.slices,
-            schedule=self.kind,
+            schedule=best.kind,
             interleave=best.outline.interleave,
         )
         return finished(

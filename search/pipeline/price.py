@@ -5,7 +5,8 @@ stage does for one micro-batch, or one of its chunks, is simulated as a program 
 (``search.cost.simulate``), so that communication within it overlaps with computation; micro-batches
 follow one another without overlap. A transfer between chunks keeps both ends busy, one after the
 other. What is recomputed is so within the backward pass of each micro-batch, and held for the one
-under way only.
+under way only. By ZB-H1 the gradients of weights that may come late are no part of the backward
+pass, but a pass of their own, and what they are made of is held between the two.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from functools import lru_cache, partial
 from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pcg.graph.graph import Node
 from pcg.placement.backward import gradients
@@ -23,13 +25,17 @@ from pcg.placement.recomputation import again
 from pcg.placement.saved import saved_tensors
 from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot
 from pcg.plan.chunks import Chunks, chunks_of
+from pcg.plan.pipeline import ScheduleKind, has_weights_pass
 from search.cost.cost import CostModel
 from search.cost.liveness import liveness
 from search.cost.memory import Bytes, Memory, itemsizes
 from search.cost.simulate import TimedTasks, run
-from search.cost.tasks import TimedStep, linked, tasks, timed_steps
-from search.pipeline.clock import WEIGHT_VERSIONS, ScheduleKind, StageSeconds
+from search.cost.tasks import TaskProgram, TimedStep, linked, tasks, tasks_by_pass, timed_steps
+from search.pipeline.clock import WEIGHT_VERSIONS, StageSeconds
 from search.pipeline.flights import flights
+
+_BySet = dict[tuple[int, ...], Bytes]
+"""Bytes by set of devices."""
 
 
 @dataclass(frozen=True)
@@ -87,18 +93,27 @@ class StageRuns:
     repeated: tuple[int, ...]
     single: tuple[int, ...]
     weights: tuple[int, ...]
+    late: TimedTasks | None = None
+    """The pass for weights of one micro-batch, where it has one; ``micro`` is then without it."""
+
+    @property
+    def weights_seconds(self) -> float:
+        """Seconds of the pass for weights of one micro-batch."""
+        return 0.0 if self.late is None else self.late.simulation.step_seconds
 
     @property
     def exchanging(self) -> float:
         """Seconds that the exchange and update of weights take after the last micro-batch."""
-        return self.last.simulation.step_seconds - self.micro.simulation.step_seconds
+        own = self.micro.simulation.step_seconds + self.weights_seconds
+        return self.last.simulation.step_seconds - own
 
     @property
     def seconds(self) -> StageSeconds:
         """Of all chunks together."""
         every = [self.chunk_seconds(number) for number in range(len(self.chunks))]
         forward, backward = sum(c.forward for c in every), sum(c.backward for c in every)
-        return StageSeconds(forward, backward, every[0].before, every[0].after)
+        once = every[0].before, every[0].after
+        return StageSeconds(forward, backward, *once, sum(c.weights for c in every))
 
     def chunk_seconds(self, number: int) -> StageSeconds:
         """Of one chunk; what is done once a step counts to the first."""
@@ -106,15 +121,20 @@ class StageRuns:
         if number:
             return StageSeconds(micro.forward, micro.backward)
         after = self.exchanging + once.backward
-        return StageSeconds(micro.forward, micro.backward, once.forward, after)
+        own = micro.forward, micro.backward, once.forward, after
+        return StageSeconds(*own, self.weights_seconds)
 
 
 def stage_seconds(
-    steps: Schedule, cost: CostModel, groups: StageGroups, remade: Collection[Node] = ()
+    steps: Schedule,
+    cost: CostModel,
+    groups: StageGroups,
+    remade: Collection[Node] = (),
+    kind: ScheduleKind = "1f1b",
 ) -> tuple[StageSeconds, ...]:
     """What each chunk of a schedule does, in the order in which data flows; ``cost`` is of the
     whole machine. The results of ``remade`` are recomputed."""
-    return in_order(stage_runs(steps, cost, groups, remade), groups.interleave)
+    return in_order(stage_runs(steps, cost, groups, remade, kind), groups.interleave)
 
 
 def in_order(stages: Sequence[StageRuns], interleave: int) -> tuple[StageSeconds, ...]:
@@ -123,7 +143,11 @@ def in_order(stages: Sequence[StageRuns], interleave: int) -> tuple[StageSeconds
 
 
 def stage_runs(
-    steps: Schedule, cost: CostModel, groups: StageGroups, remade: Collection[Node] = ()
+    steps: Schedule,
+    cost: CostModel,
+    groups: StageGroups,
+    remade: Collection[Node] = (),
+    kind: ScheduleKind = "1f1b",
 ) -> tuple[StageRuns, ...]:
     """What each stage of a schedule does; the arguments are those of ``stage_seconds``."""
     passed = gradients(steps)
@@ -150,7 +174,7 @@ def stage_runs(
         own = [i for i, stages in enumerate(taking_part) if stage in stages]
         weights = tuple(i for i, stages in enumerate(trains) if stage in stages)
         return _stage(
-            own, weights, timed, before, trained, cost, groups, partial(chunk, stage=stage)
+            own, weights, timed, before, trained, cost, groups, partial(chunk, stage=stage), kind
         )
 
     return tuple(of(stage) for stage in range(groups.stages))
@@ -172,36 +196,50 @@ def _stage(
     cost: CostModel,
     groups: StageGroups,
     chunk: Callable[[int], int],
+    kind: ScheduleKind,
 ) -> StageRuns:
     """``own``: the steps that a stage takes part in; ``weights``: those that it trains; ``chunk``:
     in which of its chunks it takes part in a step."""
     repeated = tuple(i for i in own if timed[i].repeated)
     single = tuple(i for i in own if not timed[i].repeated)
 
-    def simulated(which: Sequence[int], homes: Sequence[int]) -> TimedTasks:
+    def program(which: Sequence[int], homes: Sequence[int]) -> TaskProgram:
         at = {number: i for i, number in enumerate(which)}
         remade = {
             at[reader]: tuple(at[i] for i in made if i in at)
             for reader, made in before.items()
             if reader in at
         }
-        given = linked([timed[i] for i in which], [trained[i] for i in homes], cost, remade)
-        return run(tasks(given, overlap=cost.overlaps), groups.devices)
+        return linked([timed[i] for i in which], [trained[i] for i in homes], cost, remade)
 
+    def simulated(which: Sequence[int], homes: Sequence[int]) -> TimedTasks:
+        return run(tasks(program(which, homes), overlap=cost.overlaps), groups.devices)
+
+    numbers = repeated, single, weights
+    if has_weights_pass(kind):
+        return _with_weights_pass(program(repeated, weights), simulated(single, ()), cost, *numbers)
     micro = simulated(repeated, ())
     chunks = (ChunkRun(micro, repeated),)
     if groups.interleave > 1:
         parts = [tuple(i for i in repeated if chunk(i) == c) for c in range(groups.interleave)]
         chunks = tuple(ChunkRun(simulated(part, ()), part) for part in parts)
-    return StageRuns(
-        chunks,
-        micro,
-        simulated(repeated, weights),
-        simulated(single, ()),
-        repeated,
-        single,
-        weights,
-    )
+    return StageRuns(chunks, micro, simulated(repeated, weights), simulated(single, ()), *numbers)
+
+
+def _with_weights_pass(
+    whole: TaskProgram,
+    once: TimedTasks,
+    cost: CostModel,
+    repeated: tuple[int, ...],
+    single: tuple[int, ...],
+    weights: tuple[int, ...],
+) -> StageRuns:
+    """``whole``: what a stage does with the last micro-batch, and ``once``: once a step."""
+    devices, overlap = cost.machine.devices, cost.overlaps
+    micro, late = (run(own, devices) for own in tasks_by_pass(whole, overlap=overlap))
+    last = run(tasks(whole, overlap=overlap, has_weights_pass=True), devices)
+    chunks = (ChunkRun(micro, repeated),)
+    return StageRuns(chunks, micro, last, once, repeated, single, weights, late)
 
 
 def stage_bytes(
@@ -239,33 +277,40 @@ def held_by_device(
     """Bytes on each device of what ``Memory`` has: versions of its weights, their gradients and the
     optimizer's states; all that one micro-batch has at its fullest time, and of the others under
     way what waits for their backward pass."""
-    peaks, waiting = _micro_batch_bytes(steps, cost, groups, remade)
+    peaks, waiting, left = _micro_batch_bytes(steps, cost, groups, kind, remade)
     activations = np.zeros(groups.devices, np.int64)
     for stage in range(groups.stages):
         own = slice(stage * groups.size, (stage + 1) * groups.size)
-        found = flights(stage, groups.stages, groups.micro_batches, groups.interleave)
+        found = flights(stage, groups.stages, groups.micro_batches, groups.interleave, kind)
         waits = np.array([flight.waiting for flight in found]) @ waiting[:, own]
+        if has_weights_pass(kind):
+            waits = waits + np.array([flight.left for flight in found]) @ left[:, own]
         works = peaks[[flight.working for flight in found], own]
         activations[own] = (works + waits).max(axis=0)
     return (*_weights(steps, cost, groups, kind), activations)
 
 
 def _micro_batch_bytes(
-    steps: Schedule, cost: CostModel, groups: StageGroups, remade: Collection[Node]
-) -> tuple[Bytes, Bytes]:
+    steps: Schedule,
+    cost: CostModel,
+    groups: StageGroups,
+    kind: ScheduleKind,
+    remade: Collection[Node],
+) -> tuple[Bytes, Bytes, Bytes]:
     """By chunk and device: what one micro-batch at work has at its fullest time, with all that is
-    there besides, and what it leaves behind to wait for its backward pass."""
+    there besides, and what it leaves behind to wait for its backward pass, and for its pass for
+    weights."""
     chunks = chunks_on(steps, groups)
-    living = liveness(steps, remade, groups.size, chunks.numbers if chunks else {})
+    within = groups.size, chunks.numbers if chunks else {}
+    living = liveness(steps, remade, *within, has_weights_pass=has_weights_pass(kind))
     turn, itemsize = living.end // 2, itemsizes(steps, cost.training)
     # Tensors lie on few different sets of devices.
-    changes: dict[tuple[int, ...], Bytes] = {}
-    waits: dict[tuple[int, ...], Bytes] = {}
+    changes, waits, left = (_BySet() for _ in range(3))
     for life in living.lifetimes:
         one, devices = life.layout.one_slice, life.layout.devices
         if devices not in changes:
             changes[devices] = np.zeros((groups.interleave, living.end + 2), np.int64)
-            waits[devices] = np.zeros(groups.interleave, np.int64)
+            waits[devices], left[devices] = np.zeros((2, groups.interleave), np.int64)
         number = chunks.slots.get(life.slot, 0) // groups.stages if chunks else 0
         block = prod((one or life.layout).type.block) * itemsize(life)
         # What is not sliced is there for all chunks.
@@ -274,17 +319,29 @@ def _micro_batch_bytes(
         change[:, life.last + 1] -= block
         if one is not None and life.first < turn <= life.last:
             waits[devices][number] += block
-    inside = np.zeros((len(changes), groups.devices), bool)
-    for row, devices in zip(inside, changes, strict=True):
-        row[list(devices)] = True
+        if one is not None and life.last == living.end - 1:
+            left[devices][number] += block
+    return _by_device((changes, waits, left), groups.devices)
+
+
+def _by_device(given: tuple[_BySet, _BySet, _BySet], devices: int) -> tuple[Bytes, Bytes, Bytes]:
+    """What sets of devices hold, by each device; of the first, of changes in time, the most."""
+    changes, waits, left = given
     # Devices that are in the same sets hold the same at any time.
-    alike, which = np.unique(inside, axis=1, return_inverse=True)
+    alike, which = np.unique(_inside(changes, devices), axis=1, return_inverse=True)
+    among, columns = alike.astype(np.int64), which.ravel()
     held = np.stack([*changes.values()]).cumsum(axis=2)
-    peaks = [
-        (held[:, chunk].T @ alike.astype(np.int64)).max(axis=0) for chunk in range(len(held[0]))
-    ]
-    waiting = np.stack([*waits.values()], axis=1) @ alike.astype(np.int64)
-    return np.stack(peaks)[:, which.ravel()], waiting[:, which.ravel()]
+    peaks = [(held[:, chunk].T @ among).max(axis=0) for chunk in range(len(held[0]))]
+    waiting, after = (np.stack([*own.values()], axis=1) @ among for own in (waits, left))
+    return np.stack(peaks)[:, columns], waiting[:, columns], after[:, columns]
+
+
+def _inside(sets: Collection[tuple[int, ...]], devices: int) -> NDArray[np.bool_]:
+    """By set and device, whether one has the other."""
+    inside = np.zeros((len(sets), devices), bool)
+    for row, members in zip(inside, sets, strict=True):
+        row[list(members)] = True
+    return inside
 
 
 def _weights(

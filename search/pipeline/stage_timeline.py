@@ -3,23 +3,24 @@
 Within a pass of a micro-batch through a stage, or one of its chunks, devices do what they did when
 that was simulated by itself. A transfer between chunks is drawn at both of its ends, for it is
 priced at both, one after the other; the exchange of gradients behind the backward pass of the last
-micro-batch. Where there are several chunks, that begins while earlier ones still go back.
+micro-batch. Where there are several chunks, that begins while earlier ones still go back; where
+there are passes for weights, what is complete by the last of them follows that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from pcg.graph.graph import Node
 from pcg.placement.schedule import Schedule
-from pcg.plan.pipeline import PipelineFile
+from pcg.plan.pipeline import PipelineFile, ScheduleKind
 from search.cost.cost import CostModel
 from search.cost.events import Event, Usage, events, usage
 from search.cost.simulate import TimedTasks
 from search.cost.tasks import BACKWARD, FORWARD, RECOMPUTE, SYNC, UPDATE
-from search.pipeline.clock import ScheduleKind, StageSeconds, step_seconds
+from search.pipeline.clock import StageSeconds, step_seconds
 from search.pipeline.pass_times import Pass, passes
 from search.pipeline.price import StageGroups, StageRuns, in_order, stage_runs
 
@@ -79,9 +80,10 @@ class PipelineRun:
         own, count = self.seconds[stage], self.groups.micro_batches
         micro, last = (r.simulation for r in (self.stages[stage].micro, self.stages[stage].last))
         once = self.stages[stage].once.simulation.backward
+        more = last.backward - micro.backward - own.weights
         return {
             "forward": own.before + count * own.forward,
-            "backward": count * own.backward + last.backward - micro.backward + once,
+            "backward": count * (own.backward + own.weights) + more + once,
             "sync": last.sync,
             "update": last.update,
             "waiting": self.waiting(stage),
@@ -118,9 +120,10 @@ class PipelineRun:
         stage = self.stages[device // self.groups.size]
         micro, last, once = (usage(r, device) for r in (stage.micro, stage.last, stage.once))
         times = self.groups.micro_batches - 1
+        weights = 0.0 if stage.late is None else usage(stage.late, device).computing
         return Usage(
             device,
-            times * micro.computing + last.computing + once.computing,
+            times * (micro.computing + weights) + last.computing + once.computing,
             times * micro.communicating + last.communicating + once.communicating,
             times * micro.hidden + last.hidden + once.hidden,
         )
@@ -132,7 +135,7 @@ class PipelineRun:
     def _within(self, start: float, seconds: float) -> Iterator[tuple[float, float]]:
         """Where something falls in the time of one step: in two parts if it goes on while the next
         step begins."""
-        if self.pipeline.schedule == "1f1b" or not seconds:
+        if self.pipeline.schedule != "2bw" or not seconds:
             yield start, seconds
             return
         period = self.step_seconds
@@ -152,7 +155,8 @@ def pipeline_run(
     ``remade`` are recomputed."""
     size = cost.machine.devices // pipeline.stages
     groups = StageGroups(pipeline.stages, size, pipeline.micro_batches, pipeline.interleave)
-    return PipelineRun(groups, pipeline, stage_runs(steps, cost, groups, remade))
+    runs = stage_runs(steps, cost, groups, remade, pipeline.schedule)
+    return PipelineRun(groups, pipeline, runs)
 
 
 @dataclass(frozen=True)
@@ -168,43 +172,45 @@ class _Stage:
     """The backward passes of the last micro-batch, the one through the first chunk with what
     follows."""
     after: Sequence[Event]
+    weights: Sequence[Event] = ()
+    """The pass for weights, where there is one."""
+    last_weights: Sequence[Event] = ()
+    """That of the last micro-batch, with what follows."""
 
     @classmethod
     def of(cls, stage: StageRuns, device: int) -> _Stage:
+        part = partial(_part, stage, device)
         micro, once = stage.micro.simulation, stage.once.simulation.forward
         turns = [chunk.micro.simulation.forward for chunk in stage.chunks]
-
-        def part(
-            run: TimedTasks, numbers: Sequence[int], start: float, *phases: int, at: float = 0.0
-        ) -> list[Event]:
-            part_events: list[Event] = []
-            for event in events(run, device):
-                task = event.task
-                if task.phase in phases and event.end > start:
-                    of = stage.weights if task.phase in (SYNC, UPDATE) else numbers
-                    # What begins before all of the way forward is done is cut there.
-                    begin = max(event.start, start)
-                    numbered = task._replace(what=of[task.what])
-                    part_events.append(Event(numbered, begin - start + at, event.end - begin))
-            return part_events
-
         backward = [
             part(chunk.micro, chunk.steps, turn, BACKWARD, RECOMPUTE)
             for chunk, turn in zip(stage.chunks, turns, strict=True)
         ]
-        if len(turns) == 1:
+        weights: list[Event] = []
+        exchanged: list[Event] = []
+        if stage.late is not None:
+            # What is sent before the pass for weights follows the backward pass.
+            begin = stage.micro.simulation.step_seconds
+            sent = part(stage.last, stage.repeated, 0.0, SYNC, UPDATE)
+            weights = part(stage.late, stage.repeated, 0.0, BACKWARD)
+            exchanged = [replace(e, start=e.start - begin) for e in sent if e.start >= begin]
+            early = [replace(e, start=e.start - turns[0]) for e in sent if e.start < begin]
+            last = [*backward[0], *early]
+        elif len(turns) == 1:
             last = part(stage.last, stage.repeated, turns[0], BACKWARD, RECOMPUTE, SYNC, UPDATE)
         else:
             # Counted from the end of the backward passes.
             begin = turns[0] + stage.chunks[0].micro.simulation.backward - micro.step_seconds
-            exchanged = part(stage.last, stage.repeated, 0.0, SYNC, UPDATE, at=begin - turns[0])
-            last = [*backward[0], *exchanged]
+            sent = part(stage.last, stage.repeated, 0.0, SYNC, UPDATE, at=begin - turns[0])
+            last = [*backward[0], *sent]
         return cls(
             part(stage.once, stage.single, 0.0, FORWARD),
             [part(chunk.micro, chunk.steps, 0.0, FORWARD) for chunk in stage.chunks],
             backward,
             [last, *backward[1:]],
             part(stage.once, stage.single, once, BACKWARD, RECOMPUTE, at=stage.exchanging),
+            weights,
+            [*weights, *exchanged],
         )
 
     def of_pass(self, one: Pass, *, is_last: bool) -> Iterator[Event]:
@@ -216,8 +222,37 @@ class _Stage:
                 yield from (replace(event, batch=one.batch) for event in self.forward[one.chunk])
             case "backward":
                 of = self.last if is_last else self.backward
-                for event in of[one.chunk]:
-                    whole = event.task.phase in (SYNC, UPDATE)
-                    yield replace(event, batch=None if whole else one.batch)
+                yield from _of_batch(of[one.chunk], one.batch)
+            case "weights":
+                yield from _of_batch(self.last_weights if is_last else self.weights, one.batch)
             case "after":
                 yield from self.after
+
+
+def _part(
+    stage: StageRuns,
+    device: int,
+    run: TimedTasks,
+    numbers: Sequence[int],
+    start: float,
+    *phases: int,
+    at: float = 0.0,
+) -> list[Event]:
+    """What a device does of some phases from ``start`` on, counted from there, and ``at`` later."""
+    found: list[Event] = []
+    for event in events(run, device):
+        task = event.task
+        if task.phase in phases and event.end > start:
+            of = stage.weights if task.phase in (SYNC, UPDATE) else numbers
+            # What begins before all of the way forward is done is cut there.
+            begin = max(event.start, start)
+            numbered = task._replace(what=of[task.what])
+            found.append(Event(numbered, begin - start + at, event.end - begin))
+    return found
+
+
+def _of_batch(given: Iterable[Event], batch: int) -> Iterator[Event]:
+    """Events of a pass of a micro-batch; what is done once a step is of none."""
+    for event in given:
+        whole = event.task.phase in (SYNC, UPDATE)
+        yield replace(event, batch=None if whole else batch)

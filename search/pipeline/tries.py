@@ -19,6 +19,7 @@ from math import inf
 from typing import NamedTuple
 
 from pcg.machine import Machine
+from pcg.plan.pipeline import ScheduleKind
 from search.choices import Recompute
 from search.cost.cost import CostModel
 from search.cost.progress import Phases, Teller
@@ -26,7 +27,6 @@ from search.map.choose.resharding import Transfers
 from search.map.rules.cuts import Cuts
 from search.map.space.allow import Allowed
 from search.map.space.axes import Mesh
-from search.pipeline.clock import ScheduleKind
 from search.pipeline.micro import Chosen, MicroBatches
 from search.pipeline.outline import (
     PLAIN,
@@ -36,6 +36,7 @@ from search.pipeline.outline import (
     micro_batch_counts,
     outline,
     stage_counts,
+    with_weights_pass,
 )
 from search.pipeline.streams import Streams
 
@@ -179,7 +180,10 @@ class Tries:
         least = inf
         for made in self._outlined(batches, stages, chosen):
             if self.kind == "1f1b" and stages > 1:
-                made = interleaved(made, self.machine)
+                made = min(
+                    (interleaved(made, self.machine), with_weights_pass(made, self.machine)),
+                    key=lambda one: one.seconds,
+                )
             least = min(least, made.seconds)
             self._note(made, _Found(made.seconds, stages, groups.size, count))
             if made.seconds < self.faster_than:

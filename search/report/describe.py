@@ -10,6 +10,7 @@ from pcg.graph.graph import Node, Value
 from pcg.placement.schedule import Schedule, trace
 from pcg.placement.view import MachineView
 from pcg.plan.derivation import Application
+from pcg.plan.pipeline import ScheduleKind
 from pcg.plan.plan import Plan
 from pcg.plan.text import node_names
 from pcg.types.halo import typing_of
@@ -116,6 +117,14 @@ def overall(plan: Plan) -> str:
     return ", ".join([*words, "..."] if len(rest) >= MOST_WAYS else words)
 
 
+SCHEDULES: Mapping[ScheduleKind, str] = {
+    "1f1b": "",
+    "2bw": ", two versions of weights",
+    "zb-h1": ", ZB-H1",
+}
+"""What is said of the order of micro-batches."""
+
+
 def pipeline_text(plan: Plan) -> str | None:
     """Such as ``pipeline 4 stages x 8 micro-batches``; None for a plan without one."""
     pipeline = plan.pipeline
@@ -124,8 +133,7 @@ def pipeline_text(plan: Plan) -> str | None:
     counts = ((pipeline.stages, "stage"), (pipeline.micro_batches, "micro-batch"))
     words = (_counted(number, word) for number, word in counts)
     chunks = "" if pipeline.interleave == 1 else f", {pipeline.interleave} chunks a stage"
-    waits = "" if pipeline.schedule == "1f1b" else ", two versions of weights"
-    return f"pipeline {' x '.join(words)}{chunks}{waits}"
+    return f"pipeline {' x '.join(words)}{chunks}{SCHEDULES[pipeline.schedule]}"
 
 
 def remade(plan: Plan) -> list[tuple[str, int]]:

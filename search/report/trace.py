@@ -160,7 +160,7 @@ def _stages(simulated: SimulatedPlan, pipeline: PipelineRun) -> Iterator[TraceEv
     yield from rows("stages", node, labels)
     for one in pipeline.shown():
         if one.seconds:
-            name = f"{one.kind} {one.batch}" if one.kind in ("forward", "backward") else one.kind
+            name = one.kind if one.kind in ("before", "after") else f"{one.kind} {one.batch}"
             if pipeline.groups.interleave > 1 and name != one.kind:
                 name += f", chunk {one.chunk}"
             place = first + one.stage, node, COMPUTE

@@ -25,7 +25,9 @@ def exact(report) -> bool:
     return all(min(c.absolute, c.relative) <= EXACT for c in report.comparisons)
 
 
-@pytest.mark.parametrize("name", ["again", "1f1b gathered", "2bw again", "interleaved gathered"])
+@pytest.mark.parametrize(
+    "name", ["again", "1f1b gathered", "2bw again", "zb-h1 again", "interleaved gathered"]
+)
 def test_weights_that_are_gathered_again(name, agree):
     assert exact(agree.of(small_plan(name)))
 

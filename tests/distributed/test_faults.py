@@ -34,7 +34,7 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 def write(tmp_path, plan_of):
     def written(kind: str, ranks: int) -> Path:
         path = tmp_path / f"{kind}-{ranks}.json"
-        if kind in ("slices", "chunks"):
+        if kind in ("slices", "chunks", "late"):
             save_plan(sliced(plan_of, kind), path)
             return path
         text = PLANS[kind].format(n=ranks) if ranks > 1 else MODEL
@@ -46,12 +46,14 @@ def write(tmp_path, plan_of):
 
 
 def sliced(plan_of, kind):
-    """Two stages: with the weights of one update before, or of two chunks each."""
+    """Two stages: with the weights of one update before, with a pass for weights, or of two chunks
+    each."""
     graph = parse_graph(BY_SLICES)
-    if kind == "slices":
+    if kind in ("slices", "late"):
         second = ("matmul", "multiply", "mean_loss")
         later = [node for node in graph.nodes if node.name in second][1:]
-        pipeline = PipelineFile(stages=2, micro_batches=4, schedule="2bw")
+        schedule = "2bw" if kind == "slices" else "zb-h1"
+        pipeline = PipelineFile(stages=2, micro_batches=4, schedule=schedule)
     else:
         later = [node for node in graph.nodes if node.name in ("relu", "multiply", "mean_loss")]
         pipeline = PipelineFile(stages=2, micro_batches=4, schedule="1f1b", interleave=2)
@@ -70,8 +72,9 @@ def options(steps, every, *more):
         ("columns", ()),
         pytest.param("columns", (*TORCHRUN, "2", "--max-restarts", "1"), marks=pytest.mark.soak),
         pytest.param("chunks", (), marks=pytest.mark.soak),
+        pytest.param("late", (), marks=pytest.mark.soak),
     ],
-    ids=["own", "torchrun", "interleaved"],
+    ids=["own", "torchrun", "interleaved", "zero bubble"],
 )
 def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(write, tmp_path, kind, launcher):
     plan = write(kind, 2)
@@ -112,6 +115,7 @@ def test_a_restart_is_no_consent_to_go_on_with_another_run(write, tmp_path):
         pytest.param("rows", marks=pytest.mark.soak),
         "slices",
         pytest.param("chunks", marks=pytest.mark.soak),
+        pytest.param("late", marks=pytest.mark.soak),
     ],
 )
 def test_told_to_stop_a_run_leaves_a_checkpoint_and_another_plan_goes_on(kind, write, tmp_path):

@@ -174,7 +174,8 @@ def test_a_pipeline_agrees_with_the_plan(pipelined: Path) -> None:
     found = content["pipeline"]
     assert len(found["stages"]) == plan.pipeline.stages
     for stage in found["stages"]:
-        turns = found["micro_batches"] * (stage["forward"] + stage["backward"])
+        each = stage["forward"] + stage["backward"] + stage["weights"]
+        turns = found["micro_batches"] * each
         assert turns + stage["once"] + stage["waiting"] == pytest.approx(step)
 
 
@@ -223,7 +224,7 @@ def test_the_timeline_of_a_pipeline(pipelined: Path, tmp_path: Path) -> None:
                 b["ts"] - 1e-6 * step <= e["ts"]
                 and e["ts"] + e["dur"] <= b["ts"] + b["dur"] + 1e-6 * step
                 for b in blocks
-                if b["name"] == f"{e['cat']} {batch}"
+                if b["name"] in (f"{e['cat']} {batch}", f"weights {batch}")
             )
 
 

@@ -99,8 +99,8 @@ def report(simulated: SimulatedPlan) -> dict[str, object]:
 
 
 def _stages(run: PipelineRun) -> dict[str, object]:
-    """A pipeline as JSON. Seconds ``forward`` and ``backward`` are those of one micro-batch, and
-    ``once`` those of what is done once a step."""
+    """A pipeline as JSON. Seconds ``forward``, ``backward`` and ``weights``, its pass for weights,
+    are those of one micro-batch, and ``once`` those of what is done once a step."""
     return {
         "schedule": run.pipeline.schedule,
         "micro_batches": run.pipeline.micro_batches,
@@ -109,6 +109,7 @@ def _stages(run: PipelineRun) -> dict[str, object]:
             {
                 "forward": stage.forward,
                 "backward": stage.backward,
+                "weights": stage.weights,
                 "once": stage.before + stage.after,
                 "waiting": run.waiting(number),
             }
@@ -136,7 +137,7 @@ def _phase_rows(simulated: SimulatedPlan) -> list[tuple[str, float]]:
     """The phases by name; of a pipeline, those of the stage that decides how long a step takes."""
     names = [PHASES[name] for name in simulated.phases]
     if (run := simulated.pipeline) is not None:
-        why = "the last to end" if run.pipeline.schedule == "1f1b" else "the slowest"
+        why = "the slowest" if run.pipeline.schedule == "2bw" else "the last to end"
         first, *rest = names
         names = [f"stage {run.last}, {why}: {first}", *(f"    {name}" for name in rest)]
     return list(zip(names, simulated.phases.values(), strict=True))
@@ -190,7 +191,7 @@ def _stage_table(run: PipelineRun) -> Table:
             str(number),
             stage_span(number, run.groups).split()[1],
             f"{times} {stage.forward * 1e3:.3f}",
-            f"{times} {stage.backward * 1e3:.3f}",
+            f"{times} {(stage.backward + stage.weights) * 1e3:.3f}",
             f"{once * 1e3:.3f}",
             f"{run.waiting(number) * 1e3:.3f}",
         )

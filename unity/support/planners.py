@@ -7,6 +7,7 @@ from math import inf
 
 from pcg.errors import InputError, one_of
 from pcg.machine import Machine
+from pcg.plan.pipeline import ScheduleKind
 from pcg.plan.precision import default_precision, precision_of
 from pcg.plan.training import Training, optimizer_of
 from pcg.zoo import default_optimizer
@@ -16,7 +17,6 @@ from search.choices import PLANNER_NAMES, THRESHOLD, IndexRole, Mode, Recompute
 from search.cost.efficiency import Speed
 from search.cost.planned import Planner
 from search.cost.progress import Progress, Teller, silent
-from search.pipeline.clock import ScheduleKind
 from search.pipeline.planner import PIPELINES, PipelinePlanner, WithPipelines
 from search.plan.planner import MeshPlanner
 from substitutions.rules.store import Library

@@ -50,7 +50,8 @@ from runtime.program.validate.local import DeviceCheck, Holdings
 from runtime.program.validate.lockstep import followed
 from runtime.program.validate.meaning import PlanMeaning
 from runtime.program.validate.order import Blame, Lanes, run
-from runtime.program.validate.passes import PassesCheck, Sync
+from runtime.program.validate.passes import PassesCheck
+from runtime.program.validate.sync import Sync
 
 FLOAT32 = 4
 """Bytes of a number, which decide which gradients are summed up together."""

@@ -231,15 +231,23 @@ def check_alike(plan: Plan, programs: Sequence[Program], where: str) -> None:
             raise ProgramError(where, rank, "slices", "expected as in the plan")
         if own is None or pipeline is None:
             continue
-        decided = (len(own.slices), own.stages, own.interleave, own.is_delayed)
+        decided = (
+            len(own.slices),
+            own.stages,
+            own.interleave,
+            own.is_delayed,
+            own.has_weights_pass,
+        )
         wanted = (
             pipeline.micro_batches,
             pipeline.stages,
             pipeline.interleave,
             pipeline.schedule == "2bw",
+            pipeline.has_weights_pass,
         )
         if decided != wanted:
-            problem = f"{decided}, expected {wanted}: slices, stages, chunks, whether delayed"
+            what = "slices, stages, chunks, whether delayed, whether weights have a pass"
+            problem = f"{decided}, expected {wanted}: {what}"
             raise ProgramError(where, rank, "pipeline", problem)
         first = programs[0].pipeline
         if first is None or _shared(own) != _shared(first):

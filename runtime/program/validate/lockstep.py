@@ -46,7 +46,8 @@ from runtime.program.validate.local import DeviceCheck, Holdings
 from runtime.program.validate.meaning import PlanMeaning
 from runtime.program.validate.movement import Member, collected
 from runtime.program.validate.order import Blame, Key, Lanes, Posted, run
-from runtime.program.validate.passes import PassesCheck, Sync, parts_of
+from runtime.program.validate.passes import PassesCheck
+from runtime.program.validate.sync import Sync, parts_of
 from runtime.program.validate.transposed import is_transposed
 
 Column = Sequence[Place]

@@ -6,13 +6,11 @@ wait for and make, with what registers hold in place of numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from pcg.placement.region import Region, elements
-from runtime.program.buckets import Bucket, buckets
 from runtime.program.pipelined import Pipelined
-from runtime.program.program import Instruction, Load, Program
+from runtime.program.program import Instruction, Load, Program, Run
 from runtime.program.validate.blocks import (
     Block,
     MeetingBlock,
@@ -25,65 +23,12 @@ from runtime.program.validate.errors import Unsound
 from runtime.program.validate.frame import FrameCheck, Rank, Waits
 from runtime.program.validate.local import Holdings
 from runtime.program.validate.order import Posted, nothing
+from runtime.program.validate.sync import Sync
 
 Done = Callable[[int], None]
 BATCHES = 3
 """Enough of them to follow one that begins before the last one has ended, and ends after the next
 one has begun."""
-
-
-class Sync:
-    """The sums of gradients, sent as ``runtime.execute.sync.GradientSync`` sends them."""
-
-    def __init__(self, rank: Rank, itemsize: int) -> None:
-        program = rank.device.program
-        sizes = {w.register: itemsize * elements(w.region) for w in program.trained}
-        self.buckets = buckets(program.trained, sizes)
-        self._registers = [frozenset(w.register for w in b.weights) for b in self.buckets]
-        self._rank, self._filled = rank, rank.filled
-        self._sent: list[Posted | None] = []
-        self.batch = 0
-
-    def complete(self, register: str) -> None:
-        self._filled.add(register)
-        while len(self._sent) < len(self.buckets):
-            bucket = self.buckets[len(self._sent)]
-            if not self._registers[len(self._sent)] <= self._filled:
-                return
-            self._send(bucket)
-
-    def flush(self, position: int) -> None:
-        while len(self._sent) < len(self.buckets):
-            bucket = self.buckets[len(self._sent)]
-            if bucket.position < position:
-                return
-            self._filled.update(weight.register for weight in bucket.weights)
-            self._send(bucket)
-
-    def finish(self) -> Waits:
-        self.flush(0)
-        for sent in self._sent:
-            if sent is not None:
-                yield sent
-        self._sent.clear()
-        self._filled.clear()
-
-    def _send(self, bucket: Bucket) -> None:
-        rank = self._rank.device.rank
-        if len(bucket.group) == 1:
-            self._sent.append(None)
-            return
-        what = f"all_reduce of the gradients of {', '.join(w.register for w in bucket.weights)}"
-        if rank not in bucket.group or bucket.group not in self._rank.known_groups:
-            raise self._rank.wrong(what, f"over {bucket.group}, expected one of its groups")
-        token = ("gradients", self.batch, parts_of(bucket))
-        made = Posted(rank, what, token, bucket.group, meet=nothing)
-        self._sent.append(self._rank.lanes.post(bucket.group, made))
-
-
-def parts_of(bucket: Bucket) -> tuple[tuple[str, Region], ...]:
-    """What a bucket adds up, which has to be the same for all who do."""
-    return tuple((weight.leaf.name, weight.region) for weight in bucket.weights)
 
 
 @dataclass
@@ -104,11 +49,14 @@ class Batch:
         self.before = self.passes.frame(self.number, "before", self.passes.before)
         self.started = [0] * self.pipeline.interleave
         self.tail: FrameCheck | None = None
+        self.left: set[tuple[int, int]] = set()
+        """Slices that have gone back and not yet had their pass for weights, by chunk."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether all slices have gone forward through all chunks, and back."""
-        return set(self.started) == {len(self.pipeline.slices)} and not self.frames
+        """Whether all slices have gone forward through all chunks, and back, and for weights."""
+        went = set(self.started) == {len(self.pipeline.slices)}
+        return went and not self.frames and not self.left
 
     def forward(self, part: int, chunk: int) -> Waits:
         passes = self.passes
@@ -138,10 +86,25 @@ class Batch:
         if frame is None or (part, chunk + 1) in self.frames:
             problem = f"slice {part} goes back, expected it to have gone forward"
             raise passes.rank.wrong("order of slices", problem)
+        if self.pipeline.has_weights_pass or passes.late_in_pass:
+            self.left.add((part, chunk))
         is_last = part == len(passes.slices) - 1
         before = (passes.before, passes.tail, *passes.slices[part][:chunk])
         yield from _go_back(frame, done if is_last else None, sum(map(len, before)))
         passes.lost(frame)
+
+    def weights(self, part: int, chunk: int) -> None:
+        """The pass for weights of a slice."""
+        rank = self.passes.rank
+        if (part, chunk) not in self.left:
+            problem = f"slice {part} has its pass for weights, expected it to have gone back"
+            raise rank.wrong("order of slices", problem)
+        self.left.remove((part, chunk))
+        for name in self.passes.late_in_pass:
+            if name in rank.filled:
+                raise rank.wrong(name, "has a gradient after its gradients have been summed")
+        if part == len(self.passes.slices) - 1:
+            self.passes.weights_done()
 
     def finish(self, done: Done) -> Waits:
         passes = self.passes
@@ -227,6 +190,8 @@ class PassesCheck:
         closing = first_readers(self.backward_blocks, trained)
         self._closing: dict[int, list[str]] = {}
         self._late = {w.register for w in program.trained if w.late is not None}
+        self.late_in_pass = tuple(self._put_off())
+        """The weights whose gradients come in passes for weights, in the order in which they do."""
         for weight in program.trained:
             if weight.register in closing:
                 self._closing.setdefault(closing[weight.register], []).append(weight.register)
@@ -319,10 +284,13 @@ class PassesCheck:
         early = self.program.loss is None
         if early:
             self._tell_loss(number)
-        for is_forward, part, chunk in pipeline.turns:
+        for kind, part, chunk in pipeline.turns:
             if not 0 <= chunk < pipeline.interleave:
                 raise self.rank.wrong("order of slices", f"there is no chunk {chunk}")
-            if is_forward:
+            if kind == "weights":
+                batch.weights(part, chunk)
+                continue
+            if kind == "forward":
                 if part >= batch.started[chunk]:
                     yield from batch.forward(part, chunk)
                 continue
@@ -340,6 +308,23 @@ class PassesCheck:
             self._tell_loss(number)
         yield from batch.go_back(self._done)
         self._under_way = ahead
+
+    def _put_off(self) -> Iterator[str]:
+        """The weights of products that put their gradients off to a pass for weights. Raises
+        ProgramError where there is none."""
+        slices = self.pipeline.slices if self.pipeline else ()
+        for number, part in enumerate((self.program.instructions, *slices)):
+            for own in reversed(part):
+                if isinstance(own, Run) and own.late is not None and own.late.in_weights_pass:
+                    if not number:
+                        raise self.rank.wrong(own, "puts a gradient off, and is of no slice")
+                    if number == len(slices):
+                        yield own.operands[own.late.operand]
+
+    def weights_done(self) -> None:
+        """The pass for weights of the last slice has been."""
+        for register in self.late_in_pass:
+            self._sync.complete(register)
 
     def _tell_loss(self, number: int) -> None:
         ranks = tuple(range(self.program.ranks))

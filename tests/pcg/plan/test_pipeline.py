@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from pcg.plan.pipeline import PipelineFile, Turn, lag, turns, under_way
+from pcg.plan.pipeline import PipelineFile, ScheduleKind, Turn, lag, turns, under_way
 
 SMALL = [
     (stages, micro_batches, interleave)
@@ -16,27 +16,30 @@ SMALL = [
 ]
 
 
-def orders(stages: int, micro_batches: int, interleave: int) -> list[list[Turn]]:
-    return [list(turns(s, stages, micro_batches, interleave)) for s in range(stages)]
+def orders(
+    stages: int, micro_batches: int, interleave: int, kind: ScheduleKind = "1f1b"
+) -> list[list[Turn]]:
+    return [list(turns(s, stages, micro_batches, interleave, kind)) for s in range(stages)]
 
 
-def ends(every: Sequence[Sequence[Turn]]) -> Mapping[tuple[bool, int, int], int]:
-    """When each pass is done, where each takes 1: by direction, number of the chunk, micro-batch.
-    What waits for ever is not there."""
+def ends(every: Sequence[Sequence[Turn]]) -> Mapping[tuple[str, int, int], int]:
+    """When each pass is done, where each takes 1: by kind, number of the chunk, micro-batch. What
+    waits for ever is not there."""
     stages, chunks = len(every), len(every) * (1 + max(t.chunk for own in every for t in own))
-    done: dict[tuple[bool, int, int], int] = {}
+    done: dict[tuple[str, int, int], int] = {}
+    before = {"forward": -1, "backward": 1, "weights": chunks}
     at, clocks, moved = [0] * stages, [0] * stages, True
     while moved:
         moved = False
         for stage, own in enumerate(every):
             while at[stage] < len(own):
-                is_forward, batch, chunk = own[at[stage]]
+                kind, batch, chunk = own[at[stage]]
                 number = chunk * stages + stage
-                source = is_forward, number + (-1 if is_forward else 1), batch
+                source = kind, number + before[kind], batch
                 if 0 <= source[1] < chunks and source not in done:
                     break
                 clocks[stage] = max(clocks[stage], done.get(source, 0)) + 1
-                done[is_forward, number, batch] = clocks[stage]
+                done[kind, number, batch] = clocks[stage]
                 at[stage] += 1
                 moved = True
     return done
@@ -52,16 +55,16 @@ def test_no_stage_waits_for_ever():
 def test_each_stage_takes_every_micro_batch_forward_and_back_through_each_chunk_in_order():
     for stages, micro_batches, interleave in SMALL:
         whole = [
-            Turn(forward, batch, chunk)
-            for forward in (True, False)
+            Turn(kind, batch, chunk)
+            for kind in ("forward", "backward")
             for batch in range(micro_batches)
             for chunk in range(interleave)
         ]
         for stage, own in enumerate(orders(stages, micro_batches, interleave)):
             assert sorted(own) == sorted(whole)
             held, most = set[tuple[int, int]](), 0
-            for forward, batch, chunk in own:
-                if forward:
+            for kind, batch, chunk in own:
+                if kind == "forward":
                     assert not chunk or (batch, chunk - 1) in held
                     held.add((batch, chunk))
                     most = max(most, len(held))
@@ -70,8 +73,8 @@ def test_each_stage_takes_every_micro_batch_forward_and_back_through_each_chunk_
                     held.remove((batch, chunk))
             assert most == under_way(stage, stages, micro_batches, interleave)
             for chunk in range(interleave):
-                for forward in (True, False):
-                    passed = [t.batch for t in own if t.chunk == chunk and t.is_forward == forward]
+                for kind in ("forward", "backward"):
+                    passed = [t.batch for t in own if t.chunk == chunk and t.kind == kind]
                     assert passed == sorted(passed)
 
 
@@ -80,10 +83,10 @@ def test_micro_batches_are_back_everywhere_before_a_later_one_begins():
     for stages, micro_batches, interleave in SMALL:
         back, lagging = set[int](), lag(stages, interleave)
         # Who is back at the first chunk of the first stage is back everywhere.
-        for forward, batch, chunk in orders(stages, micro_batches, interleave)[0]:
-            if not forward and not chunk:
+        for kind, batch, chunk in orders(stages, micro_batches, interleave)[0]:
+            if kind == "backward" and not chunk:
                 back.add(batch)
-            elif forward and not chunk:
+            elif kind == "forward" and not chunk:
                 assert back >= set(range(batch - lagging + 1))
 
 
@@ -98,6 +101,41 @@ def test_devices_wait_for_less_the_more_chunks_there_are(stages, interleave, rou
     working = 2 * interleave * micro_batches
     bubble = (stages - 1) / (interleave * micro_batches)
     assert last == working + round(bubble * working)
+
+
+ZERO_BUBBLE = [(p, m) for p in range(1, 9) for m in range(1, 20)]
+
+
+def test_forward_and_backward_zb_h1_is_1f1b_and_no_stage_waits_for_ever():
+    for stages, micro_batches in ZERO_BUBBLE:
+        every = orders(stages, micro_batches, 1, "zb-h1")
+        plain = [[t for t in own if t.kind != "weights"] for own in every]
+        assert plain == orders(stages, micro_batches, 1)
+        assert len(ends(every)) == 3 * stages * micro_batches
+
+
+def test_weights_of_zb_h1_come_in_order_after_the_backward_pass_and_as_late_as_memory_allows():
+    """No stage holds more micro-batches than the first one does by 1F1B: each as many."""
+    for stages, micro_batches in ZERO_BUBBLE:
+        first = under_way(0, stages, micro_batches)
+        for own in orders(stages, micro_batches, 1, "zb-h1"):
+            weights = [t.batch for t in own if t.kind == "weights"]
+            assert weights == list(range(micro_batches))
+            held, back, most = 0, set[int](), 0
+            for kind, batch, _ in own:
+                held += (kind == "forward") - (kind == "weights")
+                most = max(most, held)
+                assert kind != "weights" or batch in back
+                back |= {batch} if kind == "backward" else set()
+            assert most == first
+
+
+def test_devices_wait_by_zb_h1_for_a_third_as_long_as_by_1f1b():
+    """Qi et al., table 2, where all passes take 1: (p - 1) (F + B - W), and not (F + B + W)."""
+    for stages, micro_batches in ZERO_BUBBLE:
+        if micro_batches >= stages:
+            last = max(ends(orders(stages, micro_batches, 1, "zb-h1")).values())
+            assert last == 3 * micro_batches + (stages - 1)
 
 
 def test_one_chunk_is_not_written():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import linear
 
-from runtime.execute.late import PutOff, parted
+from runtime.execute.late import PutOff, WeightsPass, parted
+from runtime.execute.recompute import Notes
 
 
 def product(blocks):
@@ -40,7 +42,7 @@ def test_gradients_are_those_of_torch_and_the_weight_has_its_own_last(seed, rows
     order: list[str] = []
     own[0].register_post_accumulate_grad_hook(lambda _: order.append("operand"))
     own[1].register_post_accumulate_grad_hook(lambda _: order.append("weight"))
-    (found,) = parted(compute, 1, own[1], off, 7, [torch.tanh(own[0]), *own[1:]])
+    (found,) = parted(compute, 1, own[1], off.put_off, 7, [torch.tanh(own[0]), *own[1:]])
     torch.testing.assert_close(found, expected)
     found.square().sum().backward()
     assert order == ["operand"]
@@ -68,7 +70,7 @@ def test_no_more_than_one_is_put_off():
 def test_where_one_operand_has_no_gradient_nothing_is_put_off(which):
     off, own = PutOff(), leaves(0, 2, 2, False)
     own[which].requires_grad_(False)
-    (found,) = parted(product, 1, own[1], off, 1, own)
+    (found,) = parted(product, 1, own[1], off.put_off, 1, own)
     found.sum().backward()
     assert off.beside == -1
     assert own[1 - which].grad is not None
@@ -79,7 +81,48 @@ def test_what_was_multiplied_is_held_no_longer_than_torch_holds_it():
     off, (x, w) = PutOff(), leaves(0, 2, 2, False)
     saved: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
-        (found,) = parted(product, 1, w, off, 1, [x * 1.0, w])
+        (found,) = parted(product, 1, w, off.put_off, 1, [x * 1.0, w])
     pointers = {tensor.data_ptr() for tensor in saved}
     assert found.data_ptr() not in pointers
     assert w.data_ptr() in pointers
+
+
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 99), rows=st.integers(1, 4), width=st.integers(1, 4), again=st.booleans()
+)
+def test_a_pass_for_weights_has_the_gradients_of_torch(seed, rows, width, again):
+    """Also of what was made again for the backward pass, and is gone after it."""
+    notes, left = Notes(), WeightsPass()
+    own, whole = leaves(seed, rows, width, False), leaves(seed, rows, width, False)
+    (expected,) = product([torch.tanh(whole[0]), whole[1]])
+    expected.square().sum().backward()
+    made: list[int] = []
+
+    def tanh(blocks):
+        made.append(1)
+        return (torch.tanh(blocks[0]),)
+
+    with notes.hooks() if again else nullcontext():
+        (x,) = notes.run(tanh, [own[0]]) if again else tanh([own[0]])
+        pack = notes.pack if again else None
+        (found,) = parted(product, 1, own[1], left.of("w"), 0, [x, own[1]], pack)
+    del x
+    found.square().sum().backward()
+    assert own[1].grad is None
+    torch.testing.assert_close(own[0].grad, whole[0].grad, rtol=1e-12, atol=1e-12)
+    notes.end(0)
+    assert list(left.run()) == ["w"]
+    torch.testing.assert_close(own[1].grad, whole[1].grad, rtol=1e-12, atol=1e-12)
+    assert len(made) == 1 + again
+    assert list(left.run()) == []
+
+
+def test_weights_have_their_gradients_in_the_order_of_the_backward_pass():
+    left, (x, w) = WeightsPass(), leaves(0, 2, 3, False)
+    _, v = leaves(1, 2, 3, False)
+    (between,) = parted(product, 1, w, left.of("w"), 0, [x, w])
+    (found,) = parted(product, 1, v, left.of("v"), 0, [between, v])
+    found.sum().backward()
+    assert (w.grad, v.grad) == (None, None)
+    assert list(left.run()) == ["v", "w"]

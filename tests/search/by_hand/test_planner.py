@@ -99,6 +99,7 @@ def test_sharded_weights_are_gathered_again():
         "tensor=8,sequence",
         "pipeline=2,interleave=2,micro-batches=4,tensor=4,sequence",
         "micro-batches=2,sharded",
+        "pipeline=2,micro-batches=4,tensor=2,schedule=zb-h1",
     ],
 )
 def test_a_plan_by_hand_is_a_plan_like_any_other(text: str, tmp_path):
@@ -114,13 +115,25 @@ def test_a_plan_by_hand_is_a_plan_like_any_other(text: str, tmp_path):
 def test_degrees_that_do_not_fit_are_told():
     with pytest.raises(InputError, match="expected a divisor of 8 devices"):
         made("tensor=3")
+    with pytest.raises(InputError, match="schedule=zb-h1, expected pipeline=2 or more with it"):
+        made("micro-batches=4,schedule=zb-h1")
+    with pytest.raises(InputError, match="with interleave=2, expected one of the two"):
+        made("pipeline=2,interleave=2,micro-batches=4,schedule=zb-h1")
     with pytest.raises(NegativeAnswer, match="the model has 4 blocks"):
         made("pipeline=8,micro-batches=8")
 
 
 @pytest.mark.parametrize(
     "text",
-    ["tensor=0", "tensor", "recompute=half", "other=1", "tensor=2,tensor=4", "sequence=maybe"],
+    [
+        "tensor=0",
+        "tensor",
+        "recompute=half",
+        "schedule=gpipe",
+        "other=1",
+        "tensor=2,tensor=4",
+        "sequence=maybe",
+    ],
 )
 def test_wrong_degrees_are_refused(text: str):
     with pytest.raises(InputError, match="--degrees"):

@@ -6,12 +6,13 @@ import networkx as nx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.plans.stage_seconds import chunks, stages
+from support.plans.stage_seconds import chunks, stages, stages_with_weights
 
-from pcg.plan.pipeline import turns
+from pcg.plan.pipeline import ScheduleKind, turns
 from search.pipeline import clock
 from search.pipeline.clock import WEIGHT_VERSIONS, StageSeconds, flush_ends, step_seconds
 
+NONE = -1
 COUNTS = [(1, 1), (1, 5), (2, 1), (2, 8), (4, 4), (4, 3), (4, 16), (16, 64), (7, 2)]
 
 
@@ -35,7 +36,9 @@ def test_interleaved_equal_stages_take_the_closed_form(count, rounds, interleave
     assert found == pytest.approx(working + waiting)
 
 
-def longest_path(own: list[StageSeconds], micro_batches: int, interleave: int) -> float:
+def longest_path(
+    own: list[StageSeconds], micro_batches: int, interleave: int, schedule: ScheduleKind = "1f1b"
+) -> float:
     """The step as the longest path through all that has to wait for something."""
     graph: nx.DiGraph[object] = nx.DiGraph()
     last, count = len(own) - 1, len(own) // interleave
@@ -46,14 +49,14 @@ def longest_path(own: list[StageSeconds], micro_batches: int, interleave: int) -
     for s in range(count):
         previous: object = ("before", s)
         after("start", previous, sum(chunk.before for chunk in own[s::count]))
-        for forward, batch, chunk in turns(s, count, micro_batches, interleave):
+        for kind, batch, chunk in turns(s, count, micro_batches, interleave, schedule):
             number = chunk * count + s
-            this = (number, forward, batch)
-            time = own[number].forward if forward else own[number].backward
+            this = (number, kind, batch)
+            time = own[number].of(kind)
             after(previous, this, time)
-            source = number - 1 if forward else number + 1
+            source = {"forward": number - 1, "backward": number + 1, "weights": NONE}[kind]
             if 0 <= source <= last:
-                after((source, forward, batch), this, time)
+                after((source, kind, batch), this, time)
             previous = this
         after(previous, "end", sum(chunk.after for chunk in own[s::count]))
     return nx.dag_longest_path_length(graph)
@@ -84,15 +87,38 @@ def test_few_of_many_micro_batches_are_followed(monkeypatch):
     followed: list[int] = []
     every = clock.turn_ends
 
-    def counted(chunks, micro_batches, interleave):
+    def counted(chunks, micro_batches, interleave, kind):
         followed.append(micro_batches)
-        return every(chunks, micro_batches, interleave)
+        return every(chunks, micro_batches, interleave, kind)
 
     uneven = [StageSeconds(1.0 + (s % 8 == 3) / 4, 2.0) for s in range(16)]
     whole = max(flush_ends(uneven, 2048, 2))
     monkeypatch.setattr(clock, "turn_ends", counted)
     assert step_seconds(uneven, 2048, interleave=2) == pytest.approx(whole, rel=1e-9)
     assert max(followed) < 512
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 9), st.integers(0, 40), *[st.integers(0, 9)] * 3)
+def test_equal_stages_wait_by_zb_h1_as_its_paper_says(count, more, shorter, forward, backward):
+    """Qi et al., table 2: (p - 1) (F + B - W), where weights take no longer than the others."""
+    weights = float(min(shorter, forward, backward))
+    same = [StageSeconds(forward, backward, weights=weights)] * count
+    micro_batches = count + more
+    working = micro_batches * (forward + backward + weights)
+    waiting = (count - 1) * (forward + backward - weights)
+    found = step_seconds(same, micro_batches, "zb-h1")
+    assert found == pytest.approx(working + waiting)
+    whole = [StageSeconds(forward, backward + weights)] * count
+    assert step_seconds(whole, micro_batches) == pytest.approx(found + 2 * (count - 1) * weights)
+
+
+@settings(max_examples=40, deadline=None)
+@given(stages_with_weights, st.integers(1, 40))
+def test_a_step_by_zb_h1_takes_the_longest_chain_of_waiting(own, micro_batches):
+    """Also of many micro-batches, of which only some are followed."""
+    found = step_seconds(own, micro_batches, "zb-h1")
+    assert found == pytest.approx(longest_path(own, micro_batches, 1, "zb-h1"), rel=1e-9)
 
 
 @settings(max_examples=20, deadline=None)
@@ -104,4 +130,4 @@ def test_no_flush_never_takes_longer(own, micro_batches):
 
 
 def test_only_2bw_holds_two_versions():
-    assert WEIGHT_VERSIONS == {"1f1b": 1, "2bw": 2}
+    assert WEIGHT_VERSIONS == {"1f1b": 1, "2bw": 2, "zb-h1": 1}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from pcg.plan.pipeline import turns, under_way
-from search.pipeline.flights import flights
+from search.pipeline.flights import Flight, flights
 
 
 def test_what_is_told_is_what_all_turns_have():
@@ -17,12 +19,29 @@ def test_what_is_told_is_what_all_turns_have():
     for stages, micro_batches, interleave in cases:
         for stage in range(stages):
             told = flights(stage, stages, micro_batches, interleave)
-            held, every = [0] * interleave, set[tuple[int, tuple[int, ...]]]()
-            for forward, _, chunk in turns(stage, stages, micro_batches, interleave):
-                held[chunk] -= not forward
-                every.add((chunk, tuple(held)))
-                held[chunk] += forward
+            held, every = [0] * interleave, set[Flight]()
+            for kind, _, chunk in turns(stage, stages, micro_batches, interleave):
+                held[chunk] -= kind == "backward"
+                every.add(Flight(chunk, tuple(held)))
+                held[chunk] += kind == "forward"
             if interleave > 1:
                 assert set(told) == every
             most = max(sum(one.waiting) + 1 for one in told)
             assert most == under_way(stage, stages, micro_batches, interleave)
+
+
+def test_what_is_told_of_zb_h1_is_what_its_turns_have():
+    for stages, micro_batches in product(range(1, 7), (*range(1, 14), 37, 40)):
+        for stage in range(stages):
+            told = flights(stage, stages, micro_batches, kind="zb-h1")
+            held, left, every = 0, 0, set[Flight]()
+            for kind, _, _ in turns(stage, stages, micro_batches, kind="zb-h1"):
+                held -= kind == "backward"
+                left -= kind == "weights"
+                if kind != "weights":
+                    every.add(Flight(0, (held,), (left,)))
+                held += kind == "forward"
+                left += kind == "backward"
+            assert set(told) == every
+            most = max(one.waiting[0] + one.left[0] + 1 for one in told)
+            assert most == under_way(0, stages, micro_batches)

@@ -87,7 +87,7 @@ def test_chunks_together_do_what_their_stage_does(library):
 
 def test_stages_get_as_many_chunks_as_pay(library, tmp_path, monkeypatch):
     machine = load_machine("dgx-a100").with_devices(4)
-    graph = layers(8, 16, 4096)
+    graph = layers(16, 16, 4096)
     plan = PipelinePlanner(machine, library).plan("layers", graph).plan
     assert plan.pipeline is not None
     assert plan.pipeline.interleave > 1

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.plans.stage_seconds import chunks, stages
+from support.plans.stage_seconds import chunks, stages, stages_with_weights
 
 from pcg.plan.pipeline import Turn, turns
 from search.pipeline.clock import StageSeconds, step_seconds
@@ -16,6 +16,10 @@ from search.pipeline.pass_times import Pass, passes
 kinds = st.sampled_from(["1f1b", "2bw"])
 SLACK = 1e-9
 WAYS = ("forward", "backward")
+flushed = st.one_of(
+    chunks.map(lambda own: (*own, "1f1b")), stages_with_weights.map(lambda own: (own, 1, "zb-h1"))
+)
+"""Chunks, how many each stage has, and their order."""
 
 
 def by_batch(found: list[Pass], kind: str, stage: int) -> list[Pass]:
@@ -23,33 +27,36 @@ def by_batch(found: list[Pass], kind: str, stage: int) -> list[Pass]:
     return sorted(own, key=lambda one: one.batch)
 
 
-@given(chunks, st.integers(1, 6))
+@given(flushed, st.integers(1, 6))
 def test_a_flushed_step_ends_when_it_is_priced_to(given_chunks, micro_batches):
-    own, interleave = given_chunks
-    found = list(passes(own, micro_batches, "1f1b", interleave))
+    own, interleave, kind = given_chunks
+    found = list(passes(own, micro_batches, kind, interleave))
     assert min(one.start for one in found) == pytest.approx(0.0, abs=SLACK)
-    step = step_seconds(own, micro_batches, interleave=interleave)
+    step = step_seconds(own, micro_batches, kind, interleave)
     assert max(one.end for one in found) == pytest.approx(step)
 
 
-@given(chunks, st.integers(1, 6))
-def test_a_flushed_step_is_in_the_order_of_1f1b(given_chunks, micro_batches):
+@given(flushed, st.integers(1, 6))
+def test_a_flushed_step_is_in_its_order(given_chunks, micro_batches):
     """Each stage does one thing after the other, and each chunk waits for the one before."""
-    own, interleave = given_chunks
-    found = list(passes(own, micro_batches, "1f1b", interleave))
+    own, interleave, kind = given_chunks
+    found = list(passes(own, micro_batches, kind, interleave))
     count = len(own) // interleave
     every = {
-        (one.stage, Turn(one.kind == "forward", one.batch, one.chunk)): one
+        (one.stage, Turn(one.kind, one.batch, one.chunk)): one
         for one in found
-        if one.kind in WAYS
+        if one.kind in (*WAYS, "weights")
     }
     for stage in range(count):
-        order = [every[stage, t] for t in turns(stage, count, micro_batches, interleave)]
+        order = [every[stage, t] for t in turns(stage, count, micro_batches, interleave, kind)]
         (before,), (after,) = (by_batch(found, kind, stage) for kind in ("before", "after"))
         for one, then in pairwise([before, *order, after]):
             assert one.end <= then.start + SLACK
     for (stage, turn), one in every.items():
         number = turn.chunk * count + stage + (-1 if turn.is_forward else 1)
+        if turn.kind == "weights":
+            number = -1
+            assert every[stage, turn._replace(kind="backward")].end <= one.start + SLACK
         if 0 <= number < len(own):
             sent = every[number % count, turn._replace(chunk=number // count)]
             assert sent.end <= one.start + SLACK

@@ -137,7 +137,7 @@ def test_a_plan_is_a_pipeline_on_groups_of_devices(planned):
     slices = {t for n in planned.graph.nodes for x in n.types for t in x.degrees.slices}
     assert slices == {1, found.micro_batches}
     assert pipeline_text(planned) == (
-        f"pipeline {found.stages} stages x {found.micro_batches} micro-batches"
+        f"pipeline {found.stages} stages x {found.micro_batches} micro-batches, ZB-H1"
     )
 
 
@@ -156,7 +156,7 @@ def test_a_plan_is_saved_and_read_again_and_the_runtime_takes_it(planned, tmp_pa
     [
         ('"stages":S', '"stages":4', "4 stages, expected a divisor of 6 devices"),
         ('"micro_batches":M', '"micro_batches":512', "512 micro-batches, slices of the graph: "),
-        ('"schedule":"1f1b"', '"schedule":"gpipe"', "schedule"),
+        ('"schedule":"zb-h1"', '"schedule":"gpipe"', "schedule"),
     ],
 )
 def test_pipeline_decisions_that_do_not_fit_the_plan_are_refused(

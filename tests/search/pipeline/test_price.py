@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 
 import numpy as np
 import pytest
-from support.plans.pipelines import DEVICES, in_stages, model_graph
+from support.plans.pipelines import DEVICES, in_stages, layers, model_graph
 
 from pcg.machine import load_machine
+from pcg.placement.late import late_steps
 from pcg.placement.schedule import schedule
 from search.cost.cost import CostModel
 from search.cost.liveness import liveness
@@ -19,18 +21,30 @@ from substitutions.rules.store import load_library
 
 
 @pytest.mark.parametrize(
-    ("name", "slices", "stages", "interleave"),
-    [("mlp-mnist", 4, 2, 1), ("mlp-mnist", 8, 2, 2), ("tied", 4, 4, 1), ("labels", 4, 2, 2)],
+    ("name", "slices", "stages", "interleave", "kind", "again"),
+    [
+        ("mlp-mnist", 4, 2, 1, "1f1b", ()),
+        ("mlp-mnist", 8, 2, 2, "1f1b", ()),
+        ("tied", 4, 4, 1, "1f1b", ()),
+        ("labels", 4, 2, 2, "1f1b", ()),
+        ("mlp-mnist", 8, 4, 1, "zb-h1", ()),
+        ("layers", 8, 4, 1, "zb-h1", ()),
+        ("layers", 8, 4, 1, "zb-h1", ("relu",)),
+    ],
 )
-def test_a_device_holds_what_lives_on_it(name, slices, stages, interleave):
+def test_a_device_holds_what_lives_on_it(name, slices, stages, interleave, kind, again):
     """At the fullest time of one micro-batch, beside what others leave behind."""
-    plan = in_stages(model_graph(name), load_library(), slices, stages, "1f1b", interleave)
+    graph = layers(8, 8, 12) if name == "layers" else model_graph(name)
+    plan = in_stages(graph, load_library(), slices, stages, kind, interleave)
+    remade = {node for node in plan.graph.operators if node.name in again}
     steps = schedule(plan.graph, plan.views)
     cost = CostModel(load_machine("dgx-a100").with_devices(DEVICES))
     groups = StageGroups(stages, DEVICES // stages, slices, interleave)
-    *_, found = held_by_device(steps, cost, groups, "1f1b")
+    *_, found = held_by_device(steps, cost, groups, kind, remade)
     chunks = chunks_on(steps, groups)
-    living = liveness(steps, (), groups.size, chunks.numbers if chunks else {})
+    numbers, has_pass = chunks.numbers if chunks else {}, kind == "zb-h1"
+    living = liveness(steps, remade, groups.size, numbers, has_weights_pass=has_pass)
+    again_steps = {at for at, step in enumerate(steps.steps) if getattr(step, "node", 0) in remade}
     itemsize = itemsizes(steps, cost.training)
 
     def chunk_of(slot) -> int:
@@ -48,11 +62,24 @@ def test_a_device_holds_what_lives_on_it(name, slices, stages, interleave):
                 total += prod((one or life.layout).type.block) * itemsize(life)
         return total
 
-    def at_turn(device: int, working: int, waiting: tuple[int, ...]) -> int:
+    def at_turn(device: int, working: int, waiting: tuple[int, ...], left: tuple[int, ...]) -> int:
         turn, times = living.end // 2, range(living.end + 1)
         behind = [between(device, chunk, turn) for chunk in range(interleave)]
         most = max(held(device, working, time) for time in times)
-        return most + int(np.dot(waiting, behind))
+        late = sum(late_on(device)) if left else 0
+        return most + int(np.dot(waiting, behind)) + sum(left) * late
+
+    def late_on(device: int) -> Iterator[int]:
+        """Bytes that the pass for weights needs: what products with weights read, and their
+        gradients."""
+        held = {
+            slot
+            for at, operand in late_steps(steps, again_steps).items()
+            for slot in (steps.steps[at].operands[1 - operand], *steps.steps[at].results)
+        }
+        for slot in held:
+            if device in slot.layout.devices and (one := slot.layout.one_slice):
+                yield prod(one.type.block) * cost.itemsize
 
     def between(device: int, chunk: int, turn: int) -> int:
         """Bytes that are there on both sides of the turn from forward to backward."""
@@ -66,5 +93,5 @@ def test_a_device_holds_what_lives_on_it(name, slices, stages, interleave):
         )
 
     for device in range(DEVICES):
-        turns = flights(device // groups.size, stages, slices, interleave)
+        turns = flights(device // groups.size, stages, slices, interleave, kind)
         assert found[device] == max(at_turn(device, *flight) for flight in turns)

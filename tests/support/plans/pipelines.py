@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
-from typing import Literal
 
 from fidelity.models import Gpt
 from fidelity.price import graph_of
@@ -15,7 +14,7 @@ from support.runs.simulated import on_ranks
 from pcg.graph.graph import Graph
 from pcg.machine import Machine, load_machine
 from pcg.models import build_model
-from pcg.plan.pipeline import PipelineFile, misfit
+from pcg.plan.pipeline import PipelineFile, ScheduleKind, misfit
 from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph
 from runtime.job.job import RunReport, TrainingOptions
@@ -38,7 +37,6 @@ TIED = (
 """Two stages read the same weight."""
 DECODER = Gpt(layers=4, hidden=32, heads=4, sequence=20, vocabulary=12, dropout=0.0)
 DEVICES = 4
-Kind = Literal["1f1b", "2bw"]
 RATE = 0.1
 
 
@@ -68,7 +66,7 @@ def skipping(drawn: Random, count: int) -> Graph:
 
 
 def planned(
-    name: str, library, slices: int, stages: int, kind: Kind = "1f1b", interleave: int = 1
+    name: str, library, slices: int, stages: int, kind: ScheduleKind = "1f1b", interleave: int = 1
 ) -> Plan:
     """The search's pipeline with chunks of equally many operators, for 4 devices."""
     return in_stages(model_graph(name), library, slices, stages, kind, interleave)
@@ -79,7 +77,7 @@ def in_stages(
     library,
     slices: int,
     stages: int,
-    kind: Kind = "1f1b",
+    kind: ScheduleKind = "1f1b",
     interleave: int = 1,
     devices: int = DEVICES,
     drawn: Random | None = None,
@@ -97,7 +95,7 @@ def in_stages(
 
 
 def plan_of(
-    model, graph, views, stages, slices, kind: Kind = "1f1b", devices=DEVICES, interleave=1
+    model, graph, views, stages, slices, kind: ScheduleKind = "1f1b", devices=DEVICES, interleave=1
 ) -> Plan:
     pipeline = PipelineFile(
         stages=stages, micro_batches=slices, schedule=kind, interleave=interleave

@@ -163,6 +163,12 @@ def again(plan: Plan) -> Plan:
     return replace(plan, recompute=nodes)
 
 
+def again_between_products(plan: Plan) -> Plan:
+    """A plan that recomputes all but its products: what those read is made again."""
+    nodes = [node for node in plan.graph.nodes if not node.is_leaf and node.name != "matmul"]
+    return replace(plan, recompute=frozenset(nodes))
+
+
 def gathered(plan: Plan, devices: int) -> Plan:
     """A plan with its weights fully sharded on so many devices each, gathered again in the backward
     pass."""
@@ -174,7 +180,7 @@ def gathered(plan: Plan, devices: int) -> Plan:
 
 
 AGAIN = ("again", "1f1b gathered", "2bw again", "interleaved gathered")
-NAMES = (*CUT, "halos", "1f1b", "2bw", "tail", "interleaved", *AGAIN)
+NAMES = (*CUT, "halos", "1f1b", "2bw", "zb-h1", "zb-h1 again", "tail", "interleaved", *AGAIN)
 
 
 @lru_cache
@@ -183,8 +189,10 @@ def small_plan(name: str) -> Plan:
     match name:
         case "halos":
             return rows_of_an_image()
-        case "1f1b" | "2bw":
+        case "1f1b" | "2bw" | "zb-h1":
             return two_stages(name)
+        case "zb-h1 again":
+            return again_between_products(two_stages("zb-h1"))
         case "interleaved":
             return in_chunks()
         case "tail":

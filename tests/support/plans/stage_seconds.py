@@ -9,6 +9,8 @@ from search.pipeline.clock import StageSeconds
 seconds = st.floats(0.0, 4.0)
 one_stage = st.builds(StageSeconds, seconds, seconds, seconds, seconds)
 stages = st.lists(one_stage, min_size=1, max_size=5)
+_with_weights = st.builds(StageSeconds, *[seconds] * 5)
+stages_with_weights = st.lists(_with_weights, min_size=1, max_size=5)
 
 
 @st.composite

@@ -15,7 +15,8 @@ from runtime.program.validate.frame import Rank
 from runtime.program.validate.local import DeviceCheck
 from runtime.program.validate.meaning import PlanMeaning
 from runtime.program.validate.order import Blame, Lanes, Posted, run
-from runtime.program.validate.passes import PassesCheck, Sync
+from runtime.program.validate.passes import PassesCheck
+from runtime.program.validate.sync import Sync
 
 STEPS = 3
 
