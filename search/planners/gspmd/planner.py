@@ -22,6 +22,7 @@ from search.cost.planned import Planned, SearchReport
 from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.cuts import opened
 from search.map.rules.reduced import ReducedAxes
+from search.map.space.allow import sampled
 from search.map.space.axes import Strategy
 from search.map.space.strategies import passes
 from search.planners.common import PlannerSetting, PricedChoice, planned_choice, priced_choice
@@ -56,13 +57,13 @@ class ShardedPlan:
 @dataclass(frozen=True)
 class GspmdPlanner:
     """Makes the plan that annotations mean. ``mesh``: as ``data=4,model=8``; ``shards``: as
-    ``NAME=data,-,model`` each."""
+    ``NAME=data,-,model`` each. Images may be sharded in rows, with halos."""
 
     setting: PlannerSetting
-    mesh: str
+    mesh: str | None = None
+    """By default one axis, ``data``, of all devices."""
     shards: tuple[str, ...] = ()
-    windows: bool = False
-    """Whether images may be sharded in rows, with halos."""
+    """By default the samples of all inputs along the outermost axis."""
 
     def plan(self, name: str, graph: Graph) -> Planned:
         """The plan. Raises InputError for a mesh or annotations that the machine or the model does
@@ -77,15 +78,15 @@ class GspmdPlanner:
     def made(self, graph: Graph) -> ShardedPlan:
         """The plan with its price, whether or not it fits."""
         graph.check()
-        chooser = self.setting.chooser(graph, windows=self.windows)
-        mesh = parse_mesh(self.mesh, chooser.mesh.primes)
-        annotations = annotated(graph, self.shards, mesh)
+        chooser = self.setting.chooser(graph, windows=True)
+        mesh = parse_mesh(self.mesh or f"data={self.setting.machine.devices}", chooser.mesh.primes)
+        annotations = annotated(graph, self.shards, mesh) if self.shards else _samples(graph, mesh)
         before = Derivation.start(graph)
         shardings = _completed(graph, chooser, mesh, annotations)
         opening = self._opened(graph, chooser, shardings, before)
         if opening is not None and annotations.keys() <= set(_values(opening[0])):
             graph, before = opening
-            chooser = self.setting.chooser(graph, windows=self.windows)
+            chooser = self.setting.chooser(graph, windows=True)
             shardings = _completed(graph, chooser, mesh, annotations)
         partitioner = Partitioner(mesh, shardings.shardings)
         spaces = chooser.spaces
@@ -122,6 +123,12 @@ def _completed(
         for node in graph.operators
     }
     return propagated(graph, mesh, axes, annotations)
+
+
+def _samples(graph: Graph, mesh: NamedMesh) -> Mapping[Value, TensorAnnotation]:
+    """The samples of all inputs along the outermost axis, where that divides them."""
+    own = [v for v in sampled(graph) if v.type.shape[0] % mesh.sizes[0] == 0]
+    return {v: TensorAnnotation(((0,), *[()] * (v.rank - 1))) for v in own}
 
 
 def _values(graph: Graph) -> list[Value]:
