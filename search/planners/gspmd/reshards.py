@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pcg.graph.graph import Graph
 from pcg.placement.schedule import Compute, Reshard, schedule
-from pcg.placement.transfer import TransferKind
+from pcg.placement.transfer import Transfer
 from pcg.plan.text import node_names
 from search.map.choose.choosing import Choice, Chooser
 from search.planners.common import PricedChoice
@@ -27,7 +27,7 @@ class CausedReshard:
     tensor: str
     before: str
     after: str
-    kind: TransferKind
+    kind: str
     moved: int
     operator: str
 
@@ -62,10 +62,14 @@ def caused(
                 names[value.node][value.port],
                 before,
                 sharding_text(needed, value.rank, mesh),
-                move.transfer.kind,
+                _kind(move.transfer),
                 move.transfer.elements * chooser.pricing.cost.itemsize,
                 f"{names[node][0]} = {node.name}",
             )
+
+
+def _kind(transfer: Transfer) -> str:
+    return "all_to_all" if transfer.swaps else transfer.kind
 
 
 def report_lines(
@@ -79,7 +83,8 @@ def report_lines(
     were not compatible, and weights whose parts are stored on other devices."""
     ranked = sorted(reshards, key=lambda one: -one.moved)
     total = sum(one.moved for one in ranked)
-    yield f"propagation causes {len(ranked)} reshards, {total:,} bytes between devices"
+    count = f"{len(ranked)} reshard{'' if len(ranked) == 1 else 's'}"
+    yield f"propagation causes {count}, {total:,} bytes between devices"
     yield from _some([f"  {one}" for one in ranked])
     names = node_names(graph)
     refusals = [
