@@ -41,7 +41,7 @@ def test_plans_follow_from_the_rules(name: str):
 
 
 def test_columns_that_are_annotated_make_megatrons_plan():
-    """The same strategies as tensor parallelism by hand has, for all operators but the loss."""
+    """The same strategies as tensor parallelism by hand has, up to the loss."""
     graph = graph_of(Gpt(2, 64, 8, 128, 64), 16)
     machine, training = load_machine("dgx-a100").with_devices(4), Training("adam", "bf16")
     by_hand = HandPlanner(machine, load_library(), parse_degrees("tensor=2"), training)
@@ -57,6 +57,8 @@ def test_columns_that_are_annotated_make_megatrons_plan():
     logits = max(i for i, node in enumerate(ours) if node.name == "matmul")
     assert [node.name for node in ours] == [node.name for node in others]
     for own, other in zip(ours[: logits + 1], others, strict=False):
+        if own.name == "expand":
+            continue  # of the mask, which by hand is made whole
         assert [v.type.degrees for v in own.inputs] == [v.type.degrees for v in other.inputs]
     assert made.priced.seconds == pytest.approx(wanted.seconds, rel=0.02)
 
