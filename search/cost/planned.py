@@ -9,8 +9,9 @@ from typing import Literal, Protocol
 from pcg.graph.graph import Graph
 from pcg.plan.plan import Plan
 
-Stop = Literal["exhausted", "time", "interrupted"]
-"""Why a search ended: all was tried, its seconds were spent, or somebody interrupted."""
+Stop = Literal["exhausted", "time", "interrupted", "no gain"]
+"""Why a search ended: all was tried, its seconds were spent, somebody interrupted, or it had found
+nothing better for long."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from search.pipeline.clock import ScheduleKind
 from search.pipeline.planner import PIPELINES, PipelinePlanner, WithPipelines
 from search.plan.planner import MeshPlanner
 from search.planners.common import PlannerSetting
+from search.planners.flexflow.planner import FlexFlowPlanner
 from search.planners.gspmd.planner import GspmdPlanner
 from substitutions.rules.store import Library
 
@@ -115,5 +116,7 @@ def _of_other_system(
     name: str, setting: PlannerSetting, seconds: float, asked: SearchOptions
 ) -> Planner:
     """A planner that chooses as another system does."""
+    if name == "flexflow":
+        return FlexFlowPlanner(setting, seconds)
     assert name == "gspmd"
     return GspmdPlanner(setting, asked.mesh, asked.shards)
