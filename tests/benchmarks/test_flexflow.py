@@ -1,6 +1,6 @@
-"""FlexFlow's walk as it is measured: delta simulation beside full simulation, and what it gains over
-data parallelism on the paper's kinds of models (Jia et al., MLSys 2019, figures 7 and table 4).
+"""FlexFlow's walk as it is measured: delta simulation beside full simulation, and what it gains.
 
+The gain is over data parallelism, on a model of the paper's kind (Jia et al., 2019, figure 7).
 Seconds are those of the processor, of proposals that are drawn alike.
 """
 

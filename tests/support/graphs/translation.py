@@ -26,7 +26,7 @@ def translation(
     for kind in "ed":
         for layer in range(layers):
             lines += [f"{kind}{layer}{way} = weight[{width}, {4 * width}]" for way in "xh"]
-    states = dict.fromkeys(range(layers), ("zero", "zero"))
+    states: dict[int, tuple[str, str]] = dict.fromkeys(range(layers), ("zero", "zero"))
     losses: list[str] = []
     for kind, table in (("e", "source"), ("d", "target")):
         for step in range(length):
