@@ -10,8 +10,9 @@ from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph
 from pcg.plan.plan import Plan
 
-Stop = Literal["exhausted", "time", "interrupted"]
-"""Why a search ended: all was tried, its seconds were spent, or somebody interrupted."""
+Stop = Literal["exhausted", "time", "interrupted", "no gain"]
+"""Why a search ended: all was tried, its seconds were spent, somebody interrupted, or it had found
+nothing better for long."""
 
 
 class NoPlanInTime(NegativeAnswer):
@@ -64,6 +65,8 @@ class Planned:
     """That the search took."""
     data_parallel_seconds: float | None = None
     """Of the fastest data-parallel plan, whether it fits or not, where that was priced."""
+    notes: tuple[str, ...] = ()
+    """What the planner has to say of the plan, a line each."""
 
 
 class Planner(Protocol):

@@ -1,0 +1,1 @@
+"""FlexFlow: degrees and devices of each operator, by a random walk on simulated plans."""

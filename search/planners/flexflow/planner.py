@@ -1,0 +1,83 @@
+"""FlexFlow: the fastest plan that a random walk over its SOAP space meets (Jia et al., MLSys 2019).
+
+Problem: choose degrees and devices for each operator. Method: from data parallelism on, by a walk
+(``walk``, section 6) over configurations (``configurations``, section 4), simulated by what is new
+in each (section 5). As the walk does not look at memory, the fastest of its bests is taken that
+fits. Complexity: proposals times the operators of a step. No bound is known for what is found; it
+is never slower than data parallelism where that fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+from pcg.graph.graph import Graph
+from search.cost.planned import Planned, SearchReport
+from search.map.choose.choosing import Choice, Chooser
+from search.map.space.allow import data_parallel
+from search.planners.common import PlannerSetting, PricedChoice, planned_choice, priced_choice
+from search.planners.flexflow.configurations import configurations
+from search.planners.flexflow.walk import Programs, Walk, Walked, by_delta
+
+ALPHA = 1000.0
+"""A step that is longer by 0.1% of that of data parallelism is accepted with probability
+exp(-0.001 * 1000) = 0.37."""
+PROPOSALS = 20_000
+TRIED = 16
+"""So many of the best choices are counted to find one that fits."""
+
+
+@dataclass(frozen=True)
+class FlexFlowPlanner:
+    """Plans by a walk that may take so many seconds and make so many proposals."""
+
+    setting: PlannerSetting
+    seconds: float = 600.0
+    proposals: int = PROPOSALS
+    alpha: float = ALPHA
+    """For a dt in steps of data parallelism."""
+    seed: int = 0
+
+    def plan(self, name: str, graph: Graph) -> Planned:
+        """The plan. Raises NegativeAnswer where none that was met fits."""
+        start = perf_counter()
+        graph.check()
+        self.setting.teller.works_on("walking")
+        chooser = self.setting.chooser(graph)
+        first = chooser.choose(graph, allowed=data_parallel(graph))
+        walked = self.walked(chooser, first, by_delta(chooser, first))
+        priced = self._fitting(chooser, [choice for _, choice in reversed(walked.bests)])
+        phases = {"walking": perf_counter() - start}
+        own = configurations(graph, chooser)
+        strategies = sum(len(one.places) for one in own.values())
+        report = SearchReport(strategies, walked.proposals, walked.stop, phases)
+        planned = planned_choice(self.setting, name, graph, priced, report, start)
+        note = f"accepted {walked.accepted:,} of {walked.proposals:,} proposals"
+        began = walked.bests[0][0]
+        return Planned(planned.plan, planned.report, planned.seconds, began, (note,))
+
+    def walked(self, chooser: Chooser, start: Choice, programs: Programs) -> Walked:
+        """The walk from a choice, each step of which is simulated by some programs."""
+        unit = start.seconds or 1.0
+        return Walk(
+            chooser,
+            configurations(start.graph, chooser),
+            programs,
+            self.alpha / unit,
+            self.proposals,
+            self.seconds,
+            self.seed,
+            self.setting.teller,
+        ).walked(start)
+
+    def _fitting(self, chooser: Chooser, choices: Sequence[Choice]) -> PricedChoice:
+        """The first choice that fits, the start at last; else the start."""
+        if len(choices) > TRIED:
+            choices = [*choices[: TRIED - 1], choices[-1]]
+        for choice in choices:
+            priced = priced_choice(self.setting, chooser, choice)
+            if priced.over <= 0:
+                return priced
+        return priced_choice(self.setting, chooser, choices[-1])

@@ -1,0 +1,76 @@
+"""FlexFlow's walk as it is measured: delta simulation beside full simulation, and what it gains.
+
+The gain is over data parallelism, on a model of the paper's kind (Jia et al., 2019, figure 7).
+Seconds are those of the processor, of proposals that are drawn alike.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from time import process_time
+
+import pytest
+from support.graphs.translation import translation
+
+from pcg.graph.graph import Graph
+from pcg.machine import load_machine
+from pcg.models import build_model
+from search.cost.simulate import price
+from search.map.choose.choosing import Choice, Chooser
+from search.map.space.allow import data_parallel
+from search.planners.common import PlannerSetting
+from search.planners.flexflow.configurations import configurations
+from search.planners.flexflow.planner import FlexFlowPlanner
+from search.planners.flexflow.walk import Walk, by_delta, in_full
+from substitutions.rules.store import load_library
+
+pytestmark = pytest.mark.benchmark
+
+WALKED = 60
+"""So many changes are simulated in both ways."""
+
+
+def graphs() -> dict[str, Graph]:
+    return {"inception-v3": build_model("inception-v3", None, 8, 8), "translation": translation()}
+
+
+def setting() -> PlannerSetting:
+    return PlannerSetting(load_machine("dgx-a100").with_devices(8), load_library())
+
+
+def changes(chooser: Chooser, first: Choice) -> list[Choice]:
+    """Choices each of which differs from the one before in an operator, and those like it."""
+    own, random = configurations(first.graph, chooser), Random(0)
+    walk = Walk(chooser, own, in_full(chooser), 1.0, 0)
+    made = [first]
+    for _ in range(WALKED):
+        made.append(walk.proposal(made[-1], random, list(own)))
+    return made
+
+
+@pytest.mark.parametrize("model", ["inception-v3", "translation"])
+def test_delta_simulation_is_faster(model: str):
+    graph, own = graphs()[model], setting()
+    chooser = own.chooser(graph)
+    first = chooser.choose(graph, allowed=data_parallel(graph))
+    choices = changes(chooser, first)
+    seconds: dict[str, float] = {}
+    steps: dict[str, list[float]] = {}
+    for name, programs in (("delta", by_delta(chooser, first)), ("full", in_full(chooser))):
+        programs(first)
+        begin = process_time()
+        steps[name] = [price(programs(choice), 8).step_seconds for choice in choices]
+        seconds[name] = (process_time() - begin) / len(choices)
+    assert steps["delta"] == steps["full"]
+    ratio = seconds["full"] / seconds["delta"]
+    each = ", ".join(f"{name} {1e3 * one:.1f} ms" for name, one in seconds.items())
+    print(f"{model}: {each} a proposal, delta {ratio:.2f} times as fast")
+    assert ratio > 1
+
+
+def test_a_walk_gains_on_translation():
+    planned = FlexFlowPlanner(setting(), proposals=3000).plan("translation", translation())
+    data, own = planned.data_parallel_seconds, planned.plan.estimates.step_seconds
+    assert data is not None
+    print(f"translation: {1e3 * own:.3g} ms, {data / own:.2f} times as fast as data parallelism")
+    assert data / own > 1.2
