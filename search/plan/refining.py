@@ -45,7 +45,7 @@ def refine(search: SearchState, machine: Machine, teller: Teller, work: int = WO
         return
     mappings = _on_other(trial.builder, whole.chooser.spaces, best.choice)
     if mappings is not None:
-        teller.works_on("refining", "refine")
+        teller.works_on("refining", "refine", lambda: whole.busy_bound)
         whole.refined(replace(best.choice, mappings=mappings), work)
 
 

@@ -127,6 +127,7 @@ def test_what_is_not_the_plan_is_found(library):
     validate(lowering.plan, programs)
     for rank in range(1, DEVICES):
         own = programs[rank]
+        assert own.pipeline is not None
         order = own.pipeline.turns
         weights = [t for t in order if t.kind == "weights"]
         for wrong in (
@@ -153,9 +154,9 @@ def test_only_products_of_slices_put_their_gradients_off():
     """Without slices there is no pass in which it would be computed."""
     lowering = Lowering(two_stages("zb-h1"))
     programs = lowering.programs()
-    run = next(
-        i for i in programs[-1].pipeline.slices[0] if isinstance(i, Run) and i.late is not None
-    )
+    pipeline = programs[-1].pipeline
+    assert pipeline is not None
+    run = next(i for i in pipeline.slices[0] if isinstance(i, Run) and i.late is not None)
     others = [*programs]
     others[-1] = replace(programs[-1], instructions=(*programs[-1].instructions, run))
     with pytest.raises(ProgramError, match="puts a gradient off, and is of no slice"):

@@ -44,7 +44,7 @@ class FlexFlowPlanner:
         """The plan. Raises NegativeAnswer where none that was met fits."""
         start = perf_counter()
         graph.check()
-        self.setting.teller.works_on("walking")
+        self.setting.teller.works_on("walking", "map")
         chooser = self.setting.chooser(graph)
         first = chooser.choose(graph, allowed=data_parallel(graph))
         walked = self.walked(chooser, first, by_delta(chooser, first))

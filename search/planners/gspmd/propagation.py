@@ -36,7 +36,7 @@ TensorSharding = Mapping[int, int]
 """The dimension that each named axis shards; those that shard none are left out."""
 
 
-class Link(NamedTuple):
+class DimensionLink(NamedTuple):
     """A way for shardings, from a dimension of a tensor to one of another."""
 
     level: int
@@ -64,14 +64,14 @@ class Propagated:
     """Where shardings were not compatible, in the order in which they met."""
 
 
-def links(node: Node, axes: Iterable[Axis]) -> tuple[list[Link], list[Link]]:
+def links(node: Node, axes: Iterable[Axis]) -> tuple[list[DimensionLink], list[DimensionLink]]:
     """The ways forward, to the results of an operator, and backward, to its operands. ``axes``: the
     indices along which it may be cut."""
     axes = tuple(axes)
     results = [axis for axis in axes if any(dim is not None for dim in axis.outputs)]
     local = kind_of(node) != "contraction" and len(results) == len(axes)
-    forward: list[Link] = []
-    backward: list[Link] = []
+    forward: list[DimensionLink] = []
+    backward: list[DimensionLink] = []
     for axis in axes:
         read = [(v, d, i) for i, v in enumerate(node.inputs) if (d := axis.operands[i]) is not None]
         made = [(node.value(p), d) for p, d in enumerate(axis.outputs) if d is not None]
@@ -79,10 +79,10 @@ def links(node: Node, axes: Iterable[Axis]) -> tuple[list[Link], list[Link]]:
             whole = all(one.operands[position] is not None for one in results)
             there = ANY if not local else PASS_THROUGH if whole else BROADCAST
             back = ANY if not local else PASS_THROUGH if whole else BROADCAST_BACK
-            forward += [Link(there, value, dim, *place) for place in made]
-            backward += [Link(back, *place, value, dim) for place in made]
+            forward += [DimensionLink(there, value, dim, *place) for place in made]
+            backward += [DimensionLink(back, *place, value, dim) for place in made]
             others = [(v, d) for v, d, at in read if at != position]
-            backward += [Link(ANY, *place, value, dim) for place in others if not made]
+            backward += [DimensionLink(ANY, *place, value, dim) for place in others if not made]
     return forward, backward
 
 
@@ -109,7 +109,9 @@ class Propagation:
         shardings = {value: own for value, own in self._state.items() if own}
         return Propagated(shardings, tuple(self._refused))
 
-    def _swept(self, ways: Sequence[tuple[Node, list[Link], list[Link]]], level: int) -> bool:
+    def _swept(
+        self, ways: Sequence[tuple[Node, list[DimensionLink], list[DimensionLink]]], level: int
+    ) -> bool:
         """Once forward and once backward; whether anything changed."""
         changed = False
         for node, forward, _ in ways:
@@ -118,7 +120,7 @@ class Propagation:
             changed |= self._passed(node, backward, level)
         return changed
 
-    def _passed(self, node: Node, own: Iterable[Link], level: int) -> bool:
+    def _passed(self, node: Node, own: Iterable[DimensionLink], level: int) -> bool:
         changed = False
         for link in own:
             if link.level > level:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.graphs.strategies import training_graphs
-from support.graphs.translation import translation
+from support.translation import translation
 
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph

@@ -10,7 +10,7 @@ from random import Random
 from time import process_time
 
 import pytest
-from support.graphs.translation import translation
+from support.translation import translation
 
 from pcg.graph.graph import Graph
 from pcg.machine import load_machine
