@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from support.plans.pipelines import layers, planned
+from support.plans.pipelines import check_read_back, layers, planned
 from support.plans.small_plans import small_plan
 
 from pcg.machine import load_machine
 from pcg.placement.schedule import schedule
 from pcg.plan.pipeline import under_way
-from pcg.plan.plan import load_plan, save_plan
-from runtime.program.lower import Lowering
-from runtime.program.validate import validate_lowered
 from search.cost.cost import CostModel
 from search.cost.events import usage
 from search.map.rules.cuts import Cuts
@@ -24,7 +21,7 @@ from search.pipeline.planner import PipelinePlanner
 from search.pipeline.price import StageGroups, stage_bytes, stage_runs, stage_seconds
 from search.pipeline.streams import streams
 from search.report.describe import pipeline_text
-from search.report.trace import price_plan, simulate_plan
+from search.report.trace import simulate_plan
 from substitutions.rules.store import load_library
 
 
@@ -92,14 +89,7 @@ def test_stages_get_as_many_chunks_as_pay(library, tmp_path, monkeypatch):
     assert plan.pipeline is not None
     assert plan.pipeline.interleave > 1
     assert f", {plan.pipeline.interleave} chunks a stage" in str(pipeline_text(plan))
-    path = tmp_path / "plan.json"
-    save_plan(plan, path)
-    again = load_plan(path)
-    assert again.pipeline == plan.pipeline
-    validate_lowered(Lowering(again))
-    price = price_plan(again, CostModel(machine, again.training))
-    assert price.seconds == pytest.approx(plan.estimates.step_seconds)
-    assert price.memory == plan.estimates.peak_memory_bytes
+    check_read_back(plan, machine, tmp_path / "plan.json")
     monkeypatch.setattr(tries, "interleaved", lambda one, machine: one)
     alone = PipelinePlanner(machine, library).plan("layers", graph).plan
     assert plan.estimates.step_seconds < alone.estimates.step_seconds

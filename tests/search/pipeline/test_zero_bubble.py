@@ -9,13 +9,10 @@ from fidelity.models import Gpt
 from fidelity.price import graph_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.plans.pipelines import DEVICES, in_stages, layers
+from support.plans.pipelines import DEVICES, check_read_back, in_stages, layers
 
 from pcg.machine import load_machine
 from pcg.placement.schedule import schedule
-from pcg.plan.plan import load_plan, save_plan
-from runtime.program.lower import Lowering
-from runtime.program.validate import validate_lowered
 from search.by_hand.degrees import parse_degrees
 from search.by_hand.planner import HandPlanner
 from search.cost.cost import CostModel
@@ -23,7 +20,7 @@ from search.pipeline import tries
 from search.pipeline.planner import PipelinePlanner
 from search.pipeline.price import StageGroups, held_by_device, stage_seconds
 from search.report.describe import pipeline_text
-from search.report.trace import price_plan, simulate_plan
+from search.report.trace import simulate_plan
 from substitutions.rules.store import load_library
 
 
@@ -77,14 +74,7 @@ def test_it_is_chosen_where_it_is_faster(library, machine, tmp_path, monkeypatch
     assert plan.pipeline is not None
     assert plan.pipeline.schedule == "zb-h1"
     assert str(pipeline_text(plan)).endswith(", ZB-H1")
-    path = tmp_path / "plan.json"
-    save_plan(plan, path)
-    again = load_plan(path)
-    assert again.pipeline == plan.pipeline
-    validate_lowered(Lowering(again))
-    price = price_plan(again, CostModel(machine, again.training))
-    assert price.seconds == pytest.approx(plan.estimates.step_seconds)
-    assert price.memory == plan.estimates.peak_memory_bytes
+    check_read_back(plan, machine, tmp_path / "plan.json")
     monkeypatch.setattr(tries, "with_weights_pass", lambda one, machine: one)
     other = PipelinePlanner(machine, library).plan("layers", graph).plan
     assert plan.estimates.step_seconds < other.estimates.step_seconds

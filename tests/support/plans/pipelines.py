@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
+import pytest
 from fidelity.models import Gpt
 from fidelity.price import graph_of
 from support.graphs.labels import with_ignored_labels
@@ -15,11 +17,12 @@ from pcg.graph.graph import Graph
 from pcg.machine import Machine, load_machine
 from pcg.models import build_model
 from pcg.plan.pipeline import PipelineFile, ScheduleKind, misfit
-from pcg.plan.plan import Plan
+from pcg.plan.plan import Plan, load_plan, save_plan
 from pcg.plan.text import parse_graph
 from runtime.job.job import RunReport, TrainingOptions
 from runtime.job.recipe import Recipe
 from runtime.program.lower import Lowering
+from runtime.program.validate import validate_lowered
 from runtime.train.worker import run_plan
 from search.by_hand.degrees import parse_degrees
 from search.by_hand.planner import HandPlanner
@@ -28,6 +31,7 @@ from search.map.rules.cuts import Cuts
 from search.pipeline.build import build
 from search.pipeline.micro import MicroBatches
 from search.pipeline.streams import streams
+from search.report.trace import price_plan
 
 TIED = (
     "x = input[8, 6] below 12\nt = weight[12, 4]\nlabels = input[8] below 12\n"
@@ -137,3 +141,15 @@ def trained(
     )[0]
     assert report is not None
     return report
+
+
+def check_read_back(plan: Plan, machine: Machine, path: Path) -> None:
+    """Write a plan of a pipeline to a file: what is read of it has programs that are valid, and
+    costs what the plan says."""
+    save_plan(plan, path)
+    again = load_plan(path)
+    assert again.pipeline == plan.pipeline
+    validate_lowered(Lowering(again))
+    price = price_plan(again, CostModel(machine, again.training))
+    assert price.seconds == pytest.approx(plan.estimates.step_seconds)
+    assert price.memory == plan.estimates.peak_memory_bytes
