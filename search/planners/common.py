@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import inf
-from time import perf_counter
 
 from pcg.graph.graph import Graph
 from pcg.machine import Machine
@@ -16,7 +15,7 @@ from search.cost.cost import SGD, CostModel
 from search.cost.derivation import Derivation
 from search.cost.efficiency import Speed
 from search.cost.planned import Planned, SearchReport
-from search.cost.progress import Phases, Teller
+from search.cost.progress import Phases, Teller, now
 from search.cost.simulate import recomputing
 from search.map.building import Builder, Cut
 from search.map.choose.choosing import Choice, Chooser
@@ -108,7 +107,7 @@ def planned_choice(
     start: float,
 ) -> Planned:
     """The answer of a planner. ``graph``: the model's; ``start``: when the search began, by
-    ``perf_counter``. Raises NegativeAnswer where the plan does not fit the machine."""
+    ``now``. Raises NegativeAnswer where the plan does not fit the machine."""
     if priced.over > 0:
         raise does_not_fit(name, setting.machine, priced.over, report.stop)
     cut = priced.cut
@@ -123,4 +122,4 @@ def planned_choice(
         memory=priced.judged.memory,
         recompute=priced.judged.recompute,
     )
-    return Planned(plan, report, perf_counter() - start)
+    return Planned(plan, report, now() - start)

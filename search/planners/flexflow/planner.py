@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import perf_counter
 
 from pcg.graph.graph import Graph
 from search.cost.planned import Planned, SearchReport
+from search.cost.progress import now
 from search.map.choose.choosing import Choice, Chooser
 from search.map.space.allow import data_parallel
 from search.planners.common import PlannerSetting, PricedChoice, planned_choice, priced_choice
@@ -42,14 +42,14 @@ class FlexFlowPlanner:
 
     def plan(self, name: str, graph: Graph) -> Planned:
         """The plan. Raises NegativeAnswer where none that was met fits."""
-        start = perf_counter()
+        start = now()
         graph.check()
         self.setting.teller.works_on("walking", "map")
         chooser = self.setting.chooser(graph)
         first = chooser.choose(graph, allowed=data_parallel(graph))
         walked = self.walked(chooser, first, by_delta(chooser, first))
         priced = self._fitting(chooser, [choice for _, choice in reversed(walked.bests)])
-        phases = {"walking": perf_counter() - start}
+        phases = {"walking": now() - start}
         own = configurations(graph, chooser)
         strategies = sum(len(one.places) for one in own.values())
         report = SearchReport(strategies, walked.proposals, walked.stop, phases)

@@ -22,13 +22,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, log
 from random import Random
-from time import perf_counter
 
 from pcg.graph.graph import Node
 from pcg.placement.schedule import schedule
 from search.cost.bounded import BoundedSimulation
 from search.cost.planned import Stop
-from search.cost.progress import Teller
+from search.cost.progress import Teller, now
 from search.cost.simulate import price
 from search.cost.tasks import TaskProgram, program, tasks
 from search.map.building import Builder
@@ -94,9 +93,9 @@ class Walk:
         random, nodes = Random(self.seed), list(self.configurations)
         devices = self.chooser.pricing.cost.machine.devices
         bounded = BoundedSimulation(devices)
-        choice, now = start, price(self.programs(start), devices).step_seconds
-        bests, last, accepted = [(now, start)], 0, 0
-        began = found = perf_counter()
+        choice, current = start, price(self.programs(start), devices).step_seconds
+        bests, last, accepted = [(current, start)], 0, 0
+        began = found = now()
         made, stop = 0, "exhausted"
         try:
             while nodes and made < self.proposals:
@@ -105,26 +104,26 @@ class Walk:
                     break
                 made += 1
                 proposal = self.proposal(choice, random, nodes)
-                limit = now - log(1.0 - random.random()) / self.slope
+                limit = current - log(1.0 - random.random()) / self.slope
                 seconds = bounded.seconds(tasks(self.programs(proposal)), limit)
                 if seconds is None:
                     continue
-                choice, now, accepted = proposal, seconds, accepted + 1
-                if now < bests[-1][0]:
-                    bests.append((now, choice))
-                    last, found = made, perf_counter()
-                    self.teller.found(now)
+                choice, current, accepted = proposal, seconds, accepted + 1
+                if current < bests[-1][0]:
+                    bests.append((current, choice))
+                    last, found = made, now()
+                    self.teller.found(current)
         except KeyboardInterrupt:
             stop = "interrupted"
         return Walked(tuple(bests), made, accepted, stop)
 
     def _ended(self, since: int, began: float, found: float) -> Stop | None:
-        """Why the walk ends now. ``since``: proposals since the best; ``began`` and ``found``: when
+        """Why the walk ends. ``since``: proposals since the best; ``began`` and ``found``: when
         the walk and the best did."""
-        now = perf_counter()
-        if now - began > self.seconds:
+        at = now()
+        if at - began > self.seconds:
             return "time"
-        if since > self.proposals / 2 or now - found > self.seconds / 2:
+        if since > self.proposals / 2 or at - found > self.seconds / 2:
             return "no gain"
         return None
 

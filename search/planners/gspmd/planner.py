@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from time import perf_counter
 
 from pcg.graph.graph import Graph, Node, Value
 from search.cost.derivation import Derivation
 from search.cost.planned import Planned, SearchReport
+from search.cost.progress import now
 from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.cuts import opened
 from search.map.rules.reduced import ReducedAxes
@@ -68,7 +68,7 @@ class GspmdPlanner:
     def plan(self, name: str, graph: Graph) -> Planned:
         """The plan. Raises InputError for a mesh or annotations that the machine or the model does
         not have, and NegativeAnswer where the plan does not fit."""
-        start = perf_counter()
+        start = now()
         made = self.made(graph)
         report = SearchReport(len(made.strategies), 1, "exhausted", {})
         planned = planned_choice(self.setting, name, graph, made.priced, report, start)
