@@ -117,9 +117,7 @@ class _Columns:
 
 
 class _Program:
-    def __init__(
-        self, sizes: Sequence[int], factors: Sequence[Factor], held: Held | None
-    ) -> None:
+    def __init__(self, sizes: Sequence[int], factors: Sequence[Factor], held: Held | None) -> None:
         self._own = [np.zeros(size) for size in sizes]
         self._pairs: dict[tuple[int, int], Vector] = {}
         for factor in factors:

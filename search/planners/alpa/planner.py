@@ -33,6 +33,7 @@ from time import perf_counter
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph
 from pcg.plan.pipeline import PipelineFile
+from pcg.plan.plan import Plan
 from search.choices import Recompute
 from search.cost.planned import Planned, SearchReport, Stop
 from search.cost.progress import Phases
@@ -111,15 +112,19 @@ class AlpaPlanner:
         fitting = [pair for pair in found.pipelines if pair[1].memory <= limit]
         best = min(fitting, key=lambda pair: pair[1].seconds, default=None)
         whole = found.whole
-        if whole is not None and whole.over <= 0:
-            if best is None or whole.seconds <= best[1].seconds:
-                return planned_choice(self.setting, name, graph, whole, found.report, start)
+        least = inf if best is None else best[1].seconds
+        if whole is not None and whole.over <= 0 and whole.seconds <= least:
+            return planned_choice(self.setting, name, graph, whole, found.report, start)
         if best is None:
             over = [made.memory - limit for _, made in found.pipelines]
             over += [] if whole is None else [whole.over]
             raise does_not_fit(name, self.setting.machine, min(over), found.report.stop)
-        pipeline, made = best
-        plan = finished(
+        plan = self.plan_of(name, graph, *best)
+        return Planned(plan, found.report, perf_counter() - start)
+
+    def plan_of(self, name: str, graph: Graph, pipeline: AlpaPipeline, made: BuiltStages) -> Plan:
+        """The plan of a pipeline that was found for a graph."""
+        return finished(
             name,
             graph,
             made.cut,
@@ -136,7 +141,6 @@ class AlpaPlanner:
                 interleave=1,
             ),
         )
-        return Planned(plan, found.report, perf_counter() - start)
 
     def found(self, graph: Graph) -> AlpaFound:
         """The best pipelines, and the best plan without one. Raises NegativeAnswer where neither is

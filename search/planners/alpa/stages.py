@@ -67,7 +67,7 @@ def best_stages(
 def _may_be(first: int, last: int, after: int, layers: int, stages: int) -> bool:
     """Whether each of the stages before and after would have a layer, and no layer is left."""
     before = stages - 1 - after
-    if before == 0 and first != 0 or after == 0 and last != layers:
+    if (before == 0 and first != 0) or (after == 0 and last != layers):
         return False
     return first >= before and layers - last >= after
 

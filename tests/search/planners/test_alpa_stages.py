@@ -50,7 +50,7 @@ def test_layers_of_a_decoder_are_its_blocks():
     blocks = blocks_of(graph)
     assert blocks is not None
     bounds = layers(graph, operations(graph), 4)
-    assert bounds[0] == 0 and bounds[-1] == len(graph.operators) and len(bounds) == 5
+    assert (bounds[0], bounds[-1], len(bounds)) == (0, len(graph.operators), 5)
     flops = operations(graph)
     each = [flops[a:b].sum() for a, b in pairwise(bounds)]
     assert max(each) <= 1.5 * flops.sum() / 4
