@@ -166,15 +166,15 @@ class _Program:
         lines = np.argsort(rows, kind="stable")
         model = highspy.HighsLp()
         model.num_col_, model.num_row_ = made.count, made.rows
-        model.col_cost_ = costs * self._unit
-        model.col_lower_, model.col_upper_ = np.zeros(made.count), np.ones(made.count)
-        model.row_lower_ = np.array([low for low, _ in made.bounds])
-        model.row_upper_ = np.array([high for _, high in made.bounds])
+        model.col_cost_ = (costs * self._unit).tolist()
+        model.col_lower_, model.col_upper_ = [0.0] * made.count, [1.0] * made.count
+        model.row_lower_ = [low for low, _ in made.bounds]
+        model.row_upper_ = [high for _, high in made.bounds]
         model.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
         counts = np.bincount(rows, minlength=made.rows)
-        model.a_matrix_.start_ = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-        model.a_matrix_.index_ = columns[lines].astype(np.int32)
-        model.a_matrix_.value_ = entries[lines]
+        model.a_matrix_.start_ = [0, *np.cumsum(counts).tolist()]
+        model.a_matrix_.index_ = columns[lines].tolist()
+        model.a_matrix_.value_ = entries[lines].tolist()
         solver = highspy.Highs()
         solver.silent()
         for option, value in (("threads", 1), ("mip_rel_gap", GAP)):

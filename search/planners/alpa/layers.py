@@ -55,10 +55,12 @@ def layers(graph: Graph, flops: Vector, count: int) -> tuple[int, ...]:
     sums = np.concatenate([[0.0], np.cumsum(flops)])[ends]
     work_of = sums[None, 1:] - sums[:-1, None]
     share = max(sums[-1] / count * (1 + SLACK), float(np.diag(work_of).max()))
-    most = np.inf
-    while most == np.inf:
-        legal = np.tri(len(ends) - 1, dtype=bool).T & (work_of <= share * (1 + ROUNDING))
+    ascending = np.tri(len(ends) - 1, dtype=bool).T
+    while True:
+        legal = ascending & (work_of <= share * (1 + ROUNDING))
         most, _ = _cut(np.where(legal, read, np.inf), count, is_sum=False)
+        if most < np.inf:
+            break
         share *= GROWTH
     within = legal & (read <= most * (1 + ROUNDING))
     _, bounds = _cut(np.where(within, (work_of / max(share, 1.0)) ** 2, np.inf), count, is_sum=True)

@@ -54,6 +54,9 @@ LAYERS = 8
 stages."""
 TOLERANCE = 1.0
 """By what part a stage may do more than its share of the operations."""
+ROOM = 0.85
+"""Of a device's memory, the part that weights and what is kept may fill; the rest is for what is
+there at the fullest time alone, which does not add up over operators."""
 FINALISTS = 3
 """Pipelines that are built once one of them fits."""
 MOST_BUILT = 8
@@ -173,7 +176,7 @@ class AlpaPlanner:
         """The best of the fastest strategies on all devices, and of those that fit as they are."""
         chooser = self.setting.chooser(graph)
         best: PricedChoice | None = None
-        for limit in (None, self.setting.machine.memory_limit()):
+        for limit in (None, ROOM * self.setting.machine.memory_limit()):
             choice = whole_mesh(graph, chooser, limit, tally)
             if choice is not None:
                 made = priced_choice(self.setting, chooser, choice)
@@ -245,7 +248,7 @@ class _Tries:
     ) -> Iterator[AlpaPipeline]:
         """With what is kept as it is, and with results recomputed."""
         setting = self.planner.setting
-        limit = setting.machine.memory_limit()
+        limit = ROOM * setting.machine.memory_limit()
         make = partial(StageChoices, batches, limit, self.tally)
         choices = self.phases.timed("prices", make)
         recompute = setting.recompute
