@@ -8,6 +8,8 @@ from enum import StrEnum
 THRESHOLD = 1.05
 """So many times as slow as the best a graph may be and still be rewritten: the paper's factor."""
 
+OTHER_SYSTEMS = ("gspmd",)
+"""Planners that choose as other systems do (``search.planners``)."""
 PLANNER_NAMES = (
     "joint",
     "data-parallel",
@@ -16,8 +18,10 @@ PLANNER_NAMES = (
     "megatron",
     "pipeline",
     "pipeline-2bw",
+    *OTHER_SYSTEMS,
 )
-"""What plans may be made of: any strategy, those of others, or a pipeline alone."""
+"""What plans may be made of: any strategy, those of others, a pipeline alone, or what another
+system chooses."""
 
 
 class Mode(StrEnum):

@@ -78,6 +78,20 @@ class Options:
             " in place of a search."
         ),
     ] = None
+    mesh: Annotated[
+        str | None,
+        typer.Option(
+            help="Named axes of the devices for --planner gspmd, such as data=4,model=8, the"
+            " outermost first; by default data alone."
+        ),
+    ] = None
+    shard: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="For --planner gspmd, how a tensor is sharded: NAME=data,-,model says along which"
+            " axis each dimension is, - none, ? as it comes; may be repeated."
+        ),
+    ] = None
     allow: Annotated[
         str | None,
         typer.Option(

@@ -50,6 +50,8 @@ class Planned:
     """That the search took."""
     data_parallel_seconds: float | None = None
     """Of the fastest data-parallel plan, whether it fits or not, where that was priced."""
+    notes: tuple[str, ...] = ()
+    """What the planner has to say of the plan, a line each."""
 
 
 class Planner(Protocol):

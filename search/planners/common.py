@@ -76,13 +76,14 @@ def priced_choice(
     chooser: Chooser,
     choice: Choice,
     before: Derivation | None = None,
-    sharded: int = 1,
+    builder: Builder | None = None,
 ) -> PricedChoice:
     """A choice, built, simulated and counted: the fastest that fits of it as it is and of it with
     results recomputed, else what takes least memory. ``before``: what led to the graph of the
-    choice, if that is no model's; ``sharded``: into how many parts weights go that are whole."""
+    choice, if that is no model's; ``builder``: cuts the operators, by default without any weight in
+    parts."""
     cost = chooser.pricing.cost
-    cut = Builder(chooser.spaces, sharded).cut(choice, before)
+    cut = (builder or Builder(chooser.spaces)).cut(choice, before)
     steps = schedule(cut.graph, cut.views)
     done = recomputing(steps, cost, ())
     made = Simulated(choice, PlacedGraph(cut.graph, cut.views), steps, (), done)

@@ -12,7 +12,7 @@ import pytest
 from support.paths import ROOT
 
 import unity
-from search.choices import PLANNER_NAMES
+from search.choices import OTHER_SYSTEMS, PLANNER_NAMES
 from search.pipeline.planner import PIPELINES
 from search.plan.families import PLANNERS
 from unity.__main__ import COMMANDS
@@ -113,5 +113,5 @@ def test_the_work_of_a_command_takes_its_options(command: str):
 
 
 def test_names_in_help_texts_are_those_that_there_are():
-    assert (*PLANNERS, *PIPELINES) == PLANNER_NAMES
+    assert (*PLANNERS, *PIPELINES, *OTHER_SYSTEMS) == PLANNER_NAMES
     assert list(SOLVERS) == ["z3", "cvc5"]

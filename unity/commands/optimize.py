@@ -24,7 +24,7 @@ from pcg.models import capture_model
 from pcg.plan.naming import batch_of
 from pcg.plan.plan import Plan, machine_record, save_plan
 from pcg.plan.training import Training
-from search.choices import THRESHOLD, IndexRole, Mode
+from search.choices import OTHER_SYSTEMS, THRESHOLD, IndexRole, Mode
 from search.cost.cost import CostModel
 from search.cost.efficiency import Speed
 from search.cost.kept_whole import KeptWhole, kept_whole
@@ -136,7 +136,7 @@ def answered(options: Options, subject: Subject) -> Answer:
     # A profile is about the figures: it makes no other machine.
     made_for = replace(planned.plan, machine=machine_record(question.named))
     planned = replace(planned, plan=of_module(made_for, captured, library.rules))
-    return Answer(question, planned, agreement, captured.notes)
+    return Answer(question, planned, agreement, (*captured.notes, *planned.notes))
 
 
 def _subject(options: Options) -> Subject:
@@ -165,11 +165,14 @@ def check(options: Options) -> None:
         "mode": options.mode is not Mode.JOINT,
         "threshold": options.threshold != THRESHOLD,
         # Pipelines cut as they do; the other planners cut along less, where that is asked for.
-        "allow": options.allow is not None and planner in PIPELINES,
+        "allow": options.allow is not None and planner in (*PIPELINES, *OTHER_SYSTEMS),
     }
     for option, given in is_given.items():
         if given and planner != "joint":
             raise InputError(f"--{option}", f"does not go with --planner {planner}")
+    for option, given in (("mesh", options.mesh), ("shard", options.shard)):
+        if given and planner != "gspmd":
+            raise InputError(f"--{option}", f"with --planner {planner}, expected --planner gspmd")
 
 
 def load(options: Options) -> None:
@@ -222,6 +225,8 @@ def _searched(
                 options.recompute,
                 options.degrees,
                 options.threshold,
+                options.mesh,
+                tuple(options.shard or ()),
             ),
             show,
         )

@@ -12,13 +12,15 @@ from pcg.plan.training import Training, optimizer_of
 from pcg.zoo import default_optimizer
 from search.by_hand.degrees import parse_degrees
 from search.by_hand.planner import HandPlanner
-from search.choices import PLANNER_NAMES, THRESHOLD, IndexRole, Mode, Recompute
+from search.choices import OTHER_SYSTEMS, PLANNER_NAMES, THRESHOLD, IndexRole, Mode, Recompute
 from search.cost.efficiency import Speed
 from search.cost.planned import Planner
 from search.cost.progress import Progress, Teller, silent
 from search.pipeline.clock import ScheduleKind
 from search.pipeline.planner import PIPELINES, PipelinePlanner, WithPipelines
 from search.plan.planner import MeshPlanner
+from search.planners.common import PlannerSetting
+from search.planners.gspmd.planner import GspmdPlanner
 from substitutions.rules.store import Library
 
 
@@ -58,6 +60,10 @@ class SearchOptions:
     """Those of a plan by hand, in place of a search."""
     threshold: float = THRESHOLD
     """So many times as slow as the best a graph may be and still be rewritten."""
+    mesh: str | None = None
+    """The named axes of ``gspmd``."""
+    shards: tuple[str, ...] = ()
+    """Its annotations of tensors."""
 
     @property
     def leaves_pipelines_out(self) -> bool:
@@ -87,6 +93,9 @@ def planner_of(
         by_hand = parse_degrees(asked.degrees)
         return HandPlanner(machine, library, by_hand, training, speed, teller=teller)
     dimensions, recompute = asked.dimensions, asked.recompute
+    if name in OTHER_SYSTEMS:
+        setting = PlannerSetting(machine, library, training, speed, recompute, teller)
+        return _of_other_system(name, setting, seconds, asked)
 
     def pipelines(kind: ScheduleKind, than: float = inf, used: float = 0.0) -> Planner:
         left = max(0.0, seconds - used)
@@ -100,3 +109,11 @@ def planner_of(
     if name != "joint" or asked.leaves_pipelines_out:
         return plain
     return WithPipelines(plain, lambda than, used: pipelines("1f1b", than, used))
+
+
+def _of_other_system(
+    name: str, setting: PlannerSetting, seconds: float, asked: SearchOptions
+) -> Planner:
+    """A planner that chooses as another system does."""
+    assert name == "gspmd"
+    return GspmdPlanner(setting, asked.mesh, asked.shards)

@@ -1,0 +1,172 @@
+"""GSPMD: a plan from annotations of a few tensors (Xu et al., 2021, arXiv:2105.04663).
+
+Problem: users know how a few tensors should be sharded; a compiler finds the rest. Method: named
+axes and annotations (section 3, ``annotations``), sharding completion (section 3.5,
+``propagation``), and the partitioner (section 4): a strategy for each operator from the shardings
+of its tensors (``strategies``), weights stored as they are sharded (``storage``). Nothing is
+searched for: the plan is what the annotations mean, whether or not it is fast. A loss of logits
+that are sharded along the classes is opened by the library's rules, as XLA has it as simple
+operators. Complexity: that of the propagation, and one simulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+
+from pcg.graph.graph import Graph, Node, Value
+from search.cost.derivation import Derivation
+from search.cost.planned import Planned, SearchReport
+from search.map.choose.choosing import Choice, Chooser
+from search.map.rules.cuts import opened
+from search.map.rules.reduced import ReducedAxes
+from search.map.space.allow import sampled
+from search.map.space.axes import Strategy
+from search.map.space.strategies import passes
+from search.planners.common import PlannerSetting, PricedChoice, planned_choice, priced_choice
+from search.planners.gspmd.annotations import (
+    NamedMesh,
+    TensorAnnotation,
+    annotated,
+    parse_mesh,
+)
+from search.planners.gspmd.propagation import Propagated, propagated
+from search.planners.gspmd.reshards import CausedReshard, caused, report_lines
+from search.planners.gspmd.storage import Parts, StoringBuilder, lies_as_stated, stored_parts
+from search.planners.gspmd.strategies import Partitioner, operand_sharding
+
+
+@dataclass(frozen=True)
+class ShardedPlan:
+    """What annotations come to: the graph that they were propagated in, the shardings of all its
+    tensors, strategies, and the plan with its price."""
+
+    graph: Graph
+    mesh: NamedMesh
+    annotations: Mapping[Value, TensorAnnotation]
+    propagated: Propagated
+    strategies: Mapping[Node, Strategy]
+    priced: PricedChoice
+    reshards: tuple[CausedReshard, ...]
+    elsewhere: tuple[str, ...]
+    """Weights whose parts are stored on other devices than their sharding says."""
+
+
+@dataclass(frozen=True)
+class GspmdPlanner:
+    """Makes the plan that annotations mean. ``mesh``: as ``data=4,model=8``; ``shards``: as
+    ``NAME=data,-,model`` each. Images may be sharded in rows, with halos."""
+
+    setting: PlannerSetting
+    mesh: str | None = None
+    """By default one axis, ``data``, of all devices."""
+    shards: tuple[str, ...] = ()
+    """By default the samples of all inputs along the outermost axis."""
+
+    def plan(self, name: str, graph: Graph) -> Planned:
+        """The plan. Raises InputError for a mesh or annotations that the machine or the model does
+        not have, and NegativeAnswer where the plan does not fit."""
+        start = perf_counter()
+        made = self.made(graph)
+        report = SearchReport(len(made.strategies), 1, "exhausted", {})
+        planned = planned_choice(self.setting, name, graph, made.priced, report, start)
+        lines = report_lines(made.reshards, made.propagated, made.mesh, made.graph, made.elsewhere)
+        return Planned(planned.plan, planned.report, planned.seconds, notes=tuple(lines))
+
+    def made(self, graph: Graph) -> ShardedPlan:
+        """The plan with its price, whether or not it fits."""
+        graph.check()
+        chooser = self.setting.chooser(graph, windows=True)
+        mesh = parse_mesh(self.mesh or f"data={self.setting.machine.devices}", chooser.mesh.primes)
+        annotations = annotated(graph, self.shards, mesh) if self.shards else _samples(graph, mesh)
+        before = Derivation.start(graph)
+        shardings = _completed(graph, chooser, mesh, annotations)
+        opening = self._opened(graph, chooser, shardings, before)
+        if opening is not None and annotations.keys() <= set(_values(opening[0])):
+            graph, before = opening
+            chooser = self.setting.chooser(graph, windows=True)
+            shardings = _completed(graph, chooser, mesh, annotations)
+        partitioner = Partitioner(mesh, shardings.shardings)
+        spaces = chooser.spaces
+        strategies = {n: partitioner.strategy(n, spaces.of(n)) for n in graph.operators}
+        choice = Choice(graph, strategies, 0.0)
+        stored, elsewhere = _stored(graph, chooser, mesh, shardings, strategies)
+        builder = StoringBuilder(spaces, stored=stored)
+        priced = priced_choice(self.setting, chooser, choice, before, builder)
+        reshards = tuple(caused(choice, priced, chooser, mesh))
+        return ShardedPlan(
+            graph, mesh, annotations, shardings, strategies, priced, reshards, elsewhere
+        )
+
+    def _opened(
+        self, graph: Graph, chooser: Chooser, shardings: Propagated, before: Derivation
+    ) -> tuple[Graph, Derivation] | None:
+        """The graph with those operators opened that read a tensor sharded along what they
+        reduce; None without any."""
+        rules = self.setting.library.concrete(graph)
+        reduced = ReducedAxes.of(rules)
+        nodes = {n for n in graph.operators if _refuses(n, chooser, shardings)}
+        nodes = {node for node in nodes if any(reduced.opened(node))}
+        return opened(graph, before, nodes, rules) if nodes else None
+
+
+def _completed(
+    graph: Graph,
+    chooser: Chooser,
+    mesh: NamedMesh,
+    annotations: Mapping[Value, TensorAnnotation],
+) -> Propagated:
+    axes = {
+        node: [axis for axis in chooser.spaces.of(node).axes if not passes(axis)]
+        for node in graph.operators
+    }
+    return propagated(graph, mesh, axes, annotations)
+
+
+def _samples(graph: Graph, mesh: NamedMesh) -> Mapping[Value, TensorAnnotation]:
+    """The samples of all inputs along the outermost axis, where that divides them."""
+    own = [v for v in sampled(graph) if v.type.shape[0] % mesh.sizes[0] == 0]
+    return {v: TensorAnnotation(((0,), *[()] * (v.rank - 1))) for v in own}
+
+
+def _values(graph: Graph) -> list[Value]:
+    return [value for node in graph.nodes for value in node.outputs]
+
+
+def _refuses(node: Node, chooser: Chooser, shardings: Propagated) -> bool:
+    """Whether an operand is sharded along a dimension that the operator can't be cut along."""
+    axes = chooser.spaces.of(node).axes
+    return any(
+        all(axis.operands[position] != dim for axis in axes)
+        for position, value in enumerate(node.inputs)
+        for dim in shardings.shardings.get(value, {}).values()
+    )
+
+
+def _stored(
+    graph: Graph,
+    chooser: Chooser,
+    mesh: NamedMesh,
+    shardings: Propagated,
+    strategies: Mapping[Node, Strategy],
+) -> tuple[dict[str, Parts], tuple[str, ...]]:
+    """The weights that are kept in other parts than their first reader needs; and those of them
+    whose parts lie on other devices than their sharding says."""
+    stored: dict[str, Parts] = {}
+    elsewhere: list[str] = []
+    seen: set[Node] = set()
+    needed = partial(operand_sharding, mesh=mesh)
+    for node in graph.operators:
+        for position, value in enumerate(node.inputs):
+            leaf, sharding = value.node, shardings.shardings.get(value, {})
+            if not leaf.is_weight or leaf in seen:
+                continue
+            seen.add(leaf)
+            used = needed(chooser.spaces.of(node), strategies[node], position)
+            if sharding and used != sharding:
+                stored[leaf.leaf.name] = stored_parts(sharding, mesh)
+                if not lies_as_stated(sharding, mesh):
+                    elsewhere.append(leaf.leaf.name)
+    return stored, tuple(elsewhere)
