@@ -64,7 +64,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, eq=False)
-class _Resharding:
+class MicroResharding:
     """Seconds of a tensor's way from the operator that makes it to one that reads it. ``times``: 2
     where its gradient comes back; ``repeated``: for every micro-batch."""
 
@@ -100,7 +100,7 @@ class MicroBatches:
     _costs: Memo[tuple[int, Duties], Costs] = field(
         init=False, default_factory=Memo[tuple[int, Duties], Costs]
     )
-    _known: tuple[list[Costs], list[_Resharding]] | None = field(init=False, default=None)
+    _known: tuple[list[Costs], list[MicroResharding]] | None = field(init=False, default=None)
     """Tables of all operators, which prices of memory share."""
 
     def __post_init__(self) -> None:
@@ -118,8 +118,7 @@ class MicroBatches:
         after the other. ``byte_price``: seconds that a byte of memory on a device is taken to
         cost; activations count ``in_flight`` times."""
         spaces = [self.spaces.of(node) for node in self.nodes]
-        self._known = self._known or self._tables()
-        costs, reshardings = self._known
+        costs, reshardings = self.tables()
         factors: list[Factor] = []
         for i, own in enumerate(costs):
             held = own.weights + in_flight * own.activations
@@ -129,9 +128,13 @@ class MicroBatches:
             factors.append(one.seconds.factor(one.source, one.target, times))
         pairs = list(zip(self.nodes, spaces, strict=True))
         masks = [np.flatnonzero(self.allowed(node, own)) for node, own in pairs]
-        places = self._places(spaces, masks, factors)
-        strategies = (own.strategy(at) for own, at in zip(spaces, places, strict=True))
-        return Chosen(tuple(strategies), _summed(places, costs, reshardings))
+        return self.chosen(self._places(spaces, masks, factors))
+
+    def chosen(self, places: Sequence[int]) -> Chosen:
+        """The strategies at some places of all operators' spaces, and what they cost."""
+        pairs = zip(self.nodes, places, strict=True)
+        strategies = (self.spaces.of(node).strategy(at) for node, at in pairs)
+        return Chosen(tuple(strategies), _summed(places, *self.tables()))
 
     def _places(
         self, spaces: Sequence[Space], masks: Sequence[Places], factors: Sequence[Factor]
@@ -173,11 +176,16 @@ class MicroBatches:
         uncut = (e < 0 or axes[e].operands[position] is None for e in strategy)
         return sum(1 << place for place, same in enumerate(uncut) if same)
 
-    def _tables(self) -> tuple[list[Costs], list[_Resharding]]:
-        """What every operator costs by itself, and every resharding between two of them."""
+    def tables(self) -> tuple[list[Costs], list[MicroResharding]]:
+        """What every operator costs by itself, and every resharding between two of them. Those of
+        operators that are alike are one object."""
+        self._known = self._known or self._tables()
+        return self._known
+
+    def _tables(self) -> tuple[list[Costs], list[MicroResharding]]:
         graph, number = self.streams.graph, {node: i for i, node in enumerate(self.nodes)}
         costs: list[Costs] = []
-        reshardings: list[_Resharding] = []
+        reshardings: list[MicroResharding] = []
         for node, duties in self.pricing.duties(graph, self.nodes, keeps=True).items():
             check_time()
             for position, value in enumerate(node.inputs):
@@ -186,7 +194,7 @@ class MicroBatches:
                     ends = number[value.node], number[node]
                     back = 2.0 if position in duties.needs else 1.0
                     repeated = self.streams_through(value.node)
-                    reshardings.append(_Resharding(*ends, pairs, back, repeated))
+                    reshardings.append(MicroResharding(*ends, pairs, back, repeated))
             costs.append(self._own_costs(node, duties))
         return costs, reshardings
 
@@ -223,7 +231,7 @@ class MicroBatches:
 
 
 def _summed(
-    places: Sequence[int], costs: Sequence[Costs], reshardings: Sequence[_Resharding]
+    places: Sequence[int], costs: Sequence[Costs], reshardings: Sequence[MicroResharding]
 ) -> Costs:
     """What all operators cost by the strategies at some places."""
     rows = list(zip(costs, places, strict=True))

@@ -1,0 +1,1 @@
+"""Alpa: strategies by an integer program within a stage, stages by dynamic programming."""

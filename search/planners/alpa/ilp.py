@@ -1,0 +1,217 @@
+"""The integer linear program that chooses one strategy for every operator.
+
+Problem: tables of one and two variables add up to seconds that are to be the least, where bytes
+that values hold add up to a limit at most.
+
+Method: Alpa's integer linear program (Zheng et al., OSDI 2022, section 4.2). Every variable is a
+one-hot vector. A table of two variables is quadratic in them; it is linearized by a variable for
+each pair, whose sums over one side are the other side's one-hot vector. Values with equal rows in a
+table share theirs, which changes nothing and leaves fewer. So the pairs need not be declared whole
+numbers. The linear relaxation is solved first: where it comes out in whole numbers, it is the
+answer, and where even it is no better than what is known, there is none. Else HiGHS branches.
+
+Complexity: exponential at worst; the relaxation of chains is integral. Exact up to ``GAP`` where
+the solver says that it is optimal, which the answer tells by its gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+import highspy
+import numpy as np
+from numpy.typing import NDArray
+
+from search.map.choose.factors import Factor
+from search.map.choose.resharding import NEVER
+
+Vector = NDArray[np.float64]
+UNITS = 1e4
+"""What the smallest sum that there could be is scaled to, as the solver's tolerances are
+absolute."""
+WHOLE = 1e-6
+"""How far from a whole number a value may be."""
+GAP = 1e-9
+"""Of the sum: by how much less another choice may take."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """Bytes that each value of each variable holds, and how many all may."""
+
+    bytes: Sequence[Vector]
+    limit: float
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The least sum: seconds, the place of each variable's value, and what the relaxation says."""
+
+    seconds: float
+    places: tuple[int, ...]
+    relaxed: float
+    """Seconds of the linear relaxation: no choice takes less."""
+    gap: float
+    """Of the sum: how far the solver left open that there is a better one."""
+
+    is_relaxed: bool
+    """Whether the relaxation came out in whole numbers."""
+
+    @property
+    def relaxation_gap(self) -> float:
+        """By what part the least sum is above that of the relaxation."""
+        return max(0.0, 1 - self.relaxed / self.seconds) if self.seconds > 0 else 0.0
+
+
+def solve(
+    sizes: Sequence[int],
+    factors: Sequence[Factor],
+    held: Held | None = None,
+    better_than: float = inf,
+    seconds: float = 60.0,
+) -> Solution | None:
+    """The least sum of tables of one or two variables. None where none fits, where none takes less
+    than ``better_than``, and where none was found in so many ``seconds``."""
+    program = _Program(sizes, factors, held)
+    relaxed = program.relaxed()
+    if relaxed is None or relaxed[0] >= better_than:
+        return None
+    bound, values = relaxed
+    gap, is_relaxed = 0.0, program.is_whole(values)
+    if not is_relaxed:
+        found = program.branched(seconds)
+        if found is None:
+            return None
+        values, gap = found
+    places = program.places(values)
+    total = program.summed(places)
+    return Solution(total, places, bound, gap, is_relaxed) if total < better_than else None
+
+
+@dataclass
+class _Columns:
+    """Columns and rows of a linear program, as they come."""
+
+    costs: list[Vector] = field(default_factory=list[Vector])
+    count: int = 0
+    rows: int = 0
+    row_of: list[NDArray[np.intp]] = field(default_factory=list[NDArray[np.intp]])
+    column_of: list[NDArray[np.intp]] = field(default_factory=list[NDArray[np.intp]])
+    entries: list[Vector] = field(default_factory=list[Vector])
+    bounds: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+
+    def add(self, costs: Vector) -> NDArray[np.intp]:
+        """New columns, by number."""
+        first, self.count = self.count, self.count + len(costs)
+        self.costs.append(costs)
+        return np.arange(first, self.count)
+
+    def row(self, columns: NDArray[np.intp], entries: Vector, low: float, high: float) -> None:
+        self.row_of.append(np.full(len(columns), self.rows, np.intp))
+        self.column_of.append(columns)
+        self.entries.append(entries)
+        self.bounds.append((low, high))
+        self.rows += 1
+
+
+class _Program:
+    def __init__(self, sizes: Sequence[int], factors: Sequence[Factor], held: Held | None) -> None:
+        self._own = [np.zeros(size) for size in sizes]
+        self._pairs: dict[tuple[int, int], Vector] = {}
+        for factor in factors:
+            first, *second = factor.variables
+            if second:
+                known = self._pairs.get((first, second[0]))
+                scaled = factor.scaled
+                self._pairs[first, second[0]] = scaled if known is None else known + scaled
+            else:
+                self._own[first] = self._own[first] + factor.scaled
+        self._columns = _Columns()
+        self._variables = [self._columns.add(own) for own in self._own]
+        for own in self._variables:
+            self._columns.row(own, np.ones(len(own)), 1.0, 1.0)
+        self._link()
+        if held is not None:
+            bytes_held = np.concatenate([*held.bytes, np.zeros(0)]) / max(held.limit, 1.0)
+            self._columns.row(np.concatenate(self._variables), bytes_held, -inf, 1.0)
+        self._solver = self._loaded()
+
+    def _link(self) -> None:
+        """Columns and rows for the tables of two variables."""
+        for (first, second), table in self._pairs.items():
+            rows, left = np.unique(table, axis=0, return_inverse=True)
+            small, right = np.unique(rows, axis=1, return_inverse=True)
+            if small.size == 1 and small[0, 0] < NEVER:
+                self._columns.costs[first] = self._columns.costs[first] + small[0, 0]
+                continue
+            made = small < NEVER
+            numbers = np.full(small.shape, -1, np.intp)
+            numbers[made] = self._columns.add(small[made])
+            ends = (first, left.ravel(), numbers), (second, right.ravel(), numbers.T)
+            for variable, kinds, lines in ends:
+                for kind, line in enumerate(lines):
+                    pairs, own = line[line >= 0], self._variables[variable][kinds == kind]
+                    entries = np.concatenate([np.ones(len(pairs)), -np.ones(len(own))])
+                    self._columns.row(np.concatenate([pairs, own]), entries, 0.0, 0.0)
+
+    def _loaded(self) -> highspy.Highs:
+        made = self._columns
+        costs = np.concatenate([*made.costs, np.zeros(0)])
+        least = sum(float(own.min()) for own in self._own)
+        self._unit = UNITS / max(least, float(np.abs(costs).max(initial=0.0)) * 1e-3, 1e-30)
+        rows, columns = (np.concatenate(part) for part in (made.row_of, made.column_of))
+        entries = np.concatenate(made.entries)
+        lines = np.argsort(rows, kind="stable")
+        model = highspy.HighsLp()
+        model.num_col_, model.num_row_ = made.count, made.rows
+        model.col_cost_ = (costs * self._unit).tolist()
+        model.col_lower_, model.col_upper_ = [0.0] * made.count, [1.0] * made.count
+        model.row_lower_ = [low for low, _ in made.bounds]
+        model.row_upper_ = [high for _, high in made.bounds]
+        model.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        counts = np.bincount(rows, minlength=made.rows)
+        model.a_matrix_.start_ = [0, *np.cumsum(counts).tolist()]
+        model.a_matrix_.index_ = columns[lines].tolist()
+        model.a_matrix_.value_ = entries[lines].tolist()
+        solver = highspy.Highs()
+        solver.silent()
+        for option, value in (("threads", 1), ("mip_rel_gap", GAP)):
+            solver.setOptionValue(option, value)
+        solver.passModel(model)
+        return solver
+
+    def relaxed(self) -> tuple[float, Vector] | None:
+        """The sum of the linear relaxation, and its values; None where nothing fits."""
+        self._solver.run()
+        if self._solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            return None
+        values = np.array(self._solver.getSolution().col_value)
+        return self._solver.getInfo().objective_function_value / self._unit, values
+
+    def branched(self, seconds: float) -> tuple[Vector, float] | None:
+        """The values of the best choice that is found in so many seconds, and its gap."""
+        solver, whole = self._solver, int(sum(map(len, self._own)))
+        kinds = np.full(whole, highspy.HighsVarType.kInteger)
+        solver.changeColsIntegrality(whole, np.arange(whole, dtype=np.int32), kinds)
+        solver.setOptionValue("time_limit", solver.getRunTime() + seconds)
+        solver.run()
+        info = solver.getInfo()
+        if not np.isfinite(info.mip_gap):
+            return None
+        return np.array(solver.getSolution().col_value), max(0.0, float(info.mip_gap))
+
+    def is_whole(self, values: Vector) -> bool:
+        """Whether every variable has one value."""
+        own = np.concatenate([values[own] for own in self._variables])
+        return bool(np.abs(own - np.rint(own)).max(initial=0.0) <= WHOLE)
+
+    def places(self, values: Vector) -> tuple[int, ...]:
+        return tuple(int(values[own].argmax()) for own in self._variables)
+
+    def summed(self, places: Sequence[int]) -> float:
+        """The sum of the tables themselves at some places."""
+        alone = sum(float(own[at]) for own, at in zip(self._own, places, strict=True))
+        pairs = (float(t[places[a], places[b]]) for (a, b), t in self._pairs.items())
+        return alone + sum(pairs)

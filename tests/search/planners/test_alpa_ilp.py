@@ -1,0 +1,124 @@
+"""Alpa's integer program: against all choices there are, on random tables and on small graphs."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import inf
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pcg.graph.graph import Graph, apply, leaf
+from pcg.machine import load_machine
+from pcg.ops import OPERATORS
+from search.cost.cost import SGD, CostModel
+from search.map.choose.choosing import Chooser
+from search.map.choose.factors import Factor
+from search.map.rules.cuts import Cuts
+from search.planners.alpa.ilp import Held, solve
+from search.planners.alpa.intra import Tally, best_places, logical_masks
+from substitutions.rules.store import load_library
+
+
+def all_sums(sizes, factors, held=None):
+    """[sizes]: the sums of all choices; infinite where too much is held."""
+    total, full = np.zeros(sizes), np.zeros(sizes)
+    for factor in factors:
+        shape = [size if v in factor.variables else 1 for v, size in enumerate(sizes)]
+        total = total + factor.scaled.reshape(shape)
+    if held is None:
+        return total
+    for v, own in enumerate(held.bytes):
+        full = full + own.reshape([-1 if u == v else 1 for u in range(len(sizes))])
+    return np.where(full <= held.limit, total, inf)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 1 << 30), limited=st.booleans())
+def test_random_tables(seed, limited):
+    drawn = np.random.default_rng(seed)
+    sizes = [int(n) for n in drawn.integers(1, 5, drawn.integers(1, 7))]
+    factors = [Factor((v,), drawn.random(size) * 1e-3) for v, size in enumerate(sizes)]
+    for a in range(len(sizes)):
+        for b in range(a + 1, len(sizes)):
+            if drawn.random() < 0.5:
+                table = drawn.integers(0, 4, (sizes[a], sizes[b])) * 1e-4
+                factors.append(Factor((a, b), table))
+    own = [drawn.integers(1, 100, size).astype(float) for size in sizes]
+    held = Held(own, 0.9 * sum(one.mean() for one in own)) if limited else None
+    sums = all_sums(sizes, factors, held)
+    found = solve(sizes, factors, held)
+    if found is None:
+        assert sums.min() == inf
+        return
+    assert found.seconds == pytest.approx(sums.min(), rel=1e-7)
+    assert found.seconds == pytest.approx(sums[found.places], rel=1e-12)
+    assert found.relaxed <= found.seconds * (1 + 1e-7)
+    assert not found.is_relaxed or found.relaxation_gap < 1e-7
+    assert solve(sizes, factors, held, better_than=found.seconds * 0.999) is None
+
+
+def test_a_cycle_of_three_is_branched():
+    """Three that are each to differ from two others, of two values: the relaxation takes halves."""
+    alike = np.eye(2) * 1e-3
+    factors = [Factor(pair, alike) for pair in ((0, 1), (0, 2), (1, 2))]
+    found = solve([2, 2, 2], factors)
+    assert found is not None
+    assert found.seconds == pytest.approx(1e-3)
+    assert not found.is_relaxed
+    assert found.relaxation_gap == pytest.approx(1.0)
+    assert found.gap == 0.0
+
+
+@lru_cache(maxsize=1)
+def library():
+    return load_library()
+
+
+def small_graph(random: Random) -> Graph:
+    """A random graph of two to five operators, with branches that meet again."""
+    pool = [leaf("input", "x", (48, 64)), leaf("weight", "w0", (64, 64))]
+    pool = [apply(OPERATORS["matmul"](), *pool)]
+    for at in range(random.randrange(1, 4)):
+        name = random.choice(("matmul", "add", "multiply", "relu", "softmax"))
+        operands = [random.choice(pool)]
+        if name == "matmul":
+            operands.append(leaf("weight", f"w{at + 1}", (64, 64)))
+        elif name in ("add", "multiply"):
+            operands.append(random.choice(pool))
+        attributes = {"axis": 1} if name == "softmax" else {}
+        pool.append(apply(OPERATORS[name](**attributes), *operands))
+    graph = Graph((apply(OPERATORS["mean_loss"](), pool[-1]),))
+    graph.check()
+    return graph
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_small_graphs(seed):
+    """By the prices of a machine, on all logical meshes, with and without a limit of memory."""
+    graph = small_graph(Random(seed))
+    cost = CostModel(load_machine("dgx-a100").with_devices(4), SGD, None)
+    chooser = Chooser.on(cost, Cuts(library().concrete(graph)))
+    prices = chooser.prices(graph)
+    number = {node: i for i, node in enumerate(prices.nodes)}
+    factors = [Factor((number[node],), own) for node, own in prices.alone.items()]
+    factors += prices.resharding
+    spaces = [chooser.spaces.of(node) for node in prices.nodes]
+    duties = chooser.pricing.duties(graph, prices.nodes, keeps=True)
+    own = [chooser.pricing.own(node, duty).memory for node, duty in duties.items()]
+    sizes = [len(space) for space in spaces]
+    allowed = np.zeros(sizes, bool)
+    for split in range(len(chooser.mesh)):
+        allowed[np.ix_(*logical_masks(spaces, split))] = True
+    least = sum(float(bytes_held.min()) for bytes_held in own)
+    for limit in (None, 1.5 * least, 0.5 * least):
+        held = None if limit is None else Held(own, limit)
+        sums = np.where(allowed, all_sums(sizes, factors, held), inf)
+        places = best_places(spaces, range(len(spaces)), factors, held, Tally())
+        if places is None:
+            assert sums.min() == inf
+        else:
+            assert sums[tuple(places)] == pytest.approx(sums.min(), rel=1e-6)

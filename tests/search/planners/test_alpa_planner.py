@@ -1,0 +1,138 @@
+"""Alpa's planner: its plans are plans like any other, and they run."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import torch
+from support.graphs.transformer import transformer
+from support.runs.rank_group import Ranks
+
+from pcg.capture import capture
+from pcg.errors import NegativeAnswer
+from pcg.machine import Machine, load_machine
+from pcg.models.resnext import ResNext, ResNextSize
+from pcg.plan.plan import load_plan, save_plan
+from runtime.job.job import TrainingOptions
+from runtime.job.recipe import Recipe
+from search.plan.planner import MeshPlanner
+from search.planners.alpa.planner import AlpaPlanner
+from search.planners.common import PlannerSetting
+from substitutions.audit.replay import replay
+from substitutions.rules.store import load_library
+
+RANKS = 4
+
+
+@lru_cache(maxsize=1)
+def library():
+    return load_library()
+
+
+def planner(machine: Machine | None = None, **options) -> AlpaPlanner:
+    machine = machine or load_machine("dgx-a100").with_devices(RANKS)
+    return AlpaPlanner(PlannerSetting(machine, library()), **options)
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    with TemporaryDirectory() as folder:
+        pool = Ranks(Path(folder), RANKS)
+        yield pool
+        pool.stop()
+
+
+WIDE = ResNextSize((1, 1, 1, 1), 16, 1, 64, 24, 64)
+"""A Wide-ResNet of four blocks: one group, of four times the channels of its stem."""
+
+
+def wide_resnet(batch: int, norm_groups: int = 1):
+    images = torch.zeros(batch, 3, WIDE.image, WIDE.image)
+    labels = torch.zeros(batch, dtype=torch.long)
+    return capture(ResNext(WIDE), (images, labels), "wide", norm_groups).graph
+
+
+def runs(plan, ranks, tmp_path) -> None:
+    """The plan is derived by rules of the library, reads as it was, and trains as one process."""
+    assert not replay(plan, library().rules).findings
+    save_plan(plan, tmp_path / "plan.json")
+    assert load_plan(tmp_path / "plan.json").graph == plan.graph
+    options = TrainingOptions(steps=2, recipe=Recipe(rate=0.1), precision="fp64", check=True)
+    report = ranks.run(plan, options)
+    assert {c.kind for c in report.comparisons} >= {"loss", "weight"}
+    assert not [c for c in report.comparisons if not c.passes]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("batch", [4, 16])
+def test_a_plan_of_all_devices_runs(batch, ranks, tmp_path):
+    planned = planner().plan("small", transformer(2, batch=batch, length=32))
+    assert planned.plan.pipeline is None
+    runs(planned.plan, ranks, tmp_path)
+
+
+@pytest.mark.distributed
+def test_pipelines_run(ranks, tmp_path):
+    graph = transformer(2, batch=8, length=16)
+    own = planner(micro_batches=(4,))
+    found = own.found(graph).pipelines
+    assert {pipeline.stages for pipeline, _ in found} >= {2, 4}
+    for pipeline, made in found:
+        assert pipeline.bounds[-1] == len(made.cut.views)
+        runs(own.plan_of("small", graph, pipeline, made), ranks, tmp_path)
+
+
+@pytest.mark.distributed
+def test_a_wide_resnet_runs(ranks, tmp_path):
+    """Its norms reduce over the batch, so that it has no micro-batches and no stages."""
+    found = planner().found(wide_resnet(16))
+    assert not found.pipelines
+    planned = planner().plan("wide", wide_resnet(16))
+    runs(planned.plan, ranks, tmp_path)
+
+
+@pytest.mark.distributed
+def test_a_wide_resnet_of_local_norms_has_stages(ranks, tmp_path):
+    graph = wide_resnet(16, norm_groups=4)
+    own = planner(micro_batches=(4,))
+    pipeline, made = own.found(graph).pipelines[0]
+    runs(own.plan_of("wide", graph, pipeline, made), ranks, tmp_path)
+
+
+def test_it_is_no_slower_than_data_parallelism():
+    """Which is among its strategies; but it does not see what hides behind computation."""
+    machine, graph = load_machine("dgx-a100").with_devices(4), transformer(2)
+    data = MeshPlanner(machine, library(), "data-parallel", 60.0).plan("small", graph)
+    own = planner(machine).plan("small", graph)
+    assert own.plan.estimates.step_seconds <= 1.02 * data.plan.estimates.step_seconds
+
+
+def test_what_fits_by_recomputation_is_found():
+    machine, graph = load_machine("dgx-a100").with_devices(2), transformer(6, batch=64, length=128)
+    free = planner(machine, micro_batches=(2, 4)).found(graph)
+    assert free.whole is not None
+    room = 0.6 * min(free.whole.judged.memory, *(made.memory for _, made in free.pipelines))
+    device = machine.device.model_copy(update={"memory_bytes": int(room)})
+    small = machine.model_copy(update={"device": device})
+    planned = planner(small, micro_batches=(2, 4)).plan("small", graph)
+    assert planned.plan.estimates.peak_memory_bytes <= int(room)
+    assert planned.plan.recompute
+    assert not replay(planned.plan, library().rules).findings
+
+
+def test_nothing_fits():
+    machine = load_machine("dgx-a100").with_devices(2)
+    device = machine.device.model_copy(update={"memory_bytes": 1000})
+    small = planner(machine.model_copy(update={"device": device}), micro_batches=(2,))
+    with pytest.raises(NegativeAnswer, match="does not fit"):
+        small.plan("small", transformer(1))
+
+
+def test_integer_programs_are_counted():
+    found = planner(micro_batches=(2,)).found(transformer(1))
+    assert 0 < found.tally.integral <= found.tally.solved
+    assert found.tally.relaxation_gap < 0.05
+    assert found.report.stop == "exhausted"
