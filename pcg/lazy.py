@@ -1,5 +1,5 @@
-"""Import torch at its first use: it takes seconds to load, and proofs, rules and machines need none
-of it."""
+"""Import torch and highspy at their first use: torch takes seconds to load, and proofs, rules and
+machines need none of it; few planners solve integer programs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import highspy
     import torch
 else:
 
@@ -20,6 +21,6 @@ else:
             self.__dict__[attribute] = value
             return value
 
-    torch = _LazyModule("torch")
+    highspy, torch = _LazyModule("highspy"), _LazyModule("torch")
 
-__all__ = ["torch"]
+__all__ = ["highspy", "torch"]

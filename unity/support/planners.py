@@ -19,6 +19,7 @@ from search.cost.planned import Planner
 from search.cost.progress import Progress, Teller, silent
 from search.pipeline.planner import PIPELINES, PipelinePlanner, WithPipelines
 from search.plan.planner import MeshPlanner
+from search.planners.alpa.planner import AlpaPlanner
 from search.planners.common import PlannerSetting
 from search.planners.flexflow.planner import FlexFlowPlanner
 from search.planners.gspmd.planner import GspmdPlanner
@@ -117,6 +118,8 @@ def _of_other_system(
     name: str, setting: PlannerSetting, seconds: float, asked: SearchOptions
 ) -> Planner:
     """A planner that chooses as another system does."""
+    if name == "alpa":
+        return AlpaPlanner(setting, seconds)
     if name == "flexflow":
         return FlexFlowPlanner(setting, seconds)
     assert name == "gspmd"

@@ -6,11 +6,10 @@ operator by a strategy within its stage.
 Method: two levels (Zheng et al., Alpa: Automating Inter- and Intra-Operator Parallelism for
 Distributed Deep Learning, OSDI 2022). Operators are clustered into layers (section 5.2,
 ``layers``). For each stage of layers and each sub-mesh an integer program chooses strategies
-(section 4, ``intra`` and ``ilp``). Dynamic programming chooses the stages (section 5.1 and 5.2,
-``stages``). A stage does no more than ``1 + TOLERANCE`` times its share of the operations, as the
-authors' own suites ask for. Numbers of micro-batches are the user's there; here those of a ladder
-are tried for each sub-mesh, until more pay no more. The best ``FINALISTS`` are built, simulated and
-counted, as the authors measure theirs.
+(section 4, ``intra``). Dynamic programming chooses the stages (section 5.1 and 5.2, ``stages``). A
+stage does no more than ``1 + TOLERANCE`` times its share of the operations, as the authors' own
+suites ask for. What promises most is built, simulated and counted, as the authors measure theirs
+(``search.planners.staged``).
 
 Deviations: all stages have sub-meshes of one shape; a stage of one micro-batch, on all devices, has
 the whole batch at once; recomputation is that of Unity's pipelines. As in the paper, what passes
@@ -24,30 +23,26 @@ own sums, within the solver's gap.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
-from time import perf_counter
 
-from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph
-from pcg.plan.pipeline import PipelineFile
-from pcg.plan.plan import Plan
+from pcg.memo import Memo
 from search.choices import Recompute
-from search.cost.planned import Planned, SearchReport, Stop
-from search.cost.progress import Phases
-from search.map.rules.cuts import Cuts
+from search.cost.planned import Planned
+from search.cost.progress import check_time, now
 from search.pipeline.micro import MicroBatches
-from search.pipeline.outline import PLAIN, Sparing, micro_batch_counts, stage_counts
-from search.pipeline.streams import Streams, streams
-from search.pipeline.tries import PLAINLY, SPARING, ladder
-from search.plan.finish import does_not_fit, finished
-from search.planners.alpa.build import BuiltStages, built
-from search.planners.alpa.intra import StageChoice, StageChoices, Tally, whole_mesh
-from search.planners.alpa.layers import layers, operations
+from search.pipeline.outline import PLAIN, Outline, Sparing
+from search.pipeline.tries import PLAINLY, SPARING
+from search.planners.alpa.intra import StageChoice, StageChoices
+from search.planners.alpa.layers import layers
 from search.planners.alpa.stages import best_stages
-from search.planners.common import PlannerSetting, PricedChoice, planned_choice, priced_choice
+from search.planners.common import PlannerSetting
+from search.planners.ilp import Tally
+from search.planners.row_cuts import operations
+from search.planners.row_prices import RowPrices
+from search.planners.staged import StagedSearch
 
 LAYERS = 8
 """Layers that a model is clustered into, as in the authors' suites; more where there are more
@@ -57,44 +52,6 @@ TOLERANCE = 1.0
 ROOM = 0.85
 """Of a device's memory, the part that weights and what is kept may fill; the rest is for what is
 there at the fullest time alone, which does not add up over operators."""
-FINALISTS = 3
-"""Pipelines that are built once one of them fits."""
-MOST_BUILT = 8
-"""Pipelines that are built at most."""
-
-
-@dataclass(frozen=True)
-class AlpaPipeline:
-    """A pipeline that the dynamic programming found. ``bounds``: of its stages, in the order of the
-    operators; ``seconds`` of a step, as it estimates them."""
-
-    batches: MicroBatches
-    bounds: tuple[int, ...]
-    choices: tuple[StageChoice, ...]
-    seconds: float
-    sparing: Sparing
-
-    @property
-    def stages(self) -> int:
-        return len(self.choices)
-
-    @property
-    def content(self) -> object:
-        """What is built of it, whatever it is estimated to recompute."""
-        size, places = self.batches.cost.machine.devices, tuple(one.places for one in self.choices)
-        return size, self.batches.slices, self.bounds, places
-
-
-@dataclass(frozen=True)
-class AlpaFound:
-    """What the search came to. One of both is there at least."""
-
-    pipelines: Sequence[tuple[AlpaPipeline, BuiltStages]]
-    """Those that were built, and what they take."""
-    whole: PricedChoice | None
-    """The best plan without a pipeline."""
-    tally: Tally
-    report: SearchReport
 
 
 @dataclass(frozen=True)
@@ -103,172 +60,81 @@ class AlpaPlanner:
     ladder; ``seconds`` that the search may take."""
 
     setting: PlannerSetting
+    seconds: float = 600.0
     layers: int = LAYERS
     micro_batches: tuple[int, ...] | None = None
-    seconds: float = 600.0
 
     def plan(self, name: str, graph: Graph) -> Planned:
         """The plan; raises NegativeAnswer where none fits."""
-        start = perf_counter()
-        found = self.found(graph)
-        limit = self.setting.machine.memory_limit()
-        fitting = [pair for pair in found.pipelines if pair[1].memory <= limit]
-        best = min(fitting, key=lambda pair: pair[1].seconds, default=None)
-        whole = found.whole
-        least = inf if best is None else best[1].seconds
-        if whole is not None and whole.over <= 0 and whole.seconds <= least:
-            return planned_choice(self.setting, name, graph, whole, found.report, start)
-        if best is None:
-            over = [made.memory - limit for _, made in found.pipelines]
-            over += [] if whole is None else [whole.over]
-            raise does_not_fit(name, self.setting.machine, min(over), found.report.stop)
-        plan = self.plan_of(name, graph, *best)
-        return Planned(plan, found.report, perf_counter() - start)
+        start, tally = now(), Tally()
+        search = self.search(tally)
+        found = search.found(name, graph)
+        return search.planned(name, graph, found, start, (tally.line,))
 
-    def plan_of(self, name: str, graph: Graph, pipeline: AlpaPipeline, made: BuiltStages) -> Plan:
-        """The plan of a pipeline that was found for a graph."""
-        return finished(
-            name,
-            graph,
-            made.cut,
-            made.steps,
-            self.setting.cost(),
-            self.setting.library.hash,
-            seconds=made.seconds,
-            memory=made.memory,
-            recompute=made.recompute,
-            pipeline=PipelineFile(
-                stages=pipeline.stages,
-                micro_batches=pipeline.batches.slices,
-                schedule="1f1b",
-                interleave=1,
-            ),
-        )
-
-    def found(self, graph: Graph) -> AlpaFound:
-        """The best pipelines, and the best plan without one. Raises NegativeAnswer where neither is
-        to be had."""
-        graph.check()
-        machine = self.setting.machine
-        if len(machine.kinds) > 1:
-            problem = "has devices of several kinds, and sub-meshes are taken to be alike"
-            raise NegativeAnswer(f"alpa: {machine.name} {problem}")
-        tally, phases = Tally(), Phases(perf_counter() + self.seconds)
-        whole = phases.timed("whole mesh", lambda: self._whole(graph, tally))
-        phases.has_plan = whole is not None
-        tried = _Tries(self, tally, phases)
-        try:
-            source = phases.timed("rules", lambda: streams(graph, self.setting.library))
-        except NegativeAnswer:
-            if whole is None:
-                raise
-            pipelines: list[tuple[AlpaPipeline, BuiltStages]] = []
-        else:
-            pipelines = self._built(tried.of(source), phases)
-        if whole is None and not pipelines:
-            raise NegativeAnswer(f"alpa: no pipeline fits {machine.name}, by its own estimates")
-        stop: Stop = "time" if phases.is_over else "exhausted"
-        simulated = len(pipelines) + (whole is not None)
-        report = SearchReport(tally.solved, simulated, stop, phases.seconds)
-        return AlpaFound(pipelines, whole, tally, report)
-
-    def _whole(self, graph: Graph, tally: Tally) -> PricedChoice | None:
-        """The best of the fastest strategies on all devices, and of those that fit as they are."""
-        chooser = self.setting.chooser(graph)
-        best: PricedChoice | None = None
-        for limit in (None, ROOM * self.setting.machine.memory_limit()):
-            choice = whole_mesh(graph, chooser, limit, tally)
-            if choice is not None:
-                made = priced_choice(self.setting, chooser, choice)
-                if best is None or _rank(made) < _rank(best):
-                    best = made
-            if best is not None and best.over <= 0 and not best.judged.recompute:
-                break
-        return best
-
-    def _built(
-        self, ranked: Sequence[AlpaPipeline], phases: Phases
-    ) -> list[tuple[AlpaPipeline, BuiltStages]]:
-        """The first of some pipelines, as they would run, until some of them fit."""
-        limit, made = self.setting.machine.memory_limit(), list[tuple[AlpaPipeline, BuiltStages]]()
-        phases.has_plan = False
-        for one in ranked[:MOST_BUILT]:
-            fits = any(own.memory <= limit for _, own in made)
-            if fits and (len(made) >= FINALISTS or phases.is_over):
-                break
-            places = [at for own in one.choices for at in own.places]
-            given = self.setting, one.batches, places, one.bounds
-            made.append((one, phases.timed("building", partial(built, *given))))
-        return made
-
-
-def _rank(made: PricedChoice) -> tuple[int, float]:
-    return max(made.over, 0), made.seconds
+    def search(self, tally: Tally) -> StagedSearch:
+        """The search, whose integer programs are counted."""
+        levels = _Levels(self.setting, self.layers, tally)
+        return StagedSearch(self.setting, "alpa", levels, self.micro_batches, self.seconds)
 
 
 @dataclass(frozen=True)
-class _Tries:
-    """Sub-meshes and numbers of micro-batches, and the best stages of each."""
+class _Row:
+    """A model's layers: where they end in the order of the operators, and what each does."""
 
-    planner: AlpaPlanner
+    bounds: tuple[int, ...]
+    shares: tuple[float, ...]
+
+    @staticmethod
+    def of(graph: Graph, count: int) -> _Row:
+        flops = operations(graph)
+        bounds = layers(graph, flops, count)
+        return _Row(bounds, tuple(float(flops[a:b].sum()) for a, b in pairwise(bounds)))
+
+
+@dataclass(frozen=True)
+class _Levels:
+    """Alpa's two levels."""
+
+    setting: PlannerSetting
+    layers: int
     tally: Tally
-    phases: Phases
+    _rows: Memo[tuple[int, int], _Row] = field(
+        init=False, default_factory=Memo[tuple[int, int], "_Row"]
+    )
 
-    def of(self, source: Streams) -> list[AlpaPipeline]:
-        """The pipelines of a model, the fastest first."""
-        setting = self.planner.setting
-        flops = operations(source.graph)
-        cuts = Cuts(setting.library.concrete(source.graph))
-        counts = self.planner.micro_batches or tuple(ladder(micro_batch_counts(source.batch)))
-        found: list[AlpaPipeline] = []
-        for stages, size in stage_counts(setting.machine):
-            if stages > len(source.graph.operators):
-                break
-            count = max(self.planner.layers, stages)
-            bounds = layers(source.graph, flops, count)
-            shares = [float(flops[a:b].sum()) for a, b in pairwise(bounds)]
-            least = inf
-            for slices in counts:
-                if slices < stages or (found and self.phases.is_over):
-                    continue
-                noun = "stage" if stages == 1 else "stages"
-                setting.teller.works_on(f"alpa: {stages} {noun} x {slices} micro-batches")
-                batches = MicroBatches(source, setting.cost(size), cuts, slices)
-                own = list(self._found(batches, stages, bounds, shares))
-                found += own
-                seconds = min((one.seconds for one in own), default=inf)
-                if seconds > least:
-                    break
-                least = seconds
-        different = {one.content: one for one in sorted(found, key=lambda one: -one.seconds)}
-        return sorted(different.values(), key=lambda one: one.seconds)
+    @property
+    def _limit(self) -> float:
+        return ROOM * self.setting.machine.memory_limit()
 
-    def _found(
-        self, batches: MicroBatches, stages: int, bounds: Sequence[int], shares: Sequence[float]
-    ) -> Iterator[AlpaPipeline]:
+    def whole(self, prices: RowPrices) -> Iterator[Sequence[int]]:
+        """The fastest strategies on all devices, and the fastest that fit as they are."""
+        for limit in (inf, self._limit):
+            choice = StageChoices(prices, limit, self.tally).best(0, len(prices.nodes), 1)
+            if choice is not None:
+                yield choice.places
+
+    def pipelines(self, batches: MicroBatches, prices: RowPrices, stages: int) -> Iterator[Outline]:
         """With what is kept as it is, and with results recomputed."""
-        setting = self.planner.setting
-        limit = ROOM * setting.machine.memory_limit()
-        make = partial(StageChoices, batches, limit, self.tally)
-        choices = self.phases.timed("prices", make)
-        recompute = setting.recompute
+        graph, count = batches.streams.graph, max(self.layers, stages)
+        row = self._rows.get((id(graph), count), lambda: _Row.of(graph, count))
+        choices, recompute = StageChoices(prices, self._limit, self.tally), self.setting.recompute
         sparings = [PLAIN] if recompute in PLAINLY else []
         sparings += [] if recompute is Recompute.NONE else [SPARING[recompute]]
         for sparing in sparings:
-            search = partial(self._best, choices, stages, bounds, shares, sparing)
-            found = self.phases.timed("stages", search)
+            check_time()
+            found = self._best(batches, choices, stages, row, sparing)
             if found is not None:
                 yield found
 
     def _best(
         self,
+        batches: MicroBatches,
         choices: StageChoices,
         stages: int,
-        bounds: Sequence[int],
-        shares: Sequence[float],
+        row: _Row,
         sparing: Sparing,
-    ) -> AlpaPipeline | None:
-        slices = choices.batches.slices
+    ) -> Outline | None:
+        slices, bounds, shares = batches.slices, row.bounds, row.shares
         most = sum(shares) / stages * (1 + TOLERANCE)
 
         def choice(first: int, last: int, after: int) -> StageChoice | None:
@@ -286,6 +152,6 @@ class _Tries:
             return None
         seconds, ends = found
         made = [choice(a, b, stages - 1 - i) for i, (a, b) in enumerate(pairwise(ends))]
-        own = tuple(one for one in made if one is not None)
+        places = [at for one in made if one is not None for at in one.places]
         cut = tuple(bounds[at] for at in ends)
-        return AlpaPipeline(choices.batches, cut, own, seconds, sparing)
+        return Outline(batches, batches.chosen(places), cut, seconds, sparing=sparing)

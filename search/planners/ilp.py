@@ -3,8 +3,8 @@
 Problem: tables of one and two variables add up to seconds that are to be the least, where bytes
 that values hold add up to a limit at most.
 
-Method: Alpa's integer linear program (Zheng et al., OSDI 2022, section 4.2). Every variable is a
-one-hot vector. A table of two variables is quadratic in them; it is linearized by a variable for
+Method: the integer linear program of Alpa (Zheng et al., OSDI 2022, section 4.2). Every variable
+is a one-hot vector. A table of two variables is quadratic in them; it is linearized by a variable for
 each pair, whose sums over one side are the other side's one-hot vector. Values with equal rows in a
 table share theirs, which changes nothing and leaves fewer. So the pairs need not be declared whole
 numbers. The linear relaxation is solved first: where it comes out in whole numbers, it is the
@@ -20,10 +20,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-import highspy
 import numpy as np
 from numpy.typing import NDArray
 
+from pcg.lazy import highspy
+from search.cost.progress import check_time
 from search.map.choose.factors import Factor
 from search.map.choose.resharding import NEVER
 
@@ -38,7 +39,7 @@ GAP = 1e-9
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldBytes:
     """Bytes that each value of each variable holds, and how many all may."""
 
     bytes: Sequence[Vector]
@@ -46,7 +47,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Solution:
+class Solved:
     """The least sum: seconds, the place of each variable's value, and what the relaxation says."""
 
     seconds: float
@@ -65,15 +66,42 @@ class Solution:
         return max(0.0, 1 - self.relaxed / self.seconds) if self.seconds > 0 else 0.0
 
 
+@dataclass
+class Tally:
+    """How integer programs went: how many had an answer, for how many of these it was that of the
+    linear relaxation, the largest gap between both, and the largest that the solver left open."""
+
+    solved: int = 0
+    integral: int = 0
+    relaxation_gap: float = 0.0
+    open_gap: float = 0.0
+
+    def add(self, one: Solved) -> None:
+        self.solved += 1
+        self.integral += one.is_relaxed
+        self.relaxation_gap = max(self.relaxation_gap, one.relaxation_gap)
+        self.open_gap = max(self.open_gap, one.gap)
+
+    @property
+    def line(self) -> str:
+        """For people."""
+        noun = "integer program" if self.solved == 1 else "integer programs"
+        return (
+            f"solved {self.solved:,} {noun}, {self.integral:,} by the linear relaxation alone,"
+            f" which is {self.relaxation_gap:.2%} below the answer at most"
+        )
+
+
 def solve(
     sizes: Sequence[int],
     factors: Sequence[Factor],
-    held: Held | None = None,
+    held: HeldBytes | None = None,
     better_than: float = inf,
     seconds: float = 60.0,
-) -> Solution | None:
+) -> Solved | None:
     """The least sum of tables of one or two variables. None where none fits, where none takes less
     than ``better_than``, and where none was found in so many ``seconds``."""
+    check_time()
     program = _Program(sizes, factors, held)
     relaxed = program.relaxed()
     if relaxed is None or relaxed[0] >= better_than:
@@ -87,7 +115,7 @@ def solve(
         values, gap = found
     places = program.places(values)
     total = program.summed(places)
-    return Solution(total, places, bound, gap, is_relaxed) if total < better_than else None
+    return Solved(total, places, bound, gap, is_relaxed) if total < better_than else None
 
 
 @dataclass
@@ -117,7 +145,9 @@ class _Columns:
 
 
 class _Program:
-    def __init__(self, sizes: Sequence[int], factors: Sequence[Factor], held: Held | None) -> None:
+    def __init__(
+        self, sizes: Sequence[int], factors: Sequence[Factor], held: HeldBytes | None
+    ) -> None:
         self._own = [np.zeros(size) for size in sizes]
         self._pairs: dict[tuple[int, int], Vector] = {}
         for factor in factors:

@@ -18,8 +18,9 @@ from search.cost.cost import SGD, CostModel
 from search.map.choose.choosing import Chooser
 from search.map.choose.factors import Factor
 from search.map.rules.cuts import Cuts
-from search.planners.alpa.ilp import Held, solve
-from search.planners.alpa.intra import Tally, best_places, logical_masks
+from search.planners.alpa.intra import best_places
+from search.planners.ilp import HeldBytes, Tally, solve
+from search.planners.row_prices import logical_masks
 from substitutions.rules.store import load_library
 
 
@@ -48,7 +49,7 @@ def test_random_tables(seed, limited):
                 table = drawn.integers(0, 4, (sizes[a], sizes[b])) * 1e-4
                 factors.append(Factor((a, b), table))
     own = [drawn.integers(1, 100, size).astype(float) for size in sizes]
-    held = Held(own, 0.9 * sum(one.mean() for one in own)) if limited else None
+    held = HeldBytes(own, 0.9 * sum(one.mean() for one in own)) if limited else None
     sums = all_sums(sizes, factors, held)
     found = solve(sizes, factors, held)
     if found is None:
@@ -115,7 +116,7 @@ def test_small_graphs(seed):
         allowed[np.ix_(*logical_masks(spaces, split))] = True
     least = sum(float(bytes_held.min()) for bytes_held in own)
     for limit in (None, 1.5 * least, 0.5 * least):
-        held = None if limit is None else Held(own, limit)
+        held = None if limit is None else HeldBytes(own, limit)
         sums = np.where(allowed, all_sums(sizes, factors, held), inf)
         places = best_places(spaces, range(len(spaces)), factors, held, Tally())
         if places is None:

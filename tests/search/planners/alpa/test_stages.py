@@ -12,8 +12,9 @@ from fidelity.price import graph_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search.planners.alpa.layers import layers, operations
+from search.planners.alpa.layers import layers
 from search.planners.alpa.stages import APART, best_stages
+from search.planners.row_cuts import operations
 from search.split.blocks import blocks_of
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,9 +19,12 @@ from pcg.models.resnext import ResNext, ResNextSize
 from pcg.plan.plan import load_plan, save_plan
 from runtime.job.job import TrainingOptions
 from runtime.job.recipe import Recipe
+from search.cost.planned import NoPlanInTime
+from search.cost.progress import timed_by
 from search.plan.planner import MeshPlanner
 from search.planners.alpa.planner import AlpaPlanner
 from search.planners.common import PlannerSetting
+from search.planners.ilp import Tally
 from substitutions.audit.replay import replay
 from substitutions.rules.store import load_library
 
@@ -35,6 +39,12 @@ def library():
 def planner(machine: Machine | None = None, **options) -> AlpaPlanner:
     machine = machine or load_machine("dgx-a100").with_devices(RANKS)
     return AlpaPlanner(PlannerSetting(machine, library()), **options)
+
+
+def smaller(machine: Machine, memory: int) -> Machine:
+    """With devices that have less memory, all of it for tensors."""
+    own = {"memory_bytes": memory, "reserved_bytes": 0}
+    return machine.model_copy(update={"device": machine.device.model_copy(update=own)})
 
 
 @pytest.fixture(scope="module")
@@ -77,18 +87,18 @@ def test_a_plan_of_all_devices_runs(batch, ranks, tmp_path):
 @pytest.mark.distributed
 def test_pipelines_run(ranks, tmp_path):
     graph = transformer(2, batch=8, length=16)
-    own = planner(micro_batches=(4,))
-    found = own.found(graph).pipelines
-    assert {pipeline.stages for pipeline, _ in found} >= {2, 4}
-    for pipeline, made in found:
-        assert pipeline.bounds[-1] == len(made.cut.views)
-        runs(own.plan_of("small", graph, pipeline, made), ranks, tmp_path)
+    search = planner(micro_batches=(4,)).search(Tally())
+    found = search.found("small", graph).pipelines
+    assert {made.outline.stages for made in found} >= {2, 4}
+    for made in found:
+        assert made.outline.bounds[-1] == len(made.cut.views)
+        runs(search.plan_of("small", graph, made), ranks, tmp_path)
 
 
 @pytest.mark.distributed
 def test_a_wide_resnet_runs(ranks, tmp_path):
     """Its norms reduce over the batch, so that it has no micro-batches and no stages."""
-    found = planner().found(wide_resnet(16))
+    found = planner().search(Tally()).found("wide", wide_resnet(16))
     assert not found.pipelines
     planned = planner().plan("wide", wide_resnet(16))
     runs(planned.plan, ranks, tmp_path)
@@ -97,9 +107,9 @@ def test_a_wide_resnet_runs(ranks, tmp_path):
 @pytest.mark.distributed
 def test_a_wide_resnet_of_local_norms_has_stages(ranks, tmp_path):
     graph = wide_resnet(16, norm_groups=4)
-    own = planner(micro_batches=(4,))
-    pipeline, made = own.found(graph).pipelines[0]
-    runs(own.plan_of("wide", graph, pipeline, made), ranks, tmp_path)
+    search = planner(micro_batches=(4,)).search(Tally())
+    made = search.found("wide", graph).pipelines[0]
+    runs(search.plan_of("wide", graph, made), ranks, tmp_path)
 
 
 def test_it_is_no_slower_than_data_parallelism():
@@ -112,12 +122,10 @@ def test_it_is_no_slower_than_data_parallelism():
 
 def test_what_fits_by_recomputation_is_found():
     machine, graph = load_machine("dgx-a100").with_devices(2), transformer(6, batch=64, length=128)
-    free = planner(machine, micro_batches=(2, 4)).found(graph)
+    free = planner(machine, micro_batches=(2, 4)).search(Tally()).found("small", graph)
     assert free.whole is not None
-    room = 0.6 * min(free.whole.judged.memory, *(made.memory for _, made in free.pipelines))
-    device = machine.device.model_copy(update={"memory_bytes": int(room)})
-    small = machine.model_copy(update={"device": device})
-    planned = planner(small, micro_batches=(2, 4)).plan("small", graph)
+    room = 0.6 * min(free.whole.judged.memory, *(made.memory for made in free.pipelines))
+    planned = planner(smaller(machine, int(room)), micro_batches=(2, 4)).plan("small", graph)
     assert planned.plan.estimates.peak_memory_bytes <= int(room)
     assert planned.plan.recompute
     assert not replay(planned.plan, library().rules).findings
@@ -125,14 +133,26 @@ def test_what_fits_by_recomputation_is_found():
 
 def test_nothing_fits():
     machine = load_machine("dgx-a100").with_devices(2)
-    device = machine.device.model_copy(update={"memory_bytes": 1000})
-    small = planner(machine.model_copy(update={"device": device}), micro_batches=(2,))
+    small = planner(smaller(machine, 1000), micro_batches=(2,))
     with pytest.raises(NegativeAnswer, match="does not fit"):
         small.plan("small", transformer(1))
 
 
 def test_integer_programs_are_counted():
-    found = planner(micro_batches=(2,)).found(transformer(1))
-    assert 0 < found.tally.integral <= found.tally.solved
-    assert found.tally.relaxation_gap < 0.05
+    tally = Tally()
+    found = planner(micro_batches=(2,)).search(tally).found("small", transformer(1))
+    assert 0 < tally.integral <= tally.solved
+    assert tally.relaxation_gap < 0.05
     assert found.report.stop == "exhausted"
+    assert f"solved {tally.solved:,} integer programs" in tally.line
+
+
+def test_it_goes_by_the_clock():
+    """Without time there is no plan, in a line; what is found in time is kept."""
+    with pytest.raises(NoPlanInTime, match="within -1 s"):
+        planner(seconds=-1.0).plan("small", transformer(2))
+    looks = count()
+    with timed_by(lambda: float(next(looks))):
+        planned = planner(seconds=300.0, micro_batches=(2, 4)).plan("small", transformer(2))
+    assert planned.report.stop == "time"
+    assert planned.plan.pipeline is None

@@ -1,0 +1,279 @@
+"""What planners of stages share: the whole machine as one, numbers of stages and of micro-batches
+that are tried, and pipelines that are built as they would run.
+
+A planner chooses strategies and stages by its own sums (``StageLevels``). Numbers of stages are all
+those that the machine has; numbers of micro-batches those of a ladder, of which more are tried
+until they pay no more. The best ``FINALISTS`` are built by the rules, simulated and counted, with
+results recomputed where they would not fit. The fastest that fits is the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
+from typing import Protocol
+
+from pcg.errors import NegativeAnswer
+from pcg.graph.graph import Graph, Node
+from pcg.placement.schedule import Schedule, schedule
+from pcg.plan.pipeline import PipelineFile
+from pcg.plan.plan import Plan
+from search.choices import Recompute
+from search.cost.planned import NoPlanInTime, Planned, SearchReport, Stop
+from search.cost.progress import OutOfTime, Phases, now
+from search.cost.units import forward_seconds, ways_to_fit
+from search.map.building import Cut
+from search.map.choose.choosing import Choice
+from search.map.rules.cuts import Cuts
+from search.pipeline.build import build
+from search.pipeline.clock import step_seconds
+from search.pipeline.crossing import Crossings
+from search.pipeline.micro import MicroBatches
+from search.pipeline.outline import Outline, micro_batch_counts, stage_counts
+from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
+from search.pipeline.streams import Streams, streams
+from search.pipeline.tries import PLAINLY, ladder
+from search.plan.finish import does_not_fit, finished
+from search.planners.common import PlannerSetting, PricedChoice, planned_choice, priced_choice
+from search.planners.row_prices import RowPrices
+
+FINALISTS = 3
+"""Pipelines that are built once one of them fits."""
+MOST_BUILT = 8
+"""Pipelines that are built at most."""
+CHOOSING = 2 / 3
+"""Of the time, what goes to choosing at most."""
+
+
+class StageLevels(Protocol):
+    """How a planner chooses."""
+
+    def whole(self, prices: RowPrices) -> Iterator[Sequence[int]]:
+        """Strategies of all operators of a graph on all devices, by place, the fastest first and
+        then those that take less memory, as long as they are asked for."""
+        ...
+
+    def pipelines(self, batches: MicroBatches, prices: RowPrices, stages: int) -> Iterator[Outline]:
+        """The best pipelines of so many stages, by its own sums."""
+        ...
+
+
+@dataclass(frozen=True)
+class BuiltStages:
+    """A pipeline with its price: ``seconds`` of a step, ``memory`` bytes on the fullest device."""
+
+    outline: Outline
+    cut: Cut
+    steps: Schedule
+    seconds: float
+    memory: int
+    recompute: frozenset[Node]
+
+
+@dataclass(frozen=True)
+class StagedFound:
+    """What a search came to. One of both is there at least."""
+
+    pipelines: Sequence[BuiltStages]
+    """Those that were built."""
+    whole: PricedChoice | None
+    """The best plan without a pipeline."""
+    report: SearchReport
+
+
+@dataclass(frozen=True)
+class StagedSearch:
+    """A search by some levels. ``micro_batches``: their numbers that are tried, by default those
+    of a ladder; ``seconds`` that it may take."""
+
+    setting: PlannerSetting
+    name: str
+    """Of the planner."""
+    levels: StageLevels
+    micro_batches: tuple[int, ...] | None = None
+    seconds: float = 600.0
+
+    def planned(
+        self, name: str, graph: Graph, found: StagedFound, start: float, notes: tuple[str, ...]
+    ) -> Planned:
+        """The plan of what was found; raises NegativeAnswer where none fits."""
+        limit = self.setting.machine.memory_limit()
+        fitting = [one for one in found.pipelines if one.memory <= limit]
+        best = min(fitting, key=lambda one: one.seconds, default=None)
+        whole, least = found.whole, inf if best is None else best.seconds
+        if whole is not None and whole.over <= 0 and whole.seconds <= least:
+            planned = planned_choice(self.setting, name, graph, whole, found.report, start)
+            return replace(planned, notes=notes)
+        if best is None:
+            over = [made.memory - limit for made in found.pipelines]
+            over += [] if whole is None else [whole.over]
+            raise does_not_fit(name, self.setting.machine, min(over), found.report.stop)
+        plan = self.plan_of(name, graph, best)
+        return Planned(plan, found.report, now() - start, notes=notes)
+
+    def plan_of(self, name: str, graph: Graph, made: BuiltStages) -> Plan:
+        """The plan of a pipeline that was found for a graph."""
+        return finished(
+            name,
+            graph,
+            made.cut,
+            made.steps,
+            self.setting.cost(),
+            self.setting.library.hash,
+            seconds=made.seconds,
+            memory=made.memory,
+            recompute=made.recompute,
+            pipeline=PipelineFile(
+                stages=made.outline.stages,
+                micro_batches=made.outline.batches.slices,
+                schedule="1f1b",
+                interleave=1,
+            ),
+        )
+
+    def found(self, name: str, graph: Graph) -> StagedFound:
+        """The best pipelines, and the best plan without one. Raises NegativeAnswer where neither is
+        to be had."""
+        graph.check()
+        machine = self.setting.machine
+        if len(machine.kinds) > 1:
+            problem = "has devices of several kinds, and groups of devices are taken to be alike"
+            raise NegativeAnswer(f"{self.name}: {machine.name} {problem}")
+        phases = Phases.of(now(), self.seconds, len(graph.operators), self.setting.teller)
+        wholes, built, tried = list[PricedChoice](), list[BuiltStages](), list[Outline]()
+        stop: Stop = "exhausted"
+        try:
+            with phases.under_way():
+                stop = self._searched(graph, phases, wholes, tried, built)
+        except OutOfTime:
+            stop = "time"
+        except KeyboardInterrupt:
+            if not (wholes or built):
+                raise
+            stop = "interrupted"
+        if not (wholes or built):
+            if stop == "time":
+                raise NoPlanInTime(name, self.seconds)
+            raise NegativeAnswer(f"{self.name}: nothing fits {machine.name}, by its own estimates")
+        strategies = sum(one.batches.strategies() for one in tried)
+        strategies += sum(one.judged.strategies for one in wholes)
+        report = SearchReport(strategies, len(wholes) + len(built), stop, phases.seconds)
+        return StagedFound(built, min(wholes, key=_rank, default=None), report)
+
+    def _searched(
+        self,
+        graph: Graph,
+        phases: Phases,
+        wholes: list[PricedChoice],
+        tried: list[Outline],
+        built: list[BuiltStages],
+    ) -> Stop:
+        """Go through all that is tried: why that ended. Results are kept as they come."""
+        self.setting.teller.works_on(f"{self.name}: all devices", "map")
+        for made in self._wholes(graph, phases):
+            wholes.append(made)
+            phases.has_plan = True
+        try:
+            source = phases.timed("rules", lambda: streams(graph, self.setting.library))
+        except NegativeAnswer:
+            if not wholes:
+                raise
+            return "exhausted"
+        choosing, stop = phases.part(CHOOSING), "exhausted"
+        try:
+            with choosing.under_way():
+                self._choose(source, choosing, tried)
+        except OutOfTime:
+            stop = "time"
+        own = {_content(one): one for one in sorted(tried, key=lambda one: -one.seconds)}
+        self._build(sorted(own.values(), key=lambda one: one.seconds), phases, built)
+        return stop
+
+    def _wholes(self, graph: Graph, phases: Phases) -> Iterator[PricedChoice]:
+        """Plans without a pipeline, until one fits as it is."""
+        chooser = self.setting.chooser(graph)
+        prices = phases.timed("prices", lambda: RowPrices.of_graph(graph, chooser))
+        choices = self.levels.whole(prices)
+        while (places := phases.timed("choosing", lambda: next(choices, None))) is not None:
+            rows = zip(prices.nodes, prices.spaces, places, strict=True)
+            choice = Choice(graph, {node: own.strategy(at) for node, own, at in rows}, 0.0)
+            price = partial(priced_choice, self.setting, chooser, choice)
+            made = phases.timed("simulating", price)
+            yield made
+            if made.over <= 0 and not made.judged.recompute:
+                return
+
+    def _choose(self, source: Streams, phases: Phases, tried: list[Outline]) -> None:
+        """Pipelines of a model, of all numbers of stages."""
+        setting = self.setting
+        cuts = Cuts(setting.library.concrete(source.graph))
+        counts = self.micro_batches or tuple(ladder(micro_batch_counts(source.batch)))
+        for stages, size in stage_counts(setting.machine):
+            if stages > len(source.graph.operators):
+                break
+            least, cost = inf, setting.cost(size)
+            for slices in (count for count in counts if count >= stages):
+                noun = "stage" if stages == 1 else "stages"
+                setting.teller.works_on(
+                    f"{self.name}: {stages} {noun} x {slices} micro-batches", "pipeline"
+                )
+                batches = MicroBatches(source, cost, cuts, slices)
+                make = partial(RowPrices.of_batches, batches)
+                pipelines = self.levels.pipelines(batches, phases.timed("prices", make), stages)
+                own: list[Outline] = []
+                while one := phases.timed("choosing", lambda p=pipelines: next(p, None)):
+                    own.append(one)
+                tried += own
+                batches.forget()
+                seconds = min((one.seconds for one in own), default=inf)
+                if seconds > least:
+                    break
+                least = seconds
+
+    def _build(self, ranked: Sequence[Outline], phases: Phases, built: list[BuiltStages]) -> None:
+        """The first of some pipelines, as they would run, until some of them fit."""
+        limit = self.setting.machine.memory_limit()
+        for one in ranked[:MOST_BUILT]:
+            if len(built) >= FINALISTS and any(own.memory <= limit for own in built):
+                break
+            built.append(phases.timed("building", partial(self._built, one)))
+            phases.has_plan = phases.has_plan or built[-1].memory <= limit
+
+    def _built(self, outline: Outline) -> BuiltStages:
+        """A pipeline, the fastest that fits of it as it is and of it with results recomputed; else
+        what takes least memory."""
+        setting, batches = self.setting, outline.batches
+        cost, slices = setting.cost(), batches.slices
+        groups = StageGroups(outline.stages, batches.cost.machine.devices, slices)
+        cut = build(batches, outline.chosen, outline.bounds, crossings=Crossings(cost))
+        steps = schedule(cut.graph, cut.views)
+        limit = setting.machine.memory_limit()
+
+        def counted(nodes: frozenset[Node]) -> int:
+            return max(stage_bytes(steps, cost, groups, "1f1b", nodes))
+
+        def priced(nodes: frozenset[Node]) -> BuiltStages:
+            seconds = step_seconds(stage_seconds(steps, cost, groups, nodes), slices)
+            return BuiltStages(outline, cut, steps, seconds, counted(nodes), nodes)
+
+        made = [priced(frozenset())] if setting.recompute in PLAINLY else []
+        if setting.recompute is not Recompute.NONE and not any(o.memory <= limit for o in made):
+            seconds = forward_seconds(steps, cost, slices)
+            ways = ways_to_fit(steps, seconds, counted, limit, setting.recompute, groups.size)
+            made += [priced(nodes) for nodes in ways]
+        made = made or [priced(frozenset())]
+        best = min(made, key=lambda one: (max(one.memory - limit, 0), one.seconds))
+        setting.teller.priced(best.seconds if best.memory <= limit else inf)
+        return best
+
+
+def _rank(made: PricedChoice) -> tuple[int, float]:
+    return max(made.over, 0), made.seconds
+
+
+def _content(one: Outline) -> object:
+    """What is built of an outline, whatever it is estimated to recompute."""
+    size = one.batches.cost.machine.devices
+    return size, one.batches.slices, one.bounds, one.chosen.strategies
