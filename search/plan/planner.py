@@ -8,14 +8,15 @@ Method: for each variant and each family of strategies, choices that are fastest
 (``overlap``); where these do not fit, choices in which memory has a price (``fitting``). The same
 on fewer devices, as long as that is faster. A variant whose bound is slower than the best plan so
 far is left out. What a rewrite makes of a large graph is planned by those families that came near
-the best plan of that graph.
+the best plan of that graph. A deep model takes as long again on fewer devices: before that, plans
+of another kind may be asked for (``rival``), and what is not faster than these is left out.
 
 Every candidate is simulated, and its memory is counted; what is tried is a heuristic selection.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import inf
@@ -56,6 +57,10 @@ _Kept = tuple[int, bool, bool, tuple[Rule, ...]]
 """What a chooser is kept for: so many devices, whether it cuts windows, whether mesh axes are
 turned, and rules."""
 
+Rival = Callable[[str, Graph, float], float]
+"""Seconds of a step of the best plan of another kind for a graph of some name, if that takes less
+than so many; else anything longer."""
+
 
 @dataclass
 class MeshPlanner:
@@ -76,6 +81,8 @@ class MeshPlanner:
     """What may be recomputed in the backward pass."""
     threshold: float = THRESHOLD
     """So many times as slow as the best a graph may be and still be rewritten."""
+    rival: Rival | None = None
+    """Asked once a plan of a deep model is known."""
     _phases: Phases = field(init=False, default_factory=Phases)
     _choosers: dict[_Kept, Chooser] = field(init=False, default_factory=dict[_Kept, Chooser])
     _short: Folded = field(init=False)
@@ -109,7 +116,7 @@ class MeshPlanner:
         unlike it."""
         self._short, self._choosers, self._variants_of = short, {}, {}
         search = SearchState()
-        stop = self._searched(short.graph, search)
+        stop = self._searched(name, graph, search)
         priced, self._phases.deadline = search.priced, inf
         if not priced:
             raise NoPlanInTime(name, self.seconds)
@@ -169,12 +176,15 @@ class MeshPlanner:
     def _judge(self, more: int) -> Judge:
         return Judge(self.machine, self._phases, more, self._short.more > 0, self.recompute)
 
-    def _searched(self, graph: Graph, search: SearchState) -> Stop:
+    def _searched(self, name: str, graph: Graph, search: SearchState) -> Stop:
         """Look for plans until all is tried or time is up, or somebody interrupts: which it was."""
         try:
             with self._phases.under_way():
-                self._on_all_devices(graph, search)
+                self._on_all_devices(self._short.graph, search)
                 if self.family == "joint" and self.mode is not Mode.ALGEBRA:
+                    if self.rival is not None and self._short.more and search.known < inf:
+                        self._forget()
+                        search.rival = self.rival(name, graph, search.known)
                     self._on_fewer_devices(search)
                     if not self._short.more and self.dimensions is None:
                         refine(search, self.machine, self.teller)
@@ -238,14 +248,18 @@ class MeshPlanner:
                 if work / devices > known:
                     break
                 machine = self.machine.with_devices(devices)
-                for chooser in self._choosers.values():
-                    chooser.forget()  # tables of numbers of devices take much memory
+                self._forget()
                 for variant in variants:
                     self._try(self._trial(variant, self._cost(machine), search), search)
                 if search.known < known:
                     best, known = machine, search.known
             if best is whole:
                 return
+
+    def _forget(self) -> None:
+        """Let the tables of numbers of devices go, which take much memory."""
+        for chooser in self._choosers.values():
+            chooser.forget()
 
     def _cost(self, machine: Machine) -> CostModel:
         return CostModel(machine, self.training, self.speed)
