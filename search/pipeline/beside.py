@@ -36,8 +36,7 @@ class WithPipelines:
         """The plan whose step takes less; the plain one where both take as long, or where the
         search for it was ended. Raises the plain planner's NegativeAnswer where neither has a plan.
         """
-        start = self._start = now()
-        self._answer = None
+        start = self._begin()
         try:
             plain = self.plain.plan(name, graph)
         except NegativeAnswer as none:
@@ -62,6 +61,11 @@ class WithPipelines:
             now() - start,
             plain.data_parallel_seconds,
         )
+
+    def _begin(self) -> float:
+        """Forget the model before; the time of now."""
+        self._start, self._answer = now(), None
+        return self._start
 
     def rival(self, name: str, graph: Graph, known: float) -> float:
         """Seconds of a step of the best pipeline, if that takes less than so many. Raises

@@ -292,4 +292,4 @@ def test_of_a_deep_model_what_is_estimated_far_above_is_not_built(
 
 
 NOTHING: Any = None
-FOUND = Built(NOTHING, NOTHING, NOTHING, 0.0, 0)
+FOUND = Built(NOTHING, NOTHING, 0.0, 0)
