@@ -66,6 +66,8 @@ class SearchState:
     )
     came_of: dict[PricedTrial, PricedTrial] = field(default_factory=dict[PricedTrial, PricedTrial])
     """For a graph that a rewrite made, as it is cut, the graph before."""
+    firsts: dict[PricedTrial, int] = field(default_factory=dict[PricedTrial, int])
+    """Of a graph on a part of the machine, the number of the first device, where that is not 0."""
     rewrites_left: int = 0
     """Groups of rewrites that stayed unexplored."""
     rival: float = inf
