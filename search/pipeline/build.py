@@ -4,26 +4,37 @@ Every operator that streams becomes ``batch(op(pipeline(x)))``; where such opera
 pipeline after a batch is nothing, by another rule. Then each is cut within its stage's group of
 devices as in ``search.map``. What crosses from one stage to another is the combine of its parts,
 by one more rule, where it comes sooner in parts.
+
+What rules make of an operator is the same wherever it stands (``search.map.rules.templates``), and
+on whichever group of devices. So a pipeline that is to be priced is made of templates, an operator
+of each kind being cut once; the steps that lead to a pipeline are written for the one that is
+chosen.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from pcg.graph.graph import Graph, Node, Value
+from pcg.placement.in_parts import InParts
 from pcg.placement.layout import operand_layout, output_layout
 from pcg.placement.schedule import trace
 from pcg.placement.view import MachineView
-from search.cost.derivation import Applied, Scribe
+from search.cost.derivation import Scribe
 from search.cost.progress import check_time
 from search.map.building import Builder, Cut
-from search.map.rules.cuts import applied
+from search.map.rules.cutting import CutNode
 from search.map.rules.fully_sharded import PlacedGraph, fully_sharded
+from search.map.rules.templates import CutTemplates, behind_reductions
 from search.map.space.axes import Strategy
-from search.pipeline.crossing import Crossings, parted
+from search.pipeline.crossing import Crossings
 from search.pipeline.micro import Chosen, MicroBatches
+from search.pipeline.slicing import Slicing
+
+WHOLE = (None,)
+"""No operand comes in parts."""
 
 
 def build(
@@ -38,6 +49,21 @@ def build(
     group of devices of its own, with the steps that led to it from the model. ``interleave``: how
     many chunks each stage has; ``sharded``: into how many parts weights go, at most; ``crossings``:
     how tensors come to a stage, by default whole."""
+    scribe = Scribe.after(batches.streams.opened)
+    given = batches, chosen, bounds, interleave, sharded, crossings
+    made = _Builder(*given, scribe).run()
+    return Cut(made.graph, made.views, tuple(scribe.steps))
+
+
+def placed(
+    batches: MicroBatches,
+    chosen: Chosen,
+    bounds: Sequence[int],
+    interleave: int = 1,
+    sharded: int = 1,
+    crossings: Crossings | None = None,
+) -> PlacedGraph:
+    """The same graph without the steps that led to it, which is made far sooner."""
     return _Builder(batches, chosen, bounds, interleave, sharded, crossings).run()
 
 
@@ -49,16 +75,17 @@ class _Builder:
     interleave: int
     sharded: int
     crossings: Crossings | None
+    scribe: Scribe | None = None
+    """Writes down the steps, where they are wanted."""
     _views: dict[Node, MachineView] = field(init=False, default_factory=dict[Node, MachineView])
-    _scribe: Scribe = field(init=False)
     _new: dict[Value, Value] = field(init=False, default_factory=dict[Value, Value])
     _cutter: Builder = field(init=False)
+    _templates: CutTemplates = field(init=False, default_factory=CutTemplates)
 
     def __post_init__(self) -> None:
-        self._scribe = Scribe.after(self.batches.streams.opened)
         self._cutter = Builder(self.batches.spaces)
 
-    def run(self) -> Cut:
+    def run(self) -> PlacedGraph:
         graph = self.batches.streams.graph
         number = {node: i for i, node in enumerate(self.batches.nodes)}
         for node in graph.nodes:
@@ -68,12 +95,12 @@ class _Builder:
                 continue
             self._operator(node, self.chosen.strategies[number[node]], self._first(number[node]))
         outputs = tuple(self._new[value] for value in graph.outputs)
-        placed = PlacedGraph(Graph(outputs), self._views)
-        if self.sharded > 1:
-            weights = {leaf.leaf.name for leaf in graph.leaves}
-            parting = self.batches.spaces.cuts.parting
-            placed = fully_sharded(placed, weights, self.sharded, parting, self._scribe)
-        return Cut(placed.graph, placed.views, tuple(self._scribe.steps))
+        made = PlacedGraph(Graph(outputs), self._views)
+        if self.sharded == 1:
+            return made
+        weights = {leaf.leaf.name for leaf in graph.leaves}
+        parting = self.batches.spaces.cuts.parting
+        return fully_sharded(made, weights, self.sharded, parting, self.scribe)
 
     def _first(self, number: int) -> int:
         """The first device of the stage that an operator is of."""
@@ -83,91 +110,73 @@ class _Builder:
 
     def _operator(self, node: Node, strategy: Strategy, first: int) -> None:
         """Cut an operator by its strategy, on devices from ``first`` on."""
-        made = Node(node.call, tuple(self._new[value] for value in node.inputs))
-        self._scribe.rename(_same_ports(node, made))
-        outer = made.outputs
-        if node in self.batches.streams.axes and self.batches.slices > 1:
-            outer, made = self._sliced(node, made, strategy, first)
-        cut = self._cutter.cut_node(node, made, strategy, first)
-        cut.write(self._scribe)
-        outputs = self._replaced(outer, dict(zip(made.outputs, cut.outer, strict=True)))
-        self._new.update(zip(node.outputs, outputs, strict=True))
-        self._views[cut.inner] = cut.view
+        inputs = tuple(self._new[value] for value in node.inputs)
+        outer, inner, view = self._templated(node, inputs, strategy, first, WHOLE * len(inputs))
+        ways = self._ways(node, inputs, inner, view)
+        if self.scribe is not None:
+            outer, inner, view = self._derived(node, inputs, strategy, first, ways, self.scribe)
+        elif any(ways):
+            outer, inner, view = self._templated(node, inputs, strategy, first, ways)
+        self._new.update(zip(node.outputs, outer, strict=True))
+        self._views[inner] = view
 
-    def _sliced(
-        self, whole: Node, node: Node, strategy: Strategy, first: int
-    ) -> tuple[tuple[Value, ...], Node]:
-        """The outputs of an operator in slices, and the operator on slices itself."""
-        streams, slices = self.batches.streams, self.batches.slices
-        sliced = applied(streams.rules[whole], node, slices)
-        assert sliced is not None
-        self._scribe.write(sliced)
-        before = trace(sliced.made[0])[0].node
-        cancelled = {value: self._cancelled(value) for value in dict.fromkeys(before.inputs)}
-        ways = self._ways(whole, before, cancelled, strategy, first)
-        joined = {value: self._joined(value, cancelled[value], ways.get(value)) for value in ways}
-        after = Node(before.call, tuple(joined[value] for value in before.inputs))
-        same = _same_ports(before, after)
-        self._scribe.rename(same)
-        return self._replaced(sliced.made, same), after
-
-    def _cancelled(self, value: Value) -> Applied | None:
-        """How an operand goes without a batch that a pipeline follows, if it is that."""
-        if value.node.is_leaf or value.node.name != "pipeline":
-            return None
-        rules = self.batches.streams.cancel.get(value.rank, ())
-        return next((a for rule in rules if (a := applied(rule, value.node, 1))), None)
-
-    def _ways(
+    def _templated(
         self,
-        whole: Node,
-        before: Node,
-        cancelled: Mapping[Value, Applied | None],
+        node: Node,
+        inputs: tuple[Value, ...],
         strategy: Strategy,
         first: int,
-    ) -> dict[Value, Applied | None]:
-        """How each operand of an operator is made of its parts, if it crosses to its stage so."""
-        plain = {value: own.made[0] if own else value for value, own in cancelled.items()}
-        sources = {value: trace(own)[0] for value, own in plain.items()}
-        ways: dict[Value, Applied | None] = dict.fromkeys(cancelled)
-        if self.crossings is None or all(source.node.is_leaf for source in sources.values()):
-            return ways
-        operands = tuple(plain[value] for value in before.inputs)
-        cut = self._cutter.cut_node(whole, Node(before.call, operands), strategy, first)
-        for position, value in enumerate(before.inputs):
-            source = sources[value]
-            if source.node.is_leaf or cancelled[value] is None:
+        ways: tuple[InParts | None, ...],
+    ) -> tuple[tuple[Value, ...], Node, MachineView]:
+        """What an operator's outputs become, the operator itself, and its view. ``ways``: in which
+        parts its operands come."""
+
+        def cut(made: Node) -> CutNode:
+            return Slicing(self.batches, self._cutter).cut(node, made, strategy, 0, ways)
+
+        kind = self.batches.spaces.kind(node), strategy, ways
+        outer, inner, view = self._templates.cut(kind, node, inputs, cut, behind=_behind)
+        return outer, inner, replace(view, start=view.start + first)
+
+    def _derived(
+        self,
+        node: Node,
+        inputs: tuple[Value, ...],
+        strategy: Strategy,
+        first: int,
+        ways: tuple[InParts | None, ...],
+        scribe: Scribe,
+    ) -> tuple[tuple[Value, ...], Node, MachineView]:
+        """The same, rule by rule."""
+        made = Node(node.call, inputs)
+        scribe.rename(dict(zip(node.outputs, made.outputs, strict=True)))
+        slicing = Slicing(self.batches, self._cutter, scribe)
+        cut = slicing.cut(node, made, strategy, first, ways)
+        return cut.outer, cut.inner, cut.view
+
+    def _ways(
+        self, node: Node, inputs: tuple[Value, ...], inner: Node, view: MachineView
+    ) -> tuple[InParts | None, ...]:
+        """In which parts each operand comes to an operator that runs as ``inner``, if in any: those
+        in slices that cross to its stage. An operand that is read twice comes once."""
+        ways: dict[Value, InParts | None] = dict.fromkeys(inputs)
+        if self.crossings is None or node not in self.batches.streams.axes:
+            return WHOLE * len(inputs)
+        devices = set(view.devices)
+        for position, value in enumerate(inputs):
+            source, _ = trace(value)
+            if source.node.is_leaf or value.node.name != "batch":
                 continue
-            layout = output_layout(source.node, source.port, self._views[source.node])
-            how = self.crossings.best(layout, operand_layout(cut.inner, position, cut.view))
-            ways[value] = how and parted(self.batches.spaces.cuts.rules, value, how)
-        return ways
-
-    def _joined(self, value: Value, cancelled: Applied | None, parts: Applied | None) -> Value:
-        """An operand as the operator reads it."""
-        if cancelled is None:
-            return value
-        plain = cancelled.made[0]
-        for one in (parts, cancelled):
-            if one is not None:
-                self._scribe.write(one)
-        if parts is None:
-            return plain
-        # The rule is about what this operator alone reads, before it becomes what others read too.
-        (join,) = parts.made
-        after = Graph((join, join.node.inputs[0])).replace({value: plain}).outputs
-        self._scribe.rename(dict(zip((join, join.node.inputs[0]), after, strict=True)))
-        return after[0]
-
-    def _replaced(
-        self, values: tuple[Value, ...], replaced: dict[Value, Value]
-    ) -> tuple[Value, ...]:
-        """Values with others in what they are made of, which stay what they are to readers."""
-        images = Graph(values).replace(replaced).outputs
-        pairs = zip(values, images, strict=True)
-        self._scribe.rename({a: b for a, b in pairs if a not in replaced})
-        return images
+            there = self._views[source.node]
+            if devices.isdisjoint(there.devices):
+                layout = output_layout(source.node, source.port, there)
+                wanted = operand_layout(inner, position, view)
+                ways[value] = self.crossings.best(layout, wanted)
+        return tuple(ways[value] for value in inputs)
 
 
-def _same_ports(before: Node, after: Node) -> dict[Value, Value]:
-    return dict(zip(before.outputs, after.outputs, strict=True))
+def _behind(value: Value) -> list[Value]:
+    """A value, what its slices are joined from, and what is behind the reductions before that."""
+    if value.node.is_leaf or value.node.name != "batch":
+        return behind_reductions(value)
+    return [value, *behind_reductions(value.node.inputs[0])]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from typing import TypeVar
 
-from pcg.collection import seldom_collected
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine
@@ -20,16 +19,15 @@ from pcg.plan.training import Training
 from search.choices import IndexRole, Recompute
 from search.cost.cost import SGD, CostModel
 from search.cost.efficiency import Speed
-from search.cost.planned import NoPlanInTime, Planned, Planner, SearchReport, Stop
+from search.cost.planned import NoPlanInTime, Planned, SearchReport, Stop
 from search.cost.progress import OutOfTime, Phases, Teller, now
 from search.cost.units import forward_seconds, ways_to_fit
-from search.map.building import Cut
 from search.map.rules.cuts import Cuts
 from search.map.space.allow import along, everything
-from search.pipeline.build import build
+from search.pipeline.build import build, placed
 from search.pipeline.clock import step_seconds
 from search.pipeline.crossing import Crossings
-from search.pipeline.micro import MicroBatches
+from search.pipeline.micro import Chosen, MicroBatches
 from search.pipeline.outline import (
     PLAIN,
     Outline,
@@ -64,7 +62,6 @@ class Built:
     """A pipeline with its price: ``seconds`` of a step, ``memory`` bytes on the fullest device."""
 
     outline: Outline
-    cut: Cut
     steps: Schedule
     seconds: float
     memory: int
@@ -210,21 +207,19 @@ class PipelinePlanner:
         batches = outline.batches
         size, chunks = batches.cost.machine.devices, outline.interleave
         groups = StageGroups(outline.stages, size, batches.slices, chunks)
-        parts, crossings = outline.sparing.parts, Crossings(cost)
-        given = batches, outline.chosen, outline.bounds, chunks, parts, crossings
-        cut = self._phases.timed("building", lambda: build(*given))
-        steps = self._phases.timed("scheduling", lambda: schedule(cut.graph, cut.views))
+        given = _given(outline, cost)
+        made = self._phases.timed("building", lambda: placed(*given))
+        steps = self._phases.timed("scheduling", lambda: schedule(made.graph, made.views))
         # A pass for weights may take more memory than 1F1B, or no less time.
         kinds = dict.fromkeys((outline.kind, self.kind))
-        made = [self._priced(outline, cut, steps, groups, cost, kind) for kind in kinds]
-        best = min(made, key=lambda one: (self._over(one), one.seconds))
+        ways = [self._priced(outline, steps, groups, cost, kind) for kind in kinds]
+        best = min(ways, key=lambda one: (self._over(one), one.seconds))
         self.teller.priced(best.seconds if self._fits(best) else inf)
         return best
 
     def _priced(
         self,
         outline: Outline,
-        cut: Cut,
         steps: Schedule,
         groups: StageGroups,
         cost: CostModel,
@@ -236,7 +231,7 @@ class PipelinePlanner:
         def priced(nodes: frozenset[Node]) -> Built:
             run = partial(stage_seconds, steps, cost, groups, nodes, kind)
             seconds = step_seconds(self._phases.timed("simulating", run), slices, kind, chunks)
-            return Built(outline, cut, steps, seconds, counted(nodes), nodes, kind)
+            return Built(outline, steps, seconds, counted(nodes), nodes, kind)
 
         def counted(nodes: frozenset[Node]) -> int:
             return max(stage_bytes(steps, cost, groups, kind, nodes))
@@ -266,18 +261,27 @@ class PipelinePlanner:
             schedule=best.kind,
             interleave=best.outline.interleave,
         )
+        cost = self._cost(self.machine)
         return finished(
             name,
             graph,
-            best.cut,
+            build(*_given(best.outline, cost)),
             best.steps,
-            self._cost(self.machine),
+            cost,
             self.library.hash,
             seconds=best.seconds,
             memory=best.memory,
             recompute=best.recompute,
             pipeline=pipeline,
         )
+
+
+def _given(
+    one: Outline, cost: CostModel
+) -> tuple[MicroBatches, Chosen, tuple[int, ...], int, int, Crossings]:
+    """What a pipeline is built of; ``cost`` is of the whole machine."""
+    parts, crossings = one.sparing.parts, Crossings(cost)
+    return one.batches, one.chosen, one.bounds, one.interleave, parts, crossings
 
 
 def _taken(results: Iterator[T], known: list[T], is_enough: Callable[[], bool]) -> Stop:
@@ -293,46 +297,3 @@ def _taken(results: Iterator[T], known: list[T], is_enough: Callable[[], bool]) 
             raise
         return "interrupted"
     return "exhausted"
-
-
-@dataclass
-class WithPipelines:
-    """The better of a planner and pipelines."""
-
-    plain: Planner
-    pipelined: Callable[[float, float], Planner]
-    """A planner for steps that take less than so many seconds, after a search of so many."""
-
-    @seldom_collected()
-    def plan(self, name: str, graph: Graph) -> Planned:
-        """The plan whose step takes less; the plain one where both take as long, or where the
-        search for it was ended. Raises the plain planner's NegativeAnswer where neither has a plan.
-        """
-        start = now()
-        try:
-            plain = self.plain.plan(name, graph)
-        except NegativeAnswer as none:
-            try:
-                return self.pipelined(inf, now() - start).plan(name, graph)
-            except NegativeAnswer:
-                raise none from None
-        if plain.report.stop != "exhausted":
-            return plain
-        known = plain.plan.estimates.step_seconds
-        try:
-            pipelined = self.pipelined(known, now() - start).plan(name, graph)
-        except NoPlanInTime:
-            report = replace(plain.report, stop="time")
-            return replace(plain, report=report, seconds=now() - start)
-        except NegativeAnswer:
-            return replace(plain, seconds=now() - start)
-        except KeyboardInterrupt:
-            report = replace(plain.report, stop="interrupted")
-            return replace(plain, report=report, seconds=now() - start)
-        is_faster = pipelined.plan.estimates.step_seconds < known
-        return Planned(
-            pipelined.plan if is_faster else plain.plan,
-            plain.report.then(pipelined.report),
-            now() - start,
-            plain.data_parallel_seconds,
-        )

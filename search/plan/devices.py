@@ -1,8 +1,42 @@
-"""How many of a machine's devices are worth a try alone."""
+"""Which of a machine's devices are worth a try alone, and how many of them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
+
+from pcg.device import Device
 from pcg.machine import Machine
+from search.map.building import Cut
+
+
+class PartOfMachine(NamedTuple):
+    """Devices in a row of a machine as a machine of its own; ``first`` is the number of the first
+    of them."""
+
+    first: int
+    machine: Machine
+
+
+def of_each_kind(machine: Machine) -> Iterator[PartOfMachine]:
+    """The devices of each kind. Links are those of the whole machine, of which nodes are full."""
+    if not machine.others:
+        return
+    bounds = [0, *(other.first_node for other in machine.others), machine.nodes]
+    each = machine.devices_per_node
+    for kind, (begin, end) in zip(machine.kinds, pairwise(bounds), strict=True):
+        device = Device(**{name: getattr(kind, name) for name in Device.model_fields})
+        alone = machine.model_copy(update={"device": device, "others": (), "device_limit": None})
+        count = min(end * each, machine.devices) - begin * each
+        yield PartOfMachine(begin * each, alone.with_nodes(end - begin).with_devices(count))
+
+
+def begun_at(first: int, cut: Cut) -> Cut:
+    """The same on devices that are so many further up."""
+    moved = {view: replace(view, start=view.start + first) for view in set(cut.views.values())}
+    return replace(cut, views={node: moved[view] for node, view in cut.views.items()})
 
 
 def fewer(machine: Machine) -> list[int]:

@@ -66,8 +66,12 @@ class SearchState:
     )
     came_of: dict[PricedTrial, PricedTrial] = field(default_factory=dict[PricedTrial, PricedTrial])
     """For a graph that a rewrite made, as it is cut, the graph before."""
+    firsts: dict[PricedTrial, int] = field(default_factory=dict[PricedTrial, int])
+    """Of a graph on a part of the machine, the number of the first device, where that is not 0."""
     rewrites_left: int = 0
     """Groups of rewrites that stayed unexplored."""
+    rival: float = inf
+    """Seconds of a plan of another kind, which is known beside those that were priced."""
 
     def leaves_rewrites(self, groups: int) -> None:
         """Of one graph, so many groups of rewrites stayed unexplored."""
@@ -102,7 +106,8 @@ class SearchState:
     @property
     def known(self) -> float:
         """Seconds of the fastest plan that fits."""
-        return min((c.seconds for c in self.priced if c.fits), default=inf)
+        own = min((c.seconds for c in self.priced if c.fits), default=inf)
+        return min(own, self.rival)
 
     @property
     def fits_sparing(self) -> bool:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from pcg.graph.graph import Graph, Node
-from pcg.machine import Machine
 from pcg.placement.schedule import Schedule, schedule
 from search.choices import Recompute
 from search.cost.chains import worth_recomputing
@@ -29,10 +28,9 @@ from search.split.blocks import blocks_of, repeated
 
 @dataclass(frozen=True)
 class Judge:
-    """Judges plans for a machine. ``more``: blocks for which the middle block of a graph stands,
-    beside itself."""
+    """Judges plans for the machine that they were chosen for. ``more``: blocks for which the middle
+    block of a graph stands, beside itself."""
 
-    machine: Machine
     phases: Phases
     more: int
     deep: bool
@@ -44,7 +42,7 @@ class Judge:
         """A plan, and where it doesn't fit, with recomputing what takes much memory and little time
         to make. ``known``: seconds of a plan that fits; one that is not faster needs no other."""
         cost, steps = chooser.pricing.cost, made.steps
-        limit = memory_limit(self.machine, made.cut.views)
+        limit = memory_limit(cost.machine, made.cut.views)
         strategies = sum(len(chooser.spaces.of(node)) for node in made.choice.strategies)
         often = repeated(made.choice.graph, self.more)
         held = self.memory(steps, cost, frozenset(), often)
@@ -112,7 +110,8 @@ class Judge:
     ) -> PricedPlans | None:
         """A plan that does not fit, whatever is recomputed; its seconds are not asked for. None for
         one that fits."""
-        cost, limit = chooser.pricing.cost, memory_limit(self.machine, cut.views)
+        cost = chooser.pricing.cost
+        limit = memory_limit(cost.machine, cut.views)
         often = repeated(choice.graph, self.more)
         held = self.memory(steps, cost, frozenset(), often)
         for nodes in self._least(choice.graph, steps, cost) if held > limit else ():

@@ -8,14 +8,15 @@ Method: for each variant and each family of strategies, choices that are fastest
 (``overlap``); where these do not fit, choices in which memory has a price (``fitting``). The same
 on fewer devices, as long as that is faster. A variant whose bound is slower than the best plan so
 far is left out. What a rewrite makes of a large graph is planned by those families that came near
-the best plan of that graph.
+the best plan of that graph. A deep model takes as long again on fewer devices: before that, plans
+of another kind may be asked for (``rival``), and what is not faster than these is left out.
 
 Every candidate is simulated, and its memory is counted; what is tried is a heuristic selection.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import inf
@@ -38,7 +39,7 @@ from search.map.rules.cuts import Cuts
 from search.map.rules.fully_sharded import PlacedGraph
 from search.map.space.allow import Allowed, along, both
 from search.map.space.axes import Mesh
-from search.plan.devices import fewer
+from search.plan.devices import PartOfMachine, begun_at, fewer, of_each_kind
 from search.plan.families import PLANNERS, TURNED, Family, Strategies, cuts_windows
 from search.plan.finish import does_not_fit, finished
 from search.plan.fitting import Fitting
@@ -52,9 +53,13 @@ from search.substitute.variants import Variant, of_whole, on_whole, rewritten, v
 from substitutions.rules.rule import Rule
 from substitutions.rules.store import Library
 
-_Kept = tuple[int, bool, bool, tuple[Rule, ...]]
-"""What a chooser is kept for: so many devices, whether it cuts windows, whether mesh axes are
-turned, and rules."""
+_Kept = tuple[int, int, bool, bool, tuple[Rule, ...]]
+"""What a chooser is kept for: its first device and how many they are, whether it cuts windows,
+whether mesh axes are turned, and rules."""
+
+Rival = Callable[[str, Graph, float], float]
+"""Seconds of a step of the best plan of another kind for a graph of some name, if that takes less
+than so many; else anything longer."""
 
 
 @dataclass
@@ -76,6 +81,8 @@ class MeshPlanner:
     """What may be recomputed in the backward pass."""
     threshold: float = THRESHOLD
     """So many times as slow as the best a graph may be and still be rewritten."""
+    rival: Rival | None = None
+    """Asked once a plan of a deep model is known."""
     _phases: Phases = field(init=False, default_factory=Phases)
     _choosers: dict[_Kept, Chooser] = field(init=False, default_factory=dict[_Kept, Chooser])
     _short: Folded = field(init=False)
@@ -109,7 +116,7 @@ class MeshPlanner:
         unlike it."""
         self._short, self._choosers, self._variants_of = short, {}, {}
         search = SearchState()
-        stop = self._searched(short.graph, search)
+        stop = self._searched(name, graph, search)
         priced, self._phases.deadline = search.priced, inf
         if not priced:
             raise NoPlanInTime(name, self.seconds)
@@ -144,10 +151,11 @@ class MeshPlanner:
                 if variant is None or whole is None:
                     continue
                 choice, before = whole, variant.derivation
-            cut = trial.builder.cut(choice, before)
+            cut = begun_at(search.firsts.get(trial, 0), trial.builder.cut(choice, before))
             steps = schedule(cut.graph, cut.views)
             if short.more:
                 few = trial.builder.cut(best.choice, trial.before)
+                few = begun_at(search.firsts.get(trial, 0), few)
                 found = self._judge(short.more).again(best, few, steps, cost)
                 if found is None or not found.fits:
                     continue
@@ -167,14 +175,17 @@ class MeshPlanner:
         raise NotAlike
 
     def _judge(self, more: int) -> Judge:
-        return Judge(self.machine, self._phases, more, self._short.more > 0, self.recompute)
+        return Judge(self._phases, more, self._short.more > 0, self.recompute)
 
-    def _searched(self, graph: Graph, search: SearchState) -> Stop:
+    def _searched(self, name: str, graph: Graph, search: SearchState) -> Stop:
         """Look for plans until all is tried or time is up, or somebody interrupts: which it was."""
         try:
             with self._phases.under_way():
-                self._on_all_devices(graph, search)
+                self._on_all_devices(self._short.graph, search)
                 if self.family == "joint" and self.mode is not Mode.ALGEBRA:
+                    if self.rival is not None and self._short.more and search.known < inf:
+                        self._forget()
+                        search.rival = self.rival(name, graph, search.known)
                     self._on_fewer_devices(search)
                     if not self._short.more and self.dimensions is None:
                         refine(search, self.machine, self.teller)
@@ -224,28 +235,47 @@ class MeshPlanner:
             self._try(turned, search, TURNED)
 
     def _on_fewer_devices(self, search: SearchState) -> None:
-        """Try all graphs on the first devices alone, and on fewer yet where that is faster: what
-        does not divide by 3 is cut by 2, and little work is soon done by few. Not where the work
-        alone, spread over them, would take longer than the plan that is known; of a small graph
-        most of that is the latency of kernels, which does not grow. What does not fit all fits
-        fewer no better."""
-        base, best = search.base, self.machine
+        """Try all graphs on the first devices alone, and on those of each kind."""
+        base, is_mixed = search.base, len(self.machine.kinds) > 1
         variants = [self._variants_of[one.graph] for one in search.trials]
-        work = 0.0 if base.is_small else base.least_work()
+        # Of a small graph most is the latency of kernels; of several kinds nobody knows the work.
+        work = 0.0 if base.is_small or is_mixed else base.least_work()
+        self._narrowed(PartOfMachine(0, self.machine), variants, work, search)
+        for part in of_each_kind(self.machine):
+            self._on_part(part, variants, search)
+            self._narrowed(part, variants, work, search)
+
+    def _narrowed(
+        self, part: PartOfMachine, variants: list[Variant], work: float, search: SearchState
+    ) -> None:
+        """Try all graphs on the first devices of a part, and on fewer yet where that is faster:
+        what does not divide by 3 is cut by 2, and little work is soon done by few. Not where the
+        work alone, spread over them, would take longer than the plan that is known. What does not
+        fit all fits fewer no better."""
+        best = part
         while search.known < inf:
             whole, known = best, search.known
-            for devices in fewer(whole):
+            for devices in fewer(whole.machine):
                 if work / devices > known:
                     break
-                machine = self.machine.with_devices(devices)
-                for chooser in self._choosers.values():
-                    chooser.forget()  # tables of numbers of devices take much memory
-                for variant in variants:
-                    self._try(self._trial(variant, self._cost(machine), search), search)
+                some = part._replace(machine=part.machine.with_devices(devices))
+                self._on_part(some, variants, search)
                 if search.known < known:
-                    best, known = machine, search.known
+                    best, known = some, search.known
             if best is whole:
                 return
+
+    def _forget(self) -> None:
+        """Let the tables of numbers of devices go, which take much memory."""
+        for chooser in self._choosers.values():
+            chooser.forget()
+
+    def _on_part(self, part: PartOfMachine, variants: list[Variant], search: SearchState) -> None:
+        """Try all graphs on a part of the machine alone."""
+        self._forget()
+        for variant in variants:
+            cost = self._cost(part.machine)
+            self._try(self._trial(variant, cost, search, first=part.first), search)
 
     def _cost(self, machine: Machine) -> CostModel:
         return CostModel(machine, self.training, self.speed)
@@ -302,19 +332,27 @@ class MeshPlanner:
         """What a family may use, of the dimensions that are allowed."""
         return mask if self.dimensions is None else both(mask, along(graph, self.dimensions))
 
-    def _chooser(self, graph: Graph, cost: CostModel, turned: bool) -> Chooser:
+    def _chooser(self, graph: Graph, cost: CostModel, turned: bool, first: int) -> Chooser:
         """The chooser for a graph; graphs of the same rules share what it learns."""
         windows = cuts_windows(graph, cost.machine.devices, self.dimensions)
-        key = cost.machine.devices, windows, turned, self.library.concrete(graph)
+        key = first, cost.machine.devices, windows, turned, self.library.concrete(graph)
         if key not in self._choosers:
             cuts, more = Cuts(key[-1], windows=windows), self._short.more
             self._choosers[key] = Chooser.on(cost, cuts, turned=turned, more=more)
         return self._choosers[key]
 
     def _trial(
-        self, variant: Variant, cost: CostModel, search: SearchState, *, turned: bool = False
+        self,
+        variant: Variant,
+        cost: CostModel,
+        search: SearchState,
+        *,
+        turned: bool = False,
+        first: int = 0,
     ) -> PricedTrial:
-        chooser = self._phases.timed("rules", lambda: self._chooser(variant.graph, cost, turned))
+        """``first``: the number of the device that is the first of those of the cost model."""
+        of = variant.graph, cost, turned, first
+        chooser = self._phases.timed("rules", lambda: self._chooser(*of))
 
         def judge(made: Simulated) -> PricedPlans:
             plans = tuple(self._judge(self._short.more).judged(chooser, made, search.known))
@@ -334,6 +372,8 @@ class MeshPlanner:
 
         early = unfit if self._short.more else None
         trial = Trial(chooser, variant.graph, variant.derivation, judge, self._phases, early)
+        if first:
+            search.firsts[trial] = first
         return trial
 
     def _variants(self, graph: Graph, search: SearchState) -> Iterator[Variant]:

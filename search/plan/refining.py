@@ -28,8 +28,8 @@ GAIN = 1.005
 
 def refine(search: SearchState, machine: Machine, teller: Teller, work: int = WORK) -> None:
     """Price what the fastest plan becomes where each operator may run on any devices. Nothing is
-    tried where that cannot gain, or is not known to be worth its time: of chains, of many
-    operators or devices, and of plans that take hardly longer than their work."""
+    tried where that cannot gain, or is not known to be worth its time: of chains on devices of one
+    kind, of many operators or devices, and of plans that take hardly longer than their work."""
     fitting = [plan for plan in search.priced if plan.fits]
     if not fitting:
         return
@@ -38,12 +38,14 @@ def refine(search: SearchState, machine: Machine, teller: Teller, work: int = WO
     graph = trial.graph
     if len(graph.operators) > MOST_OPERATORS or machine.devices > MOST_DEVICES:
         return
-    if best.choice.fully_sharded or not is_branched(graph):
+    is_mixed = len(machine.kinds) > 1
+    if best.choice.fully_sharded or not (is_mixed or is_branched(graph)):
         return
     whole = next((one for one in search.trials if _is_of(one, graph, machine)), None)
     if whole is None or _is_work(best.seconds, whole, machine):
         return
-    mappings = _on_other(trial.builder, whole.chooser.spaces, best.choice)
+    first = search.firsts.get(trial, 0)
+    mappings = _on_other(trial.builder, whole.chooser.spaces, best.choice, first)
     if mappings is not None:
         teller.works_on("refining", "refine", lambda: whole.busy_bound)
         whole.refined(replace(best.choice, mappings=mappings), work)
@@ -70,10 +72,11 @@ def _is_work(seconds: float, trial: PricedTrial, machine: Machine) -> bool:
 
 
 def _on_other(
-    builder: Builder, spaces: Spaces, choice: Choice
+    builder: Builder, spaces: Spaces, choice: Choice, first: int
 ) -> dict[Node, OperatorMapping] | None:
     """The mappings of a choice for other strategies of the same operators, whose axes may have
-    other places; None where one has no such axis."""
+    other places; None where one has no such axis. ``first``: the device that the choice has as its
+    first."""
     mappings: dict[Node, OperatorMapping] = {}
     for node in choice.graph.operators:
         own, axes = builder.mapping(choice, node), builder.spaces.of(node).axes
@@ -84,5 +87,5 @@ def _on_other(
             if place is None:
                 return None
             made.append(axis._replace(place=place))
-        mappings[node] = OperatorMapping(own.start, tuple(made))
+        mappings[node] = OperatorMapping(first + own.start, tuple(made))
     return mappings

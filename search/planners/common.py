@@ -86,7 +86,7 @@ def priced_choice(
     steps = schedule(cut.graph, cut.views)
     done = recomputing(steps, cost, ())
     made = Simulated(choice, PlacedGraph(cut.graph, cut.views), steps, (), done)
-    judge = Judge(setting.machine, Phases(), 0, False, setting.recompute)
+    judge = Judge(Phases(), 0, False, setting.recompute)
     plans = list(judge.judged(chooser, made, inf))
     fitting = [one for one in plans if one.fits]
     best = (

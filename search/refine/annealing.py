@@ -32,6 +32,8 @@ STATES = 400
 STAGES = ((0.3, 0.03, True), (0.3, 0.03, False), (0.2, 0.02, True), (0.2, 0.01, True))
 """Annealings: what part of the work each has, the temperature that it begins with, in parts of the
 seconds of a step, and whether it begins with the best plan so far or with one device."""
+FEW = 10
+"""In a graph of fewer operators one of them takes more of a step, and it is hotter by as much."""
 COLD = 2e-4
 """The temperature that they end with."""
 
@@ -63,12 +65,25 @@ class Annealer:
         before, alone = least, dict.fromkeys(nodes, OperatorMapping(0))
         for part, heat, from_best in STAGES:
             states = int(part * min(self.work / len(nodes), STATES * len(nodes)))
-            seconds, made = self._run(best if from_best else alone, states, heat)
+            hot = heat * max(1.0, FEW / len(nodes))
+            seconds, made = self._run(best if from_best else alone, states, hot)
             if seconds < least:
                 best, least = made, seconds
+            other = self._turned_over(best)
+            seconds = None if other is None else self._seconds(other, least)
+            if other is not None and seconds is not None:
+                best, least = other, seconds
         if least >= before:
             return choice
         return replace(choice, mappings=best)
+
+    def _turned_over(self, now: Mappings) -> Mappings | None:
+        """The same with the last devices in place of the first, on devices of several kinds: no few
+        changes lead there."""
+        if len(self.chooser.pricing.cost.machine.kinds) == 1:
+            return None
+        last = self._devices - 1
+        return {node: own.moved(last - own.last) for node, own in now.items()}
 
     def _run(self, start: Mappings, states: int, heat: float) -> tuple[float, Mappings]:
         """The best state of an annealing of so many states, and its seconds."""

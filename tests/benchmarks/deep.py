@@ -3,8 +3,9 @@
     python deep.py llama|llama-70b|llama-405b|gpt|mixtral LAYERS NODES [PRECISION]
 
 Llama is of the width of Llama 3 8B unless it is named, GPT of GPT-3 175B, Mixtral of 8x7B, on
-``dgx-a100`` in bf16, a sequence of 2,048 for each device, or for each fourth one of more than eight
-nodes. Prints seconds of a processor by what they went into, and the process's peak in GB.
+``dgx-a100``, Llama 3 405B on ``dgx-h100``, in bf16, a sequence of 2,048 for each device, or for
+each fourth one of more than eight nodes. Prints seconds of a processor by what they went into, and
+the process's peak in GB.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pcg.machine import load_machine
 from pcg.plan.precision import Precision, precision_of
 from pcg.plan.training import Training
 from runtime.module.calls import Face, call_of
+from search.cost.progress import timed_by
 from substitutions.rules.store import load_library
 from unity.api.losses import LossSource, with_loss
 from unity.support.planners import planner_of
@@ -38,6 +40,8 @@ LLAMAS = {
     "llama-405b": (16384, 53248, 128),
 }
 """Width, that of the layers within, and heads (Llama 3, 2024, table 3)."""
+MACHINES = {"llama-405b": "dgx-h100"}
+"""Of models that are not for ``dgx-a100``."""
 
 
 def model_of(name: str, layers: int) -> Any:
@@ -57,7 +61,7 @@ def model_of(name: str, layers: int) -> Any:
 
 
 def main(name: str, layers: int, nodes: int, precision: Precision = "bf16") -> None:
-    machine = load_machine("dgx-a100").with_nodes(nodes)
+    machine = load_machine(MACHINES.get(name, "dgx-a100")).with_nodes(nodes)
     batch = machine.devices // (4 if nodes > WIDE else 1)
     with torch.device("meta"):
         model = model_of(name, layers)
@@ -70,7 +74,8 @@ def main(name: str, layers: int, nodes: int, precision: Precision = "bf16") -> N
     planner = planner_of(
         "joint", machine, load_library(), SECONDS, Training("adam", precision), None
     )
-    found = planner.plan(name, graph)
+    with timed_by(process_time):
+        found = planner.plan(name, graph)
     pipeline = found.plan.pipeline
     report = {
         "operators": len(graph.operators),

@@ -20,7 +20,8 @@ from search.by_hand.degrees import parse_degrees
 from search.by_hand.planner import HandPlanner
 from search.cost.planned import NoPlanInTime, Planned, Planner, SearchReport
 from search.cost.progress import GRACE, Progress, Status, Teller, timed_by
-from search.pipeline.planner import PipelinePlanner, WithPipelines
+from search.pipeline.beside import WithPipelines
+from search.pipeline.planner import PipelinePlanner
 from search.plan.planner import MeshPlanner
 from substitutions.audit.replay import replay
 from substitutions.rules.store import Library, load_library

@@ -17,7 +17,8 @@ from search.choices import OTHER_SYSTEMS, PLANNER_NAMES, THRESHOLD, IndexRole, M
 from search.cost.efficiency import Speed
 from search.cost.planned import Planner
 from search.cost.progress import Progress, Teller, silent
-from search.pipeline.planner import PIPELINES, PipelinePlanner, WithPipelines
+from search.pipeline.beside import WithPipelines
+from search.pipeline.planner import PIPELINES, PipelinePlanner
 from search.plan.planner import MeshPlanner
 from search.planners.alpa.planner import AlpaPlanner
 from search.planners.common import PlannerSetting
@@ -111,7 +112,9 @@ def planner_of(
     plain = MeshPlanner(*settings, recompute, asked.threshold)
     if name != "joint" or asked.leaves_pipelines_out:
         return plain
-    return WithPipelines(plain, lambda than, used: pipelines("1f1b", than, used))
+    both = WithPipelines(plain, lambda than, used: pipelines("1f1b", than, used))
+    plain.rival = both.rival
+    return both
 
 
 def _of_other_system(

@@ -73,6 +73,14 @@ class CutTemplate:
         return tuple(map(value, self.outer)), made[self.inner]
 
 
+def behind_reductions(value: Value) -> list[Value]:
+    """A value, and what is behind each of the reductions that come last in it."""
+    behind = [value]
+    while behind[-1].node.name == "reduce" and not behind[-1].node.is_leaf:
+        behind.append(behind[-1].node.inputs[0])
+    return behind
+
+
 @dataclass(frozen=True)
 class CutTemplates:
     """What was cut so far."""
@@ -80,32 +88,30 @@ class CutTemplates:
     _known: Memo[object, CutTemplate] = field(init=False, default_factory=Memo[object, CutTemplate])
 
     def cut(
-        self, kind: object, whole: Node, inputs: Sequence[Value], cut: Callable[[Node], CutNode]
+        self,
+        kind: object,
+        whole: Node,
+        inputs: Sequence[Value],
+        cut: Callable[[Node], CutNode],
+        behind: Callable[[Value], list[Value]] = behind_reductions,
     ) -> tuple[tuple[Value, ...], Node, MachineView]:
         """What an operator's outputs become as it reads some values, the operator itself, and its
-        view. ``kind``: what else the answer depends on; ``cut``: how it is cut."""
-        operands = [_reduced(value) for value in inputs]
+        view. ``kind``: what else the answer depends on; ``cut``: how it is cut; ``behind``: a value
+        and, one after the other, what is behind it that rules look at."""
+        operands = [behind(value) for value in inputs]
         bases: dict[Value, int] = {}
         pattern = tuple(
             (
-                bases.setdefault(behind[-1], len(bases)),
-                behind[-1].type,
-                *(value.node.call for value in behind[:-1]),
+                bases.setdefault(chain[-1], len(bases)),
+                chain[-1].type,
+                *(value.node.call for value in chain[:-1]),
             )
-            for behind in operands
+            for chain in operands
         )
         template = self._known.get(
             (kind, pattern), lambda: _on_stand_ins(whole, operands, bases, cut)
         )
         return *template.on(operands), template.view
-
-
-def _reduced(value: Value) -> list[Value]:
-    """A value, and what is behind each of the reductions that come last in it."""
-    behind = [value]
-    while behind[-1].node.name == "reduce" and not behind[-1].node.is_leaf:
-        behind.append(behind[-1].node.inputs[0])
-    return behind
 
 
 def _on_stand_ins(

@@ -3,14 +3,17 @@
     PYTHONPATH=.:tests python tests/benchmarks/branches/compare.py --graphs 40 --seconds 600
 
 For each graph: the step of our plan, that of the best annealed one, their ratio, and the CPU
-seconds of our search. An annealing has ``--seconds`` of CPU in all, with restarts.
+seconds of our search. An annealing has ``--seconds`` of CPU in all, with restarts. What annealings
+found is written to the file ``--judged``, a line each, and taken from there when they are asked for
+again; ``--no-plans`` anneals without planning.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from random import Random
 from time import process_time
 
@@ -63,48 +66,86 @@ def mixed(first: Machine, second: Machine, *, per_node: int, nodes: int) -> Mach
 
 
 @dataclass(frozen=True)
-class Line:
-    """One graph on one machine. ``ours`` and ``best``: seconds of a step."""
+class Judged:
+    """What annealing found for the graph of a seed, in so many CPU seconds. ``best``: seconds of a
+    step; ``mappings``: of each operator the first device, and place, degree and stride of each
+    axis, of the model's graph or, with ``is_rewritten``, of the other one."""
 
     seed: int
+    seconds: float
+    best: float
+    runs: int
+    states: int
+    is_rewritten: bool
+    mappings: list[tuple[int, list[tuple[int, int, int]]]]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One graph on one machine. ``ours``: seconds of a step."""
+
     kind: str
     operators: int
     machine: str
     ours: float
-    best: float
     took: float
     """CPU seconds of our search."""
-    runs: int
-    states: int
+    judged: Judged
+
+    @property
+    def ratio(self) -> float:
+        return self.ours / self.judged.best
 
     def __str__(self) -> str:
+        other = self.judged
         return (
-            f"{self.seed:3} {self.kind:25} {self.operators:2} operators, {self.machine:28}"
-            f" ours {self.ours * 1e6:8.1f} us, annealed {self.best * 1e6:8.1f} us, ratio"
-            f" {self.ours / self.best:.3f}, {self.took:.1f} s"
-            f" ({self.runs} annealings, {self.states} states)"
+            f"{other.seed:3} {self.kind:25} {self.operators:2} operators, {self.machine:28}"
+            f" ours {self.ours * 1e6:8.1f} us, annealed {other.best * 1e6:8.1f} us, ratio"
+            f" {self.ratio:.3f}, {self.took:.1f} s"
+            f" ({other.runs} annealings, {other.states} states)"
         )
 
 
-def lines(seeds: range, seconds: float, library: Library) -> Iterator[Line]:
-    """Each graph on one of the machines, in turn."""
-    for seed in seeds:
-        every = machines()
-        yield line(seed, every[seed % len(every)], seconds, library)
+def machine_of(seed: int) -> Machine:
+    """One of the machines, in turn."""
+    every = machines()
+    return every[seed % len(every)]
 
 
-def line(seed: int, machine: Machine, seconds: float, library: Library) -> Line:
+def planned(seed: int, library: Library) -> tuple[float, float]:
+    """Seconds of a step of our plan, and CPU seconds of the search."""
     kind, graph = branched(seed)
     begun = process_time()
-    ours = MeshPlanner(machine, library).plan(kind, graph).plan.estimates.step_seconds
-    took = process_time() - begun
-    cost = CostModel(machine)
+    ours = MeshPlanner(machine_of(seed), library).plan(kind, graph).plan.estimates.step_seconds
+    return ours, process_time() - begun
+
+
+def judge(seed: int, seconds: float, library: Library) -> Judged:
+    """Anneal the graph of a seed, and what rewrites make of it."""
+    graph, cost = branched(seed)[1], CostModel(machine_of(seed))
     graphs = [graph, rewritten(graph, library, Random(seed))]
     given = [(Chooser.on(cost, Cuts(library.concrete(g), windows=True)), g) for g in graphs]
     best = best_of(given, None, seed, seconds)
-    name = f"{machine.name} x {machine.devices}"
-    operators = len(graph.operators)
-    return Line(seed, kind, operators, name, ours, best.seconds, took, best.runs, best.states)
+    mappings = [
+        (own.start, [(axis.place, axis.degree, axis.stride) for axis in own.axes])
+        for own in (best.mapped[node] for node in graphs[best.graph].operators)
+    ]
+    rewrites = best.graph > 0
+    return Judged(seed, seconds, best.seconds, best.runs, best.states, rewrites, mappings)
+
+
+def judged(seed: int, seconds: float, library: Library, known: Path | None) -> Judged:
+    """What was found for a seed in so many seconds or more, as a file has it; else it is looked
+    for, and written there."""
+    for text in known.read_text().splitlines() if known is not None and known.exists() else ():
+        one = Judged(**json.loads(text))
+        if one.seed == seed and one.seconds >= seconds:
+            return one
+    made = judge(seed, seconds, library)
+    if known is not None:
+        with known.open("a") as file:
+            file.write(json.dumps(asdict(made)) + "\n")
+    return made
 
 
 def rewritten(graph: Graph, library: Library, random: Random) -> Graph:
@@ -126,13 +167,22 @@ def main() -> None:
     options.add_argument("--graphs", type=int, default=40)
     options.add_argument("--first", type=int, default=0)
     options.add_argument("--seconds", type=float, default=600.0)
+    options.add_argument("--judged", type=Path)
+    options.add_argument("--no-plans", action="store_true")
     given = options.parse_args()
     library, ratios = load_library(), list[float]()
-    for one in lines(range(given.first, given.first + given.graphs), given.seconds, library):
-        ratios.append(one.ours / one.best)
+    for seed in range(given.first, given.first + given.graphs):
+        other = judged(seed, given.seconds, library, given.judged)
+        if given.no_plans:
+            continue
+        (kind, graph), machine = branched(seed), machine_of(seed)
+        name = f"{machine.name} x {machine.devices}"
+        one = Line(kind, len(graph.operators), name, *planned(seed, library), other)
+        ratios.append(one.ratio)
         print(one, flush=True)
-    within = sum(ratio <= 1.01 for ratio in ratios)
-    print(f"within 1%: {within} of {len(ratios)}; the worst is {max(ratios):.3f}")
+    if ratios:
+        within = sum(ratio <= 1.01 for ratio in ratios)
+        print(f"within 1%: {within} of {len(ratios)}; the worst is {max(ratios):.3f}")
 
 
 if __name__ == "__main__":

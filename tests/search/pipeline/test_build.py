@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from random import Random
+
 import numpy as np
 import pytest
 import torch
+from fidelity.price import graph_of
 from support.cases import a_third
 from support.graphs.strategies import parts_of_leaves
-from support.plans.pipelines import TIED, model_graph
+from support.plans.pipelines import DECODER, TIED, model_graph, two_nodes
 
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph, Node, Value
@@ -20,7 +24,8 @@ from pcg.readings.ring import Reals
 from runtime.execute.kernels import run_whole
 from search.cost.cost import CostModel
 from search.map.rules.cuts import Cuts
-from search.pipeline.build import build
+from search.pipeline.build import build, placed
+from search.pipeline.crossing import Crossings
 from search.pipeline.micro import MicroBatches
 from search.pipeline.streams import Streams, streams
 from substitutions.audit.replay import replay
@@ -239,3 +244,26 @@ def test_a_pipeline_follows_from_the_model_step_by_step(name, library):
     followed = replay(plan, library.rules)
     assert followed.findings == ()
     assert followed.steps == len(cut.steps) > len(model.nodes) - len(model.leaves)
+
+
+@pytest.mark.parametrize("name", [*REPLAYED, "decoder", "labels"])
+def test_a_pipeline_of_templates_is_the_one_of_its_steps(name, library):
+    """Whatever strategies operators have, wherever stages end, however tensors cross."""
+    graphs = {"decoder": lambda: graph_of(DECODER, 8), "labels": lambda: model_graph("labels")}
+    graph = graphs[name]() if name in graphs else parse_graph(REPLAYED[name])
+    source, machine, random = streams(graph, library), two_nodes(1e7), Random(name)
+    batches = MicroBatches(
+        source, CostModel(machine.with_devices(2)), Cuts(library.concrete(source.graph)), 2
+    )
+    best, count = batches.choose(), len(batches.nodes)
+    for turn in range(3):
+        drawn = (random.choice(batches.spaces.of(n).strategies.tolist()) for n in batches.nodes)
+        some = replace(best, strategies=tuple(map(tuple, drawn))) if turn else best
+        chunks = 2 * (turn % 2 + 1)
+        bounds = [0, *sorted(random.sample(range(1, count), chunks - 1)), count]
+        crossings = Crossings(CostModel(machine))
+        given = batches, some, bounds, chunks // 2, 1 + turn // 2, crossings
+        made, cut = placed(*given), build(*given)
+        assert made.graph == cut.graph
+        assert made.views == cut.views
+        assert [node.types for node in made.graph.nodes] == [n.types for n in cut.graph.nodes]

@@ -22,11 +22,12 @@ from search.cost.cost import CostModel
 from search.cost.planned import Planned, SearchReport
 from search.cost.simulate import simulate
 from search.map.rules.cuts import Cuts
+from search.pipeline.beside import WithPipelines
 from search.pipeline.build import build
 from search.pipeline.clock import step_seconds
 from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import PLAIN, Sparing, outline, stage_counts
-from search.pipeline.planner import Built, PipelinePlanner, WithPipelines
+from search.pipeline.planner import Built, PipelinePlanner
 from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
 from search.pipeline.streams import streams
 from search.report.describe import pipeline_text
@@ -291,4 +292,4 @@ def test_of_a_deep_model_what_is_estimated_far_above_is_not_built(
 
 
 NOTHING: Any = None
-FOUND = Built(NOTHING, NOTHING, NOTHING, 0.0, 0)
+FOUND = Built(NOTHING, NOTHING, 0.0, 0)

@@ -7,36 +7,17 @@ from math import inf
 from random import Random
 
 import pytest
-from support.graphs.behaviour import assert_same
-from support.plans.exhaustive import Exhaustive, Placed, closure
+from support.plans.exhaustive import Exhaustive, Placed
+from support.plans.small_graphs import GRAPHS, SIZES, compared, graph_of
 
 from pcg.graph.graph import Graph
 from pcg.machine import Machine, load_machine
 from pcg.placement.schedule import schedule
-from pcg.plan.text import parse_graph, print_graph
-from pcg.readings.evaluate import by_equation
+from pcg.plan.text import print_graph
 from search.cost.cost import CostModel
 from search.cost.simulate import simulate
-from search.plan.planner import MeshPlanner
-from substitutions.audit.replay import replay
 from substitutions.rules.store import Library, load_library
 
-GROWTH = 1
-"""Operators that rules about whole tensors may add."""
-LEAVES = "x = input[{b}, {h}]\nw = weight[{h}, {o}]\n"
-GRAPHS = {
-    "product": "return mean_loss(matmul(x, w))",
-    "relu": "return mean_loss(relu(matmul(x, w)))",
-    "softmax": "return mean_loss(softmax(matmul(x, w), axis=1))",
-    "square": "t = matmul(x, w)\nreturn mean_loss(multiply(t, t))",
-    "transpose": "return mean_loss(relu(transpose(matmul(x, w), dim0=0, dim1=1)))",
-    "residual": "t = matmul(x, w)\nreturn mean_loss(gelu(add(relu(t), t)))",
-    "two products": "v = weight[{o}, {h}]\nreturn mean_loss(relu(matmul(matmul(x, w), v)))",
-    "layers": "v = weight[{o}, {h}]\nreturn mean_loss(matmul(relu(matmul(x, w)), v))",
-    "shared": "v = weight[{h}, {o}]\nreturn mean_loss(add(matmul(x, w), matmul(x, v)))",
-    "branches": "v = weight[{h}, {o}]\nreturn mean_loss(add(gelu(matmul(x, w)), matmul(x, v)))",
-}
-SIZES = ((12, 24, 12), (96, 384, 768), (4096, 1536, 48), (384, 1536, 1536))
 PRIMES = (7, 11, 13)
 """Sizes of which nothing can be cut."""
 ROWS = ("product", "relu", "square")
@@ -57,23 +38,10 @@ def library() -> Library:
     return load_library()
 
 
-def graph_of(name: str, sizes: tuple[int, int, int]) -> Graph:
-    return parse_graph((LEAVES + GRAPHS[name]).format(**dict(zip("bho", sizes, strict=True))))
-
-
 def check(library: Library, machine: Machine, graph: Graph) -> None:
-    plan = MeshPlanner(machine, library).plan("small", graph).plan
-    assert_same(graph, plan.graph, by_equation)
-    assert not replay(plan, library.rules).findings
-    steps = schedule(plan.graph, plan.views)
-    seconds = simulate(steps, CostModel(machine)).step_seconds
-    assert plan.estimates.step_seconds == pytest.approx(seconds, rel=1e-12)
-    every = Exhaustive(machine, seconds * (1 - 1e-9))
-    for equal in closure(graph, library, GROWTH):
-        every.look(equal)
-    best = seconds if every.best is None else every.than
-    print(f"found / optimum = {seconds / best:.6f}, {every.simulated} parts of plans simulated")
-    assert every.best is None, f"{every.than} s, found {seconds} s\n{print_graph(every.best)}"
+    made = compared(library, machine, graph)
+    print(made)
+    assert made.best is None, f"{made}\n{print_graph(made.best)}"
 
 
 @pytest.mark.parametrize(

@@ -165,9 +165,12 @@ class Annealing:
 
 @dataclass(frozen=True)
 class Annealed:
-    """The best that annealings of one or more graphs come to."""
+    """The best that annealings of one or more graphs come to. ``graph``: which of them has the
+    best plan, whose mappings are ``mapped``."""
 
     seconds: float
+    graph: int
+    mapped: Mapped
     runs: int
     states: int
 
@@ -178,15 +181,19 @@ def best_of(
     """The best plan that annealings find in so many CPU seconds, in turn for each graph. They begin
     with a plan of the first graph where one is given, with one device, and with random states; each
     round takes twice as long as the one before."""
-    random, until, best = Random(seed), process_time() + seconds, inf
+    random, until = Random(seed), process_time() + seconds
+    best, graph = inf, 0
+    mapped: Mapped = {}
     annealings = [Annealing(chooser, graph, random) for chooser, graph in choosers]
     runs = 0
     while process_time() < until:
-        for own in annealings:
+        for number, own in enumerate(annealings):
             given = start if own is annealings[0] and start is not None else own.alone()
             turn = runs // len(annealings)
             begin = (given, own.alone(), own.at_random())[turn % 3]
             own.rounds = ROUNDS << turn // 3
-            best = min(best, own.annealed(begin, until)[0])
+            taken, made = own.annealed(begin, until)
+            if taken < best:
+                best, graph, mapped = taken, number, made
             runs += 1
-    return Annealed(best, runs, sum(own.states for own in annealings))
+    return Annealed(best, graph, mapped, runs, sum(own.states for own in annealings))

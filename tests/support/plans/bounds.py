@@ -15,8 +15,10 @@ from dataclasses import dataclass
 
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Leaf, Node, Value
+from pcg.machine import Machine
 from pcg.placement.layout import grid
 from pcg.placement.schedule import Compute, LeafAtHome, Schedule
+from pcg.placement.view import MachineView
 from pcg.readings.late import parts_gradients
 from pcg.readings.work import gradient_nodes
 from pcg.types.tensor import ParallelTensor
@@ -81,7 +83,8 @@ def needs(whole: Graph) -> Mapping[Node, frozenset[int]]:
 def cut_as(
     node: Node, types: Sequence[ParallelTensor], wanted: frozenset[int], cost: CostModel
 ) -> Least | None:
-    """What an operator on operands of some types takes; None if it has no such cut."""
+    """What an operator on operands of some types takes on the fastest kind of devices; None if it
+    has no such cut."""
     leaves = [Node(Leaf("tensor", str(i), t.rank, t)) for i, t in enumerate(types)]
     made = Node(node.call, tuple(leaf.value() for leaf in leaves))
     try:
@@ -91,10 +94,17 @@ def cut_as(
     tasks = copies
     for cut in cuts:
         tasks *= cut
-    forward, backward = cost.compute_seconds(made, wanted)
-    backward = backward if wanted else 0.0
+    each = [cost.compute_seconds(made, wanted, view) for view in _one_of_each_kind(cost.machine)]
+    forward = min(own for own, _ in each)
+    backward = min(own for _, own in each) if wanted else 0.0
     first = backward / 2 if parts_gradients(made, wanted) else backward
     return Least(forward, backward, tasks * (forward + backward), first)
+
+
+def _one_of_each_kind(machine: Machine) -> list[MachineView]:
+    """A device of each kind, as views."""
+    nodes = (0, *(other.first_node for other in machine.others))
+    return [MachineView(node * machine.devices_per_node, (1,), (0,)) for node in nodes]
 
 
 def fastest(found: Iterable[Least | None]) -> Least:

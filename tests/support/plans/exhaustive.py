@@ -4,8 +4,10 @@ What is looked at: every graph that the library's rules about whole tensors reac
 at most ``growth`` operators more; for every operator of it all degrees of its indices, of partial
 sums that pass through and of copies, whose product divides the number of devices; and for these all
 machine views with strides that divide the number of devices, with several devices for a task too.
-Between two operators a tensor goes from one type to the other, as the parallel operators allow:
-copies and partial sums are not taken back.
+With ``in_parts``, each weight is also stored in parts, along any of its dimensions, in any number
+that divides the devices, and combined where it is read. What takes more memory than there is does
+not count. Between two operators a tensor goes from one type to the other, as the parallel operators
+allow: copies and partial sums are not taken back.
 
 Operators are placed in their order, and what is placed is simulated, but for gradients of weights:
 with which others one shares a buffer may change. In the simulator a task starts when the last of
@@ -17,7 +19,7 @@ takes as long with all that is left, by the bounds of ``bounds``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 
@@ -30,11 +32,14 @@ from pcg.ops import OPERATORS
 from pcg.placement.layout import grid
 from pcg.placement.schedule import schedule
 from pcg.placement.view import MachineView
+from pcg.plan.training import Training
 from pcg.types.infer import bind_sizes
 from pcg.types.local import LocalTyping
 from pcg.types.tensor import Degrees, ParallelTensor
-from search.cost.cost import CostModel
+from search.cost.cost import SGD, CostModel
+from search.cost.memory import peak_memory
 from search.cost.simulate import price, simulate
+from search.plan.finish import memory_limit
 from search.substitute.algebra import Algebra
 from substitutions.rules.match import rewrite
 from substitutions.rules.store import Library
@@ -62,18 +67,25 @@ class Exhaustive:
     machine: Machine
     than: float
     """Seconds of a step that a plan has to beat; of the best so far."""
+    training: Training = SGD
+    in_parts: bool = False
+    """Whether weights may be stored in parts."""
     best: Graph | None = None
     views: Mapping[Node, MachineView] = field(default_factory=dict[Node, MachineView])
     simulated: int = 0
 
     def __post_init__(self) -> None:
-        self._cost = CostModel(self.machine)
+        self._cost = CostModel(self.machine, self.training)
 
     def look(self, whole: Graph) -> None:
         """Look at all plans of a graph, with no rule about whole tensors applied."""
         rest, start = self.begin(whole), self.nothing_placed(whole)
-        if at_least(start.begun, start.values, rest, self.machine.devices) < self.than:
-            self._place(whole, rest, start)
+        if at_least(start.begun, start.values, rest, self.machine.devices) >= self.than:
+            return
+        weights = [node.value() for node in whole.leaves if node.is_weight and self.in_parts]
+        for stored in product(*(stored_ways(weight, self.machine.devices) for weight in weights)):
+            values = {**start.values, **dict(zip(weights, stored, strict=True))}
+            self._place(whole, rest, replace(start, values=values))
 
     def begin(self, whole: Graph) -> Rest:
         """The operators of a graph, none of which is placed."""
@@ -143,8 +155,10 @@ class Exhaustive:
         if len(outputs) < len(ends):
             return
         graph = Graph(outputs)
-        seconds = simulate(schedule(graph, placed.views), self._cost).step_seconds
-        if seconds < self.than:
+        steps = schedule(graph, placed.views)
+        seconds = simulate(steps, self._cost).step_seconds
+        limit = memory_limit(self.machine, placed.views)
+        if seconds < self.than and peak_memory(steps, self.training).total <= limit:
             self.than, self.best, self.views = seconds, graph, placed.views
 
 
@@ -165,6 +179,15 @@ def closure(graph: Graph, library: Library, growth: int) -> list[Graph]:
                     found[made.digest] = made
                     pending.append(made)
     return list(found.values())
+
+
+def stored_ways(weight: Value, devices: int) -> Iterator[Value]:
+    """A weight as its readers have it: stored whole, or combined of parts."""
+    yield weight
+    for dim, size in enumerate(weight.type.shape):
+        for degree in (d for d in range(2, devices + 1) if devices % d == 0 and size % d == 0):
+            parts = apply(OPERATORS["partition"](dim=dim, degree=degree), weight)
+            yield apply(OPERATORS["combine"](dim=dim, degree=degree), parts)
 
 
 def operand_types(node: Node, devices: int) -> Iterator[tuple[ParallelTensor, ...]]:

@@ -11,7 +11,7 @@ from pcg.machine import load_machine
 from pcg.plan.text import parse_graph
 from search.choices import IndexRole, Mode
 from search.cost.cost import SGD
-from search.pipeline.planner import WithPipelines
+from search.pipeline.beside import WithPipelines
 from search.report.describe import rows
 from substitutions.rules.store import Library, load_library
 from unity.support.planners import SearchOptions, planner_of

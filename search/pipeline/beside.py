@@ -1,0 +1,94 @@
+"""Pipelines beside another planner's plans: the better of both.
+
+Pipelines are searched for what is faster than the best of the other plans. A planner of deep models
+asks for them before it has tried all of its own plans (``rival``), of which it then leaves out what
+is not faster than a pipeline; else they are searched once it has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from pcg.collection import seldom_collected
+from pcg.errors import NegativeAnswer
+from pcg.graph.graph import Graph
+from search.cost.planned import NoPlanInTime, Planned, Planner, Stop
+from search.cost.progress import now
+
+_LATEST: tuple[Stop, ...] = ("exhausted", "time", "interrupted")
+
+
+@dataclass
+class WithPipelines:
+    """The better of a planner and pipelines."""
+
+    plain: Planner
+    pipelined: Callable[[float, float], Planner]
+    """A planner for steps that take less than so many seconds, after a search of so many."""
+    _start: float = field(init=False, default=0.0)
+    _answer: Planned | Stop | None = field(init=False, default=None)
+    """The pipeline, once it was asked for, or why there is none."""
+
+    @seldom_collected()
+    def plan(self, name: str, graph: Graph) -> Planned:
+        """The plan whose step takes less; the plain one where both take as long, or where the
+        search for it was ended. Raises the plain planner's NegativeAnswer where neither has a plan.
+        """
+        start = self._begin()
+        try:
+            plain = self.plain.plan(name, graph)
+        except NegativeAnswer as none:
+            if isinstance(self._answer, Planned):
+                return self._answer
+            try:
+                return self.pipelined(inf, now() - start).plan(name, graph)
+            except NegativeAnswer:
+                raise none from None
+        if self._answer is None and plain.report.stop != "exhausted":
+            return plain
+        found = self._pipeline(name, graph, plain.plan.estimates.step_seconds)
+        if not isinstance(found, Planned):
+            report = replace(plain.report, stop=max(plain.report.stop, found, key=_LATEST.index))
+            return replace(plain, report=report, seconds=now() - start)
+        is_faster = found.plan.estimates.step_seconds < plain.plan.estimates.step_seconds
+        both = plain.report.then(found.report)
+        stop = max(plain.report.stop, found.report.stop, key=_LATEST.index)
+        return Planned(
+            found.plan if is_faster else plain.plan,
+            replace(both, stop=stop),
+            now() - start,
+            plain.data_parallel_seconds,
+        )
+
+    def _begin(self) -> float:
+        """Forget the model before; the time of now."""
+        self._start, self._answer = now(), None
+        return self._start
+
+    def rival(self, name: str, graph: Graph, known: float) -> float:
+        """Seconds of a step of the best pipeline, if that takes less than so many. Raises
+        KeyboardInterrupt where the search for it was interrupted."""
+        found = self._pipeline(name, graph, known)
+        stop = found.report.stop if isinstance(found, Planned) else found
+        if stop == "interrupted":
+            raise KeyboardInterrupt
+        return found.plan.estimates.step_seconds if isinstance(found, Planned) else inf
+
+    def _pipeline(self, name: str, graph: Graph, known: float) -> Planned | Stop:
+        """The best pipeline whose step takes less than so many seconds, or why there is none;
+        asked for once."""
+        if self._answer is None:
+            self._answer = self._asked(name, graph, known)
+        return self._answer
+
+    def _asked(self, name: str, graph: Graph, known: float) -> Planned | Stop:
+        try:
+            return self.pipelined(known, now() - self._start).plan(name, graph)
+        except NoPlanInTime:
+            return "time"
+        except NegativeAnswer:
+            return "exhausted"
+        except KeyboardInterrupt:
+            return "interrupted"

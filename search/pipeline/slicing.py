@@ -1,0 +1,105 @@
+"""One operator of a pipeline: sliced in time, then cut in space, by rules of the library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pcg.graph.graph import Graph, Node, Value
+from pcg.placement.in_parts import InParts
+from pcg.placement.schedule import trace
+from search.cost.derivation import Applied, Scribe
+from search.map.building import Builder
+from search.map.rules.cuts import applied
+from search.map.rules.cutting import CutNode
+from search.map.space.axes import Strategy
+from search.pipeline.crossing import parted
+from search.pipeline.micro import MicroBatches
+
+
+@dataclass(frozen=True)
+class Slicing:
+    """Slices and cuts operators of a model. ``scribe``: writes down how, where that is wanted."""
+
+    batches: MicroBatches
+    cutter: Builder
+    scribe: Scribe | None = None
+
+    def cut(
+        self,
+        whole: Node,
+        node: Node,
+        strategy: Strategy,
+        first: int,
+        ways: Sequence[InParts | None],
+    ) -> CutNode:
+        """An operator of the whole graph, as it reads what is sliced and cut already, by its
+        strategy on devices from ``first`` on. ``ways``: in which parts each operand comes that is
+        in slices, if in any."""
+        outer, made = node.outputs, node
+        if whole in self.batches.streams.axes and self.batches.slices > 1:
+            outer, made = self._sliced(whole, node, ways)
+        cut = self.cutter.cut_node(whole, made, strategy, first)
+        if self.scribe is not None:
+            cut.write(self.scribe)
+        outputs = self._replaced(outer, dict(zip(made.outputs, cut.outer, strict=True)))
+        return CutNode(outputs, cut.inner, cut.view, cut.steps)
+
+    def _sliced(
+        self, whole: Node, node: Node, ways: Sequence[InParts | None]
+    ) -> tuple[tuple[Value, ...], Node]:
+        """The outputs of an operator in slices, and the operator on slices itself."""
+        sliced = applied(self.batches.streams.rules[whole], node, self.batches.slices)
+        assert sliced is not None
+        self._write(sliced)
+        before = trace(sliced.made[0])[0].node
+        # An operand that is read twice comes once.
+        hows = dict(zip(before.inputs, ways, strict=True))
+        joined = {value: self._joined(value, how) for value, how in hows.items()}
+        after = Node(before.call, tuple(joined[value] for value in before.inputs))
+        same = dict(zip(before.outputs, after.outputs, strict=True))
+        self._rename(same)
+        return self._replaced(sliced.made, same), after
+
+    def _joined(self, value: Value, how: InParts | None) -> Value:
+        """An operand as the operator reads it: without a batch that a pipeline follows, if it is
+        that, and then in parts if it comes so."""
+        cancelled = self._cancelled(value)
+        if cancelled is None:
+            return value
+        plain = cancelled.made[0]
+        parts = how and parted(self.batches.spaces.cuts.rules, value, how)
+        for one in (parts, cancelled):
+            if one is not None:
+                self._write(one)
+        if parts is None:
+            return plain
+        # The rule is about what this operator alone reads, before it becomes what others read too.
+        (join,) = parts.made
+        after = Graph((join, join.node.inputs[0])).replace({value: plain}).outputs
+        self._rename(dict(zip((join, join.node.inputs[0]), after, strict=True)))
+        return after[0]
+
+    def _cancelled(self, value: Value) -> Applied | None:
+        """How an operand goes without a batch that a pipeline follows, if it is that."""
+        if value.node.is_leaf or value.node.name != "pipeline":
+            return None
+        rules = self.batches.streams.cancel.get(value.rank, ())
+        return next((a for rule in rules if (a := applied(rule, value.node, 1))), None)
+
+    def _replaced(
+        self, values: tuple[Value, ...], replaced: Mapping[Value, Value]
+    ) -> tuple[Value, ...]:
+        """Values with others in what they are made of, which stay what they are to readers."""
+        images = Graph(values).replace(replaced).outputs
+        pairs = zip(values, images, strict=True)
+        self._rename({a: b for a, b in pairs if a not in replaced})
+        return images
+
+    def _write(self, one: Applied) -> None:
+        if self.scribe is not None:
+            self.scribe.write(one)
+
+    def _rename(self, same: Mapping[Value, Value]) -> None:
+        if self.scribe is not None:
+            self.scribe.rename(same)

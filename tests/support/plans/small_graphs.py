@@ -1,0 +1,84 @@
+"""Small graphs of which all plans can be looked at, and how a plan that is found compares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from support.graphs.behaviour import assert_same
+from support.plans.exhaustive import Exhaustive, closure
+
+from pcg.graph.graph import Graph
+from pcg.machine import Machine
+from pcg.placement.schedule import schedule
+from pcg.plan.text import parse_graph
+from pcg.plan.training import Training
+from pcg.readings.evaluate import by_equation
+from search.choices import Recompute
+from search.cost.cost import SGD, CostModel
+from search.cost.simulate import simulate
+from search.plan.planner import MeshPlanner
+from substitutions.audit.replay import replay
+from substitutions.rules.store import Library
+
+GROWTH = 1
+"""Operators that rules about whole tensors may add."""
+LEAVES = "x = input[{b}, {h}]\nw = weight[{h}, {o}]\n"
+GRAPHS = {
+    "product": "return mean_loss(matmul(x, w))",
+    "relu": "return mean_loss(relu(matmul(x, w)))",
+    "softmax": "return mean_loss(softmax(matmul(x, w), axis=1))",
+    "square": "t = matmul(x, w)\nreturn mean_loss(multiply(t, t))",
+    "transpose": "return mean_loss(relu(transpose(matmul(x, w), dim0=0, dim1=1)))",
+    "residual": "t = matmul(x, w)\nreturn mean_loss(gelu(add(relu(t), t)))",
+    "two products": "v = weight[{o}, {h}]\nreturn mean_loss(relu(matmul(matmul(x, w), v)))",
+    "layers": "v = weight[{o}, {h}]\nreturn mean_loss(matmul(relu(matmul(x, w)), v))",
+    "shared": "v = weight[{h}, {o}]\nreturn mean_loss(add(matmul(x, w), matmul(x, v)))",
+    "branches": "v = weight[{h}, {o}]\nreturn mean_loss(add(gelu(matmul(x, w)), matmul(x, v)))",
+}
+SIZES = ((12, 24, 12), (96, 384, 768), (4096, 1536, 48), (384, 1536, 1536))
+
+
+def graph_of(name: str, sizes: tuple[int, int, int]) -> Graph:
+    """A graph of the table for samples, features and outputs."""
+    return parse_graph((LEAVES + GRAPHS[name]).format(**dict(zip("bho", sizes, strict=True))))
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Seconds of a step of the plan that was found, and of the best of all; ``best`` is the graph
+    of that where it is another."""
+
+    found: float
+    optimum: float
+    best: Graph | None
+    simulated: int
+
+    def __str__(self) -> str:
+        ratio = self.found / self.optimum
+        return f"found / optimum = {ratio:.6f}, {self.simulated} parts of plans simulated"
+
+
+def compared(
+    library: Library,
+    machine: Machine,
+    graph: Graph,
+    training: Training = SGD,
+    *,
+    in_parts: bool = False,
+) -> Compared:
+    """The plan that is found, which is checked to be one and to take what it says, beside all that
+    there are. ``in_parts``: whether weights may be stored in parts in these; then nothing is
+    recomputed."""
+    recompute = Recompute.NONE if in_parts else Recompute.AUTO
+    planner = MeshPlanner(machine, library, training=training, recompute=recompute)
+    plan = planner.plan("small", graph).plan
+    assert_same(graph, plan.graph, by_equation)
+    assert not replay(plan, library.rules).findings
+    steps = schedule(plan.graph, plan.views)
+    seconds = simulate(steps, CostModel(machine, training)).step_seconds
+    assert abs(plan.estimates.step_seconds - seconds) <= 1e-12 * seconds
+    every = Exhaustive(machine, seconds * (1 - 1e-9), training, in_parts)
+    for equal in closure(graph, library, GROWTH):
+        every.look(equal)
+    best = seconds if every.best is None else every.than
+    return Compared(seconds, best, every.best, every.simulated)
