@@ -4,10 +4,10 @@ Problem: tables of one and two variables add up to seconds that are to be the le
 that values hold add up to a limit at most.
 
 Method: the integer linear program of Alpa (Zheng et al., OSDI 2022, section 4.2). Every variable
-is a one-hot vector. A table of two variables is quadratic in them; it is linearized by a variable for
-each pair, whose sums over one side are the other side's one-hot vector. Values with equal rows in a
-table share theirs, which changes nothing and leaves fewer. So the pairs need not be declared whole
-numbers. The linear relaxation is solved first: where it comes out in whole numbers, it is the
+is a one-hot vector. A table of two variables is quadratic in them; it is linearized by a variable
+for each pair, whose sums over one side are the other side's one-hot vector. Values with equal rows
+in a table share theirs, which changes nothing and leaves fewer. So the pairs need not be declared
+whole numbers. The linear relaxation is solved first: where it comes out in whole numbers, it is the
 answer, and where even it is no better than what is known, there is none. Else HiGHS branches.
 
 Complexity: exponential at worst; the relaxation of chains is integral. Exact up to ``GAP`` where
