@@ -188,7 +188,7 @@ class MeshPlanner:
                         search.rival = self.rival(name, graph, search.known)
                     self._on_fewer_devices(search)
                     if not self._short.more and self.dimensions is None:
-                        refine(search, self.machine, self.teller)
+                        refine(graph, search, self.machine, self.teller)
         except OutOfTime:
             return "time"
         except KeyboardInterrupt:

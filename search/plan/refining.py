@@ -5,6 +5,7 @@ A mesh of fewer devices than the machine has may have made the plan. It is refin
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from pcg.graph.graph import Graph, Node
@@ -15,40 +16,66 @@ from search.map.building import Builder
 from search.map.choose.choosing import Choice
 from search.map.choose.spaces import Spaces
 from search.map.space.mapping import MappedAxis, OperatorMapping
-from search.plan.incumbent import PricedTrial, SearchState
+from search.plan.incumbent import PricedPlan, PricedTrial, SearchState
 from search.refine.annealing import WORK
 
 MOST_OPERATORS = 64
 """Of larger graphs too few states of each operator would be looked at."""
 MOST_DEVICES = 24
 """On more devices a state takes several times as long to simulate."""
+FEW_DEVICES = 12
+"""On more devices than these less is looked at, as each state takes longer to simulate."""
 GAIN = 1.005
 """A plan that takes so many times what its work takes on all devices has nothing to gain."""
 
 
-def refine(search: SearchState, machine: Machine, teller: Teller, work: int = WORK) -> None:
-    """Price what the fastest plan becomes where each operator may run on any devices. Nothing is
-    tried where that cannot gain, or is not known to be worth its time: of chains on devices of one
-    kind, of many operators or devices, and of plans that take hardly longer than their work."""
-    fitting = [plan for plan in search.priced if plan.fits]
-    if not fitting:
+MOST_GRAPHS = 2
+"""So many graphs are refined: what a rewrite joined, no change of a mapping takes apart."""
+NEAR = 1.5
+"""A plan that takes so many times as long as the fastest may still become faster than that."""
+
+
+def refine(
+    model: Graph, search: SearchState, machine: Machine, teller: Teller, work: int = WORK
+) -> None:
+    """Price what the fastest plans of a few graphs become where each operator may run on any
+    devices. Nothing is tried where that cannot gain, or is not known to be worth its time: of
+    chains on devices of one kind, of many operators or devices, and of plans that take hardly
+    longer than their work."""
+    if machine.devices > MOST_DEVICES:
         return
-    best = min(fitting, key=lambda plan: plan.seconds)
-    trial = search.priced[best]
-    graph = trial.graph
-    if len(graph.operators) > MOST_OPERATORS or machine.devices > MOST_DEVICES:
-        return
-    is_mixed = len(machine.kinds) > 1
-    if best.choice.fully_sharded or not (is_mixed or is_branched(graph)):
-        return
-    whole = next((one for one in search.trials if _is_of(one, graph, machine)), None)
-    if whole is None or _is_work(best.seconds, whole, machine):
-        return
-    first = search.firsts.get(trial, 0)
-    mappings = _on_other(trial.builder, whole.chooser.spaces, best.choice, first)
-    if mappings is not None:
-        teller.works_on("refining", "refine", lambda: whole.busy_bound)
-        whole.refined(replace(best.choice, mappings=mappings), work)
+    work = min(work, work * FEW_DEVICES // machine.devices)
+    for best in list(_starts(model, search)):
+        trial = search.priced[best]
+        whole = next((one for one in search.trials if _is_of(one, trial.graph, machine)), None)
+        if whole is None or _is_work(min(best.seconds, search.known), whole, machine):
+            continue
+        first = search.firsts.get(trial, 0)
+        mappings = _on_other(trial.builder, whole.chooser.spaces, best.choice, first)
+        if mappings is not None:
+            teller.works_on("refining", "refine", lambda of=whole: of.busy_bound)
+            whole.refined(replace(best.choice, mappings=mappings), work)
+            work //= 2
+
+
+def _starts(model: Graph, search: SearchState) -> Iterator[PricedPlan]:
+    """The fastest plans that fit and have their weights whole, one a graph that may gain: of the
+    fastest graphs, the model's own among them."""
+    near = NEAR * search.known
+    mine = (plan for plan in search.priced if plan.fits and not plan.choice.fully_sharded)
+    own: dict[Graph, PricedPlan] = {}
+    for plan in sorted(mine, key=lambda plan: plan.seconds):
+        if plan.seconds <= near and _may_gain(graph := search.priced[plan].graph, search):
+            own.setdefault(graph, plan)
+    of_model = [own[model]] if model in own else []
+    yield from dict.fromkeys([*list(own.values())[: MOST_GRAPHS - 1], *of_model])
+
+
+def _may_gain(graph: Graph, search: SearchState) -> bool:
+    """Whether a graph is small enough, and has branches or devices of several kinds."""
+    if len(graph.operators) > MOST_OPERATORS:
+        return False
+    return len(search.base.chooser.mesh.machine.kinds) > 1 or is_branched(graph)
 
 
 def is_branched(graph: Graph) -> bool:

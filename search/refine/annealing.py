@@ -27,7 +27,7 @@ from search.refine.moves import Mappings, Moves
 
 WORK = 320_000
 """Operators of all states that are looked at, at most."""
-STATES = 400
+STATES = 800
 """States for each operator that are looked at: of a small graph that is enough."""
 STAGES = ((0.3, 0.03, True), (0.3, 0.03, False), (0.2, 0.02, True), (0.2, 0.01, True))
 """Annealings: what part of the work each has, the temperature that it begins with, in parts of the
