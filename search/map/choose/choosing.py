@@ -25,7 +25,7 @@ from search.map.choose.factors import Factor, PairTable, Places, least, restrict
 from search.map.choose.marginals import MOST, looked_at
 from search.map.choose.pricing import Pricing
 from search.map.choose.spaces import Spaces
-from search.map.choose.tied import Tied
+from search.map.choose.tied import Tied, saves
 from search.map.rules.cuts import Cuts
 from search.map.space.allow import Allowed, Mask, everything
 from search.map.space.axes import Mesh, Seconds, Strategy
@@ -141,6 +141,9 @@ class Chooser:
     _listed: Memo[tuple[int, bool], tuple[Graph, _Parts]] = field(
         init=False, default_factory=lambda: Memo[tuple[int, bool], tuple[Graph, _Parts]](LISTED)
     )
+    _ties: Memo[Graph, Mapping[Node, int] | None] = field(
+        init=False, default_factory=Memo[Graph, Mapping[Node, int] | None]
+    )
 
     @staticmethod
     def on(
@@ -200,19 +203,33 @@ class Chooser:
         known = [self._rows(nodes, masks, strategies) for strategies in also]
         allowed_rows = [rows for rows in known if rows is not None]
         sizes = [len(own) for own in spaces]
-        if len(nodes) <= MOST_FREE and not times:
+        looks = self._looks(graph, factors, is_part=among is not None)
+        if looks is None:
             seconds, places = least_places(sizes, masks, factors, self.most, allowed_rows)
         else:
-            looks = self._looks(graph) if times else self.pricing.colours(graph)
             own = [looks[node] for node in nodes]
             seconds, places = tied_places(own, sizes, masks, factors, self.most, allowed_rows)
         chosen = zip(nodes, spaces, places, strict=True)
         return Choice(graph, {node: own.strategy(at) for node, own, at in chosen}, seconds)
 
-    def _looks(self, graph: Graph) -> Mapping[Node, int]:
-        blocks = blocks_of(graph)
-        assert blocks is not None, "it stands for others"
-        return blocks.looks()
+    def _looks(
+        self, graph: Graph, factors: Sequence[Factor], *, is_part: bool
+    ) -> Mapping[Node, int] | None:
+        """What each operator looks like, where those that look alike are cut alike; None where
+        each is cut by itself. ``is_part``: whether few operators of the graph are looked at."""
+        if is_part:
+            return None
+        blocks = blocks_of(graph) if self.more else None
+        if blocks is not None:
+            return blocks.looks()
+        if len(graph.operators) <= MOST_FREE:
+            return None
+        return self._ties.get(graph, lambda: self._tying(graph, factors))
+
+    def _tying(self, graph: Graph, factors: Sequence[Factor]) -> Mapping[Node, int] | None:
+        looks = self.pricing.colours(graph)
+        own = [looks[node] for node in graph.operators]
+        return looks if saves(own, [factor.variables for factor in factors]) else None
 
     def prices(self, graph: Graph, exposed: Exposed = ALL) -> Prices:
         """What the strategies of all operators cost, and what moves between them, in seconds."""

@@ -17,7 +17,7 @@ from search.cost.cost import CostModel
 from search.map.choose import choosing
 from search.map.choose.choosing import Chooser, Exposed, least_places, tied_places
 from search.map.choose.factors import UNIT, Factor
-from search.map.choose.tied import Tied
+from search.map.choose.tied import Tied, saves
 from search.map.rules.cuts import Cuts
 from search.map.space.allow import data_parallel, everything
 from search.split.colours import colours
@@ -134,3 +134,23 @@ def test_tied_blocks_cost_no_more(monkeypatch: pytest.MonkeyPatch, exposed, fami
     for node, strategy in tied.strategies.items():
         by_look.setdefault(looks[node], set()).add(strategy)
     assert all(len(own) == 1 for own in by_look.values())
+
+
+@given(st.integers(2, 40))
+def test_layers_in_a_row_are_tied(layers: int):
+    """Three operators a layer, of which the first is read by the last as well."""
+    row = [(i, i + 1) for i in range(3 * layers - 1)] + [(3 * i, 3 * i + 2) for i in range(layers)]
+    assert saves([i % 3 for i in range(3 * layers)], row)
+
+
+@given(st.integers(2, 12))
+def test_what_is_alike_far_apart_in_unlike_surroundings_is_not_tied(count: int):
+    """Each variable that is two would tie a chain to itself, in a cycle of its own."""
+    colours = [*range(2 * count), *range(0, 2 * count, 2), *range(2 * count, 4 * count)]
+    chain = [(i, i + 1) for i in range(len(colours) - 1)]
+    assert not saves(colours, chain)
+
+
+@given(st.integers(1, 30))
+def test_where_nothing_is_alike_nothing_is_saved(count: int):
+    assert not saves(range(count), [(i, i + 1) for i in range(count - 1)])
