@@ -23,7 +23,7 @@ MOST_OPERATORS = 64
 """Of larger graphs too few states of each operator would be looked at."""
 MOST_DEVICES = 24
 """On more devices a state takes several times as long to simulate."""
-FEW_DEVICES = 12
+FEW_DEVICES = 16
 """On more devices than these less is looked at, as each state takes longer to simulate."""
 GAIN = 1.005
 """A plan that takes so many times what its work takes on all devices has nothing to gain."""

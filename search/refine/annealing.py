@@ -29,7 +29,14 @@ WORK = 320_000
 """Operators of all states that are looked at, at most."""
 STATES = 800
 """States for each operator that are looked at: of a small graph that is enough."""
-STAGES = ((0.3, 0.03, True), (0.3, 0.03, False), (0.2, 0.02, True), (0.2, 0.01, True))
+STAGES = (
+    (0.2, 0.03, True),
+    (0.2, 0.03, False),
+    (0.15, 0.03, False),
+    (0.15, 0.02, True),
+    (0.15, 0.02, True),
+    (0.15, 0.01, True),
+)
 """Annealings: what part of the work each has, the temperature that it begins with, in parts of the
 seconds of a step, and whether it begins with the best plan so far or with one device."""
 FEW = 10
