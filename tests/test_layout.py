@@ -88,14 +88,14 @@ MAX_LINES, MAX_FILES, MAX_FUNCTION_LINES = 400, 20, 40
 
 def folders() -> dict[str, str]:
     """The packages, outer ones first, each with the first sentence that it says of itself."""
-    found: dict[str, str] = {}
+    sentences: dict[str, str] = {}
     for top in PACKAGES:
         for path in sorted((ROOT / top).rglob("__init__.py")):
             said = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
-            found[path.parent.relative_to(ROOT).as_posix()] = " ".join(
+            sentences[path.parent.relative_to(ROOT).as_posix()] = " ".join(
                 said.split("\n\n")[0].split()
             )
-    return found
+    return sentences
 
 
 def test_each_folder_is_listed_with_its_sentence():

@@ -71,8 +71,8 @@ def agree_alike(side: Outputs) -> tuple[Agreement, Mapping[str, int]] | None:
     return None
 
 
-def witness(found: Sequence[Typing], extra: Sequence[Powers] = ()) -> Mapping[str, int] | None:
+def witness(typings: Sequence[Typing], extra: Sequence[Powers] = ()) -> Mapping[str, int] | None:
     """Degrees that satisfy some typings, and for which what is in ``extra`` is 1."""
-    equations = [e for typing in found for e in typing.equations] + list(extra)
-    whole = [w for typing in found for w in typing.whole]
-    return solve(equations, whole, frozenset[str]().union(*(t.symbols for t in found)))
+    equations = [e for typing in typings for e in typing.equations] + list(extra)
+    whole = [w for typing in typings for w in typing.whole]
+    return solve(equations, whole, frozenset[str]().union(*(t.symbols for t in typings)))

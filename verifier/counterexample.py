@@ -123,17 +123,17 @@ def _differs_in_field(instance: Instance, seed: int) -> bool:
     return False
 
 
-def replayable(found: Counterexample) -> tuple[Instance, dict[str, Array]]:
+def replayable(counterexample: Counterexample) -> tuple[Instance, dict[str, Array]]:
     """The graphs and V of the inputs, read back from what a counterexample holds."""
-    operators = {**OPERATORS} | {operator.name: operator for operator in found.operators}
-    left = parse_graph(found.left, "left", operators)
-    right = parse_graph(found.right, "right", operators)
-    return Instance(left, right, dict(found.symbols)), input_values(found)
+    operators = {**OPERATORS} | {operator.name: operator for operator in counterexample.operators}
+    left = parse_graph(counterexample.left, "left", operators)
+    right = parse_graph(counterexample.right, "right", operators)
+    return Instance(left, right, dict(counterexample.symbols)), input_values(counterexample)
 
 
-def input_values(found: Counterexample) -> dict[str, Array]:
+def input_values(counterexample: Counterexample) -> dict[str, Array]:
     """V of the inputs by name."""
-    return {name: np.array(values, np.float64) for name, values in found.values}
+    return {name: np.array(values, np.float64) for name, values in counterexample.values}
 
 
 def difference(instance: Instance, inputs: Mapping[str, Array]) -> Difference | None:
@@ -221,14 +221,16 @@ def index_leaves(instance: Instance) -> set[str]:
     return names
 
 
-def report(instance: Instance, inputs: Mapping[str, Array], found: Difference) -> Counterexample:
+def report(
+    instance: Instance, inputs: Mapping[str, Array], difference: Difference
+) -> Counterexample:
     """An instance with inputs on which its sides differ, as text and numbers."""
     return Counterexample(
         tuple((name, str(leaf.type)) for name, leaf in instance.leaves.items()),
         tuple(sorted((s, v) for s, v in instance.symbols.items() if not s.startswith("|"))),
         print_graph(instance.left),
         print_graph(instance.right),
-        found.text,
+        difference.text,
         tuple((name, _nested(inputs[name].tolist())) for name in instance.leaves),
         _own_operators(instance),
     )

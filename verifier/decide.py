@@ -90,9 +90,9 @@ class _Stop(Exception):
 class _Refuted(Exception):
     """An instance on which a pair differs, not yet made small."""
 
-    def __init__(self, reason: str, instance: Instance, found: Counterexample) -> None:
+    def __init__(self, reason: str, instance: Instance, counterexample: Counterexample) -> None:
         super().__init__(reason)
-        self.reason, self.instance, self.found = reason, instance, found
+        self.reason, self.instance, self.found = reason, instance, counterexample
 
     def decision(self, *, brief: bool) -> Decision:
         shrunk = self.found if brief else shrink(self.instance, self.found)

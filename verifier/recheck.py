@@ -195,8 +195,8 @@ def _assume(condition: str) -> smt.Answer:
     return "unsat"
 
 
-def _compare(what: str, found: tuple[str, ...], stated: tuple[str, ...]) -> None:
-    if tuple(map(script_name, found)) != stated:
+def _compare(what: str, actual: tuple[str, ...], stated: tuple[str, ...]) -> None:
+    if tuple(map(script_name, actual)) != stated:
         raise Rejected(f"the conditions of its {what} are others")
 
 

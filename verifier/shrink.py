@@ -63,16 +63,16 @@ class Measure(NamedTuple):
     numbers: float
 
 
-def shrink(instance: Instance, found: Counterexample) -> Counterexample:
+def shrink(instance: Instance, counterexample: Counterexample) -> Counterexample:
     """A counterexample to the same pair that is no larger than ``found`` (``Measure``).
 
     ``found`` is one at ``instance``; raises ValueError if it is not. The result has been replayed
     from its own text; where nothing smaller differs, it is ``found``.
     """
-    inputs = input_values(found)
+    inputs = input_values(counterexample)
     known = difference(instance, inputs)
     if known is None:
-        raise ValueError(f"the two sides do not differ: {found}")
+        raise ValueError(f"the two sides do not differ: {counterexample}")
     first = _Best(instance, inputs, known, measure(instance, inputs))
     search = _Search(first)
     search.shrink_degrees()
@@ -81,9 +81,9 @@ def shrink(instance: Instance, found: Counterexample) -> Counterexample:
     search.shrink_values()
     best = search.best
     if best is first:
-        return found
+        return counterexample
     smaller = report(best.instance, best.inputs, best.difference)
-    return smaller if difference(*replayable(smaller)) is not None else found
+    return smaller if difference(*replayable(smaller)) is not None else counterexample
 
 
 def measure(instance: Instance, inputs: Mapping[str, Array]) -> Measure:

@@ -8,22 +8,22 @@ from verifier.counterexample import VALUES, Counterexample, Nested, difference, 
 TOLERANCE = "rtol=1e-6, atol=1e-9, equal_nan=True"
 
 
-def snippet(found: Counterexample) -> str:
+def snippet(counterexample: Counterexample) -> str:
     """A program that evaluates both sides on the inputs, prints them and asserts that they differ.
 
     It needs this package and numpy, nothing else: operators that do not come with Unity are
     defined in it. Raises ValueError where the two sides do not differ, so there is no program that
     ends in a failure.
     """
-    known = difference(*replayable(found))
+    known = difference(*replayable(counterexample))
     if known is None:
-        raise ValueError(f"the two sides do not differ: {found}")
-    parts = [_head(found), _graphs(found), _inputs(found), EVALUATION]
+        raise ValueError(f"the two sides do not differ: {counterexample}")
+    parts = [_head(counterexample), _graphs(counterexample), _inputs(counterexample), EVALUATION]
     return "\n".join([*parts, ASSERT_VALUES if known.kind in VALUES else ASSERT_TYPES])
 
 
-def _head(found: Counterexample) -> str:
-    own = found.operators
+def _head(counterexample: Counterexample) -> str:
+    own = counterexample.operators
     imports = [
         "import numpy as np",
         "",
@@ -38,7 +38,7 @@ def _head(found: Counterexample) -> str:
         *(["", "operators = dict(OPERATORS)"] if own else []),
         *(f"operators[{o.name!r}] = {_definition(o)}" for o in own),
     ]
-    return "\n".join([*(f"# {line}" for line in str(found).splitlines()), *imports, ""])
+    return "\n".join([*(f"# {line}" for line in str(counterexample).splitlines()), *imports, ""])
 
 
 def _definition(operator: Operator) -> str:
@@ -49,17 +49,19 @@ def _definition(operator: Operator) -> str:
     return f"Operator({', '.join(parts)})"
 
 
-def _graphs(found: Counterexample) -> str:
-    sides = (("left", found.left), ("right", found.right))
-    given = ", operators=operators" if found.operators else ""
+def _graphs(counterexample: Counterexample) -> str:
+    sides = (("left", counterexample.left), ("right", counterexample.right))
+    given = ", operators=operators" if counterexample.operators else ""
     return "\n".join(f'{name} = parse_graph("""\n{text}"""{given})' for name, text in sides)
 
 
-def _inputs(found: Counterexample) -> str:
+def _inputs(counterexample: Counterexample) -> str:
     """An array an input, the first axis over its partials, which add up to what it means."""
     lines = [
         f"    {name!r}: np.array({_literal(values)}, float),  # {kind}"
-        for (name, values), (_, kind) in zip(found.values, found.inputs, strict=True)
+        for (name, values), (_, kind) in zip(
+            counterexample.values, counterexample.inputs, strict=True
+        )
     ]
     head = "# V of the inputs: the first axis is that of the partials, whose sum is the tensor.\n"
     return "\n".join([f"{head}inputs = {{", *lines, "}"]) if lines else "inputs = {}"

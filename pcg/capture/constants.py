@@ -26,7 +26,7 @@ from pcg.lazy import torch
 from pcg.ops import algebra
 from pcg.ops.constants import lower_triangle, ones1, position_ids
 from pcg.ops.elementwise import log, shift
-from pcg.ops.layout import expand
+from pcg.ops.reindexing import expand
 
 if TYPE_CHECKING:
     from torch import Tensor, fx

@@ -12,11 +12,11 @@ from io import StringIO
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from pcg.capture import apart, compiling, functions, known, watch
+from pcg.capture import apart, autograd_functions, compiling, known, watch
 from pcg.capture.apart import taken_apart
+from pcg.capture.autograd_functions import check_use
 from pcg.capture.compiling import questions
 from pcg.capture.empty import leave_out_empty
-from pcg.capture.functions import check_use
 from pcg.capture.known import known_constants
 from pcg.capture.regions import open_regions
 from pcg.capture.watch import refuse_hooks, watched
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 CHOOSES = ("GuardOnDataDependentSymNode", "DataDependentOutputException")
 """What torch raises where a program would depend on the values of a tensor."""
 HINT = "; for a mixture of experts there is unity.nn"
-_OWN = frozenset({__file__, *(m.__file__ for m in (apart, compiling, functions, known, watch))})
+_OWN = frozenset(
+    {__file__, *(m.__file__ for m in (apart, compiling, autograd_functions, known, watch))}
+)
 
 
 def export(

@@ -44,15 +44,15 @@ class _Known:
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
         name = getattr(func, "__name__", "")
-        found = _Unknown if name in UNSET else self._found(func, name, args, given)
-        if found is _Unknown:
+        result = _Unknown if name in UNSET else self._found(func, name, args, given)
+        if result is _Unknown:
             if _changes(name, given):
                 self.values.clear()
             return func(*args, **given)
-        if not _holds_tensor(found) and not _changes(name, given):
-            return found
+        if not _holds_tensor(result) and not _changes(name, given):
+            return result
         made = func(*args, **given)
-        self._note(made, found)
+        self._note(made, result)
         return made
 
     def _found(self, func: Any, name: str, args: Any, given: Any) -> Any:
@@ -76,12 +76,12 @@ class _Known:
             return _Unknown
         return "cpu" if at == "device" and arg is not None else arg
 
-    def _note(self, made: Any, found: Any) -> None:
-        if isinstance(found, torch.Tensor) and isinstance(made, torch.Tensor):
-            if found.numel() <= MOST and found.shape == made.shape:
-                self.values[made] = found
-        elif isinstance(found, (list, tuple)) and isinstance(made, (list, tuple)):
-            for one, value in zip(made, found, strict=False):
+    def _note(self, made: Any, result: Any) -> None:
+        if isinstance(result, torch.Tensor) and isinstance(made, torch.Tensor):
+            if result.numel() <= MOST and result.shape == made.shape:
+                self.values[made] = result
+        elif isinstance(result, (list, tuple)) and isinstance(made, (list, tuple)):
+            for one, value in zip(made, result, strict=False):
                 self._note(one, value)
 
 
@@ -96,13 +96,13 @@ def _run(func: Callable[..., Any], args: list[Any], given: dict[str, Any]) -> An
     with modes._disable_current_modes():
         before = torch.get_rng_state()
         try:
-            found = func(*args, **given)
+            result = func(*args, **given)
         except Exception:
             return _Unknown
         if not torch.equal(before, torch.get_rng_state()):
             torch.set_rng_state(before)
             return _Unknown
-    return found
+    return result
 
 
 def _blank(tensor: Any) -> Any:

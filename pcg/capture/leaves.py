@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pcg.capture.aten.moves import MOVES
+from pcg.capture.aten.reindexing import MOVES
 from pcg.capture.aten.shapes import swapped
-from pcg.capture.places import places_below
+from pcg.capture.id_ranges import places_below
 from pcg.capture.stacks import common_name, stacks, turns_matrices
 from pcg.errors import InputError
 from pcg.graph.graph import Value, leaf

@@ -26,7 +26,7 @@ def stacks(
     ``parameters``: by placeholder, of those that may be parts; ``names``: all names of each, since
     a parameter that is used elsewhere under another name is no part.
     """
-    found: dict[fx.Node, tuple[str, ...]] = {}
+    stack_of: dict[fx.Node, tuple[str, ...]] = {}
     for node in live:
         if str(node.target) != STACK or (node.args[1:] or (node.kwargs.get("dim", 0),))[0] != 0:
             continue
@@ -34,8 +34,8 @@ def stacks(
         own = [parameters.get(part.name, "") for part in parts if _is_real_part(part, node, live)]
         is_whole = len(own) == len(parts) == len(set(own)) > 1
         if is_whole and all(name and len(names[name]) == 1 for name in own):
-            found[node] = tuple(own)
-    return found
+            stack_of[node] = tuple(own)
+    return stack_of
 
 
 def _is_real_part(part: fx.Node, stack: fx.Node, live: set[fx.Node]) -> bool:

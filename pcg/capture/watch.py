@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from pcg.capture.functions import Use, run_forward
+from pcg.capture.autograd_functions import Use, run_forward
 from pcg.errors import InputError
 from pcg.lazy import torch
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pcg.graph.slices import MOST_AXES, SharedIndex
+from pcg.graph.slicewise import MOST_AXES, SharedIndex
 from pcg.graph.torch_calls import Format
 
 

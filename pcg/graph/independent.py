@@ -18,7 +18,7 @@ from pcg.graph.independence import (
     Stated,
     proposed_axes,
 )
-from pcg.graph.slices import MOST_SLICED, SharedIndex
+from pcg.graph.slicewise import MOST_SLICED, SharedIndex
 from pcg.graph.torch_calls import Format, TorchCall
 
 

@@ -13,7 +13,7 @@ What torch marks as pointwise is a function of the elements of its operands at o
 cut as any element-wise operator is, by the rules about all of them (``pcg.ops.stand_ins``). Its
 operands have the shape of its result. A batched function is the same for each slice of its operands
 along some dimensions, which a table of torch's functions says (``pcg.graph.independent``); there it
-is cut, by rules about all functions of such a form (``pcg.graph.slices``). Of an opaque function
+is cut, by rules about all functions of such a form (``pcg.graph.slicewise``). Of an opaque function
 nothing is known, so nothing may be cut: no index of its is an axis and no partial sum passes.
 
 The equation of each tells shapes, and what it reads and writes (which its cost follows from).
@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Node
 from pcg.graph.independent import independent, sizes_among_arguments
-from pcg.graph.slices import SharedIndex, SliceForm, form_of, parse_axes, sliced_equation
+from pcg.graph.slicewise import SharedIndex, SliceForm, form_of, parse_axes, sliced_equation
 from pcg.graph.torch_calls import (
     Format,
     TorchCall,

@@ -95,17 +95,17 @@ def in_places(
     ranked = chosen.transpose(1, 2).reshape(groups, top_k * tokens)
     is_of = ranked.unsqueeze(-1) == torch.arange(experts, device=x.device)
     place = is_of.cumsum(1).gather(2, ranked.unsqueeze(-1)).squeeze(-1) - 1
-    found = place < places
+    fits = place < places
     own = ranked * places + place
     choice = torch.arange(top_k * tokens, device=x.device).expand(groups, top_k * tokens)
     # One place more, for those that find none.
     taken = torch.zeros(groups, experts * places + 1, dtype=torch.int64, device=x.device)
-    taken = taken.scatter(1, torch.where(found, own, experts * places), choice)[:, :-1]
+    taken = taken.scatter(1, torch.where(fits, own, experts * places), choice)[:, :-1]
     given = _rows(x, taken % tokens).view(groups, experts, places, width)
     made = run(given.transpose(0, 1).reshape(experts, groups * places, width))
     made = made.view(experts, groups, places, -1).transpose(0, 1)
-    back = _rows(made.reshape(groups, experts * places, -1), torch.where(found, own, 0))
-    share = torch.where(found.view(groups, top_k, tokens), weights.transpose(1, 2), 0.0)
+    back = _rows(made.reshape(groups, experts * places, -1), torch.where(fits, own, 0))
+    share = torch.where(fits.view(groups, top_k, tokens), weights.transpose(1, 2), 0.0)
     return (back.view(groups, top_k, tokens, -1) * share.unsqueeze(-1)).sum(1)
 
 

@@ -9,18 +9,18 @@ from pcg.ops import (
     elementwise,
     groups,
     layers,
-    layout,
     lookup,
     norms,
     parallel,
     reductions,
+    reindexing,
     scatter,
     windows,
 )
 from pcg.ops.registry import Registry
 
 _THEMES = (
-    *(algebra, elementwise, layout, layers, norms, reductions),
+    *(algebra, elementwise, reindexing, layers, norms, reductions),
     *(attention, lookup, scatter, windows, groups, constants, parallel),
 )
 

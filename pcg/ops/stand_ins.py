@@ -5,14 +5,14 @@ rule about ``pointwise`` covers relu, exp, scale, a user's own activation, and s
 and ``pointwise3`` are the same for two and three operands. Stand-ins occur in rules only: in a
 model every operator is one of ``pcg.ops.OPERATORS``, or a torch function that it declares.
 
-Batched functions have stand-ins too, one for each form that occurs (``pcg.graph.slices``). There is
-no end of these, so they are made when a graph asks for them.
+Batched functions have stand-ins too, one for each form that occurs (``pcg.graph.slicewise``). There
+is no end of these, so they are made when a graph asks for them.
 """
 
 from __future__ import annotations
 
 from pcg.graph.opaque import Batched
-from pcg.graph.slices import SliceForm
+from pcg.graph.slicewise import SliceForm
 from pcg.language.expr import Access, IndexValue, Max, Sum, walk
 from pcg.types.operator import Operator, own
 

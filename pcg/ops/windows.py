@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from pcg.lazy import torch
-from pcg.ops.layout import cut_out
+from pcg.ops.reindexing import cut_out
 from pcg.types.operator import Operator
 
 if TYPE_CHECKING:

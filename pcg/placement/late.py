@@ -53,15 +53,15 @@ def late_steps(schedule: Schedule, recomputed: Collection[int] = ()) -> Mapping[
     for step, needs in zip(schedule.steps, passed.steps, strict=True):
         if needs is not None:
             readers.update(homes.intersection(step.operands))
-    found: dict[int, int] = {}
+    late_of: dict[int, int] = {}
     for number, (step, needs) in enumerate(zip(schedule.steps, passed.steps, strict=True)):
         if not isinstance(step, Compute) or needs is None or number in recomputed:
             continue
         weights = [i for i, slot in enumerate(step.operands) if slot in homes]
         alone = len(weights) == 1 and readers[step.operands[weights[0]]] == 1
         if alone and parts_gradients(step.node, needs):
-            found[number] = weights[0]
-    return found
+            late_of[number] = weights[0]
+    return late_of
 
 
 def late_gradients(
@@ -82,12 +82,12 @@ def late_gradients(
     }
     came = {slot for number in sent.values() for slot in schedule.steps[number].results}
     order = sorted(sent)
-    found: dict[int, LateGradient] = {}
+    late_of: dict[int, LateGradient] = {}
     for number, operand in late_steps(schedule, recomputed).items():
         if has_weights_pass and schedule.steps[number].results[0].layout.one_slice is not None:
-            found[number] = LateGradient(operand, WEIGHTS_PASS)
+            late_of[number] = LateGradient(operand, WEIGHTS_PASS)
             continue
         before = bisect_left(order, number if places is None else places[number])
         if before and schedule.steps[number].operands[1 - operand] in came:
-            found[number] = LateGradient(operand, sent[order[before - 1]])
-    return found
+            late_of[number] = LateGradient(operand, sent[order[before - 1]])
+    return late_of

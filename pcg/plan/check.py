@@ -22,7 +22,7 @@ from pcg.language.poly import Poly
 from pcg.placement.layout import covers, grid
 from pcg.placement.view import MachineView
 from pcg.plan.text import node_names
-from pcg.readings.whole import whole_values
+from pcg.readings.integers import whole_values
 from pcg.types.halo import states_halo
 from pcg.types.operator import Call
 from pcg.types.parallel_operators import PARALLEL, PLACING

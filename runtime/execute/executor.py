@@ -18,9 +18,9 @@ from runtime.execute.precision import LossScale, RunFormats, run_formats
 from runtime.execute.running_statistics import RunningStatistics
 from runtime.execute.segment import Block, Meeting, MeetingAgain
 from runtime.execute.sync import GradientSync
-from runtime.inputs.fitting import exact_in
 from runtime.inputs.prefetch import Ahead
 from runtime.inputs.seeded import InputSource, Synthetic, initial_weight
+from runtime.inputs.tensor_checks import exact_in
 from runtime.program.buckets import buckets
 from runtime.program.program import Exchange, Program, Weight
 from runtime.world.collectives import World

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import linear as torch_linear
 
 from pcg.ops.algebra import add, matmul
-from pcg.ops.layout import expand_vector
+from pcg.ops.reindexing import expand_vector
 from pcg.types.operator import Operator
 from pcg.types.task import KernelTask
 from runtime.program.program import Local, Run, sources

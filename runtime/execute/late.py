@@ -143,12 +143,12 @@ class _Parted(Function):
         edge: GradientEdge = ctx.edge
         gradient = gradients[0].detach()
         torch.autograd.backward([edge], [gradient], retain_graph=True, inputs=[ctx.anchor])
-        found = tuple(product.gradients.pop(number) for number in range(ctx.count))
+        popped = tuple(product.gradients.pop(number) for number in range(ctx.count))
         later = partial(torch.autograd.backward, [edge], [gradient], inputs=[product.leaf])
         for saved in product.saved:
             saved.hold()
         product.puts_off(later, product.beside)
-        return None, *found
+        return None, *popped
 
 
 def parted(

@@ -27,14 +27,14 @@ def with_masks(
 ) -> BlockFunction:
     """``compute`` of an instruction on operands of which some are keys of ``masks``, by register.
     ``shapes``: those of registers; ``dtype``: the format of masks that are read as numbers."""
-    found = [(i, masks[name]) for i, name in enumerate(instruction.operands) if name in masks]
-    if not found:
+    masked = [(i, masks[name]) for i, name in enumerate(instruction.operands) if name in masks]
+    if not masked:
         return compute
     alone = multiplied(instruction.call, [name in masks for name in instruction.operands])
 
     def run(blocks: Sequence[Tensor]) -> tuple[Tensor, ...]:
         given = list(blocks)
-        for i, leaf in found:
+        for i, leaf in masked:
             extent = shapes[instruction.operands[i]]
             mask = drawn_mask(leaf, instruction.starts[i], extent, given[i])
             given[i] = mask if i == alone else mask.to(dtype)

@@ -24,8 +24,8 @@ from pcg.graph.graph import DRAWN, Leaf
 from pcg.ops.user import run_file
 from pcg.placement.region import Region, as_slices
 from pcg.plan.naming import NamingFile
-from runtime.inputs.fitting import as_tensor, fitting
 from runtime.inputs.seeded import InputSource, Synthetic
+from runtime.inputs.tensor_checks import as_tensor, fitting
 
 
 class Samples(Protocol):

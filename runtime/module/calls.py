@@ -123,9 +123,9 @@ def matched(leaves: Sequence[str], names: Sequence[str]) -> dict[str, str]:
     """By a leaf of a graph, which of the names of a call's tensors it is: the same, or with a
     number where a weight of the graph has the same name. Names without a leaf are left out, and so
     are leaves without a name."""
-    found = {leaf: leaf for leaf in leaves if leaf in names}
+    stems = {leaf: leaf for leaf in leaves if leaf in names}
     for leaf in leaves:
         stem = re.sub(r"_\d+$", "", leaf)
-        if leaf not in found and stem in names and stem not in found.values():
-            found[leaf] = stem
-    return found
+        if leaf not in stems and stem in names and stem not in stems.values():
+            stems[leaf] = stem
+    return stems

@@ -15,8 +15,8 @@ from torch import Tensor
 from pcg.errors import InputError
 from pcg.graph.graph import DRAWN, Leaf
 from pcg.placement.region import Region, as_slices
-from runtime.inputs.fitting import fitting
 from runtime.inputs.seeded import LeafRegion, Synthetic
+from runtime.inputs.tensor_checks import fitting
 from runtime.job.job import AgreedError
 from runtime.world.collectives import World
 

@@ -200,9 +200,9 @@ class ParallelModule(Module):
         """All tensors of the module, whole, under its own names, on the CPU. All ranks have to call
         together, and each gets them."""
         del keep_vars  # They are gathered, hence no parameters of this module.
-        found = {**self._own.kept, **whole_tensors(self._own.engine)}
+        whole_state = {**self._own.kept, **whole_tensors(self._own.engine)}
         state: dict[str, Tensor] = {} if destination is None else destination
-        state.update({prefix + name: found[name] for name in self._own.names})
+        state.update({prefix + name: whole_state[name] for name in self._own.names})
         return state
 
     def load_state_dict(
@@ -257,13 +257,13 @@ class ParallelModule(Module):
             call = call_of(face, args, kwargs, has_target=has_target)
         except InputError as error:
             raise InputError(error.where, f"{error.problem}, {expected}") from error
-        found = matched(wanted, tuple(call.tensors))
-        if missing := [name for name in wanted if name not in found]:
+        matches = matched(wanted, tuple(call.tensors))
+        if missing := [name for name in wanted if name not in matches]:
             raise InputError("inputs", f"lack {', '.join(missing)}, {expected}")
-        further = [name for name in call.tensors if name not in found.values()]
+        further = [name for name in call.tensors if name not in matches.values()]
         if len(further) > naming.inputs.count(None):
             raise InputError("inputs", f"have {further[0]}, {expected}")
-        return {leaf: call.tensors[name] for leaf, name in found.items()}
+        return {leaf: call.tensors[name] for leaf, name in matches.items()}
 
     def _register(self, names: Iterable[str]) -> None:
         """Make shards parameters, under all names that they have in the module, in its order; those
@@ -345,11 +345,11 @@ class _Step(Function):
         if begun is None:
             raise InputError("backward", "a second time through one loss, expected forward again")
         ctx.begun = None
-        found = own.engine.backward(begun, gradient, exchanges=ctx.syncs)
+        computed = own.engine.backward(begun, gradient, exchanges=ctx.syncs)
         ctx.total.wait()
         gradients: list[Tensor | None] = []
         for place in own.places:
-            value = found.pop(place.leaf, None)
+            value = computed.pop(place.leaf, None)
             if value is None and not place.shard.numel():
                 # So that all ranks have the same gradients to take norms of.
                 gradients.append(torch.zeros_like(place.shard))

@@ -16,17 +16,17 @@ from runtime.module.engine import RankEngine
 def whole_tensors(engine: RankEngine) -> dict[str, Tensor]:
     """All trained weights and running statistics on the CPU, under all of their names. All ranks
     call together."""
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for leaf in sorted(engine.leaves):
         parameter = engine.naming.parameter(leaf)
         made = parameter.tensors(engine.whole(leaf))
         # A name more is not a tensor more.
         whole = {id(tensor): _own(tensor, parameter) for tensor in made.values()}
-        found.update({name: whole[id(tensor)] for name, tensor in made.items()})
+        tensors.update({name: whole[id(tensor)] for name, tensor in made.items()})
     running = engine.executor.running
     for first, names in running.names.items():
-        found.update(dict.fromkeys(names, running.tensors[first].cpu().clone()))
-    return found
+        tensors.update(dict.fromkeys(names, running.tensors[first].cpu().clone()))
+    return tensors
 
 
 def _own(tensor: Tensor, parameter: ParameterFile) -> Tensor:

@@ -53,9 +53,9 @@ def chunk_ends(
         # What is read of the data is there from the beginning.
         chunk = 0
         if not isinstance(instruction, Load):
-            found = chunks.chunk(steps[instruction.position], stage)
-            assert found is not None, "a slice is of a chunk wherever it lies"
-            chunk = found
+            own = chunks.chunk(steps[instruction.position], stage)
+            assert own is not None, "a slice is of a chunk wherever it lies"
+            chunk = own
         counts[chunk] += 1
     return tuple(accumulate(counts[:-1]))
 
@@ -72,7 +72,7 @@ def channels_of(chunks: Chunks | None, schedule: Schedule) -> tuple[tuple[int, i
     """The stages between which slices pass by messages, in order."""
     if chunks is None:
         return ()
-    found: set[tuple[int, int]] = set()
+    channels: set[tuple[int, int]] = set()
     for number in chunks.steps:
         step = schedule.steps[number]
         stages = chunks.stages_of(number)
@@ -80,5 +80,5 @@ def channels_of(chunks: Chunks | None, schedule: Schedule) -> tuple[tuple[int, i
             continue
         regular = regular_transfer(step)
         if regular is None or pattern(regular) is None:
-            found.add(stages)
-    return tuple(sorted(found))
+            channels.add(stages)
+    return tuple(sorted(channels))

@@ -30,8 +30,8 @@ def plan_late(
     """The late gradients of a plan's schedule, by position. ``recomputed``: the steps that are done
     again in the backward pass; ``places``: the position of each step."""
     has_pass = plan.pipeline is not None and plan.pipeline.has_weights_pass
-    found = late_gradients(schedule, recomputed, places, has_weights_pass=has_pass)
-    return {places[number]: own.at(places) for number, own in found.items()}
+    gradients = late_gradients(schedule, recomputed, places, has_weights_pass=has_pass)
+    return {places[number]: own.at(places) for number, own in gradients.items()}
 
 
 def homes_of(

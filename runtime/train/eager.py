@@ -233,8 +233,8 @@ def _agreement(
 def _by_parameter(captured: Captured, given: _Inputs, loss: Tensor) -> dict[str, Tensor]:
     """The gradients of a graph's loss, by the names of the module's parameters."""
     records = captured.naming.parameters
-    found = gradients(loss, [given.leaves[leaf] for leaf in records])
-    pairs = zip(records.values(), found, strict=True)
+    of_leaves = gradients(loss, [given.leaves[leaf] for leaf in records])
+    pairs = zip(records.values(), of_leaves, strict=True)
     return {name: own for record, grad in pairs for name, own in record.tensors(grad).items()}
 
 

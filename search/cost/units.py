@@ -128,15 +128,15 @@ def forward_seconds(schedule: Schedule, cost: CostModel, micro_batches: int = 1)
     what is not done by slices, such as the gathering of a weight, is then done for each of them
     forward and back."""
     timed = iter(timed_steps(schedule, gradients(schedule), cost, by_slice=micro_batches > 1))
-    found: list[float] = []
+    seconds: list[float] = []
     for step in schedule.steps:
         if isinstance(step, LeafAtHome):
-            found.append(0.0)
+            seconds.append(0.0)
             continue
         own = next(timed)
         times = micro_batches if own.repeated else 2 * micro_batches - 1
-        found.append(own.forward.longest * times)
-    return found
+        seconds.append(own.forward.longest * times)
+    return seconds
 
 
 def in_whole(few: Schedule, whole: Schedule, repeated: Repeated, nodes: Chosen) -> Chosen:
@@ -269,15 +269,15 @@ class _Units:
         """What may be made again where spans keep what passes between them."""
         check_time()
         places = np.array(ends, np.intp)
-        found: list[Unit] = []
+        built: list[Unit] = []
         for slot in self._saved:
             if self._passes(slot, places):
                 continue
             steps = self._steps(slot, places)
             if steps:
-                found.append(self._unit(slot, steps))
+                built.append(self._unit(slot, steps))
         # In the order of the schedule, whatever that of the set.
-        return sorted(found, key=lambda unit: unit.first)
+        return sorted(built, key=lambda unit: unit.first)
 
     def alike(self, spans: AlikeSpans) -> list[Unit]:
         """What may be made again in all spans, the most worthwhile first."""

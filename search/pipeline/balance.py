@@ -320,9 +320,9 @@ class _Row:
                 own = np.where(self.memory.allowed(stage, some, reach), own, np.inf)
             slowest = np.maximum(before[:, None], own)
             places, into = slowest.argmin(axis=0), reach.positions - ends.first
-            found = slowest.min(axis=0)
-            into, is_less = into[found < least[into]], found < least[into]
-            least[into], cut[into] = found[is_less], some.first + places[is_less]
+            lowest = slowest.min(axis=0)
+            into, is_less = into[lowest < least[into]], lowest < least[into]
+            least[into], cut[into] = lowest[is_less], some.first + places[is_less]
         return least, cut
 
     def _parts(self, starts: Band, ends: Band) -> Iterator[Band]:

@@ -48,15 +48,15 @@ class WithPipelines:
                 raise none from None
         if self._answer is None and plain.report.stop != "exhausted":
             return plain
-        found = self._pipeline(name, graph, plain.plan.estimates.step_seconds)
-        if not isinstance(found, Planned):
-            report = replace(plain.report, stop=max(plain.report.stop, found, key=_LATEST.index))
+        answer = self._pipeline(name, graph, plain.plan.estimates.step_seconds)
+        if not isinstance(answer, Planned):
+            report = replace(plain.report, stop=max(plain.report.stop, answer, key=_LATEST.index))
             return replace(plain, report=report, seconds=now() - start)
-        is_faster = found.plan.estimates.step_seconds < plain.plan.estimates.step_seconds
-        both = plain.report.then(found.report)
-        stop = max(plain.report.stop, found.report.stop, key=_LATEST.index)
+        is_faster = answer.plan.estimates.step_seconds < plain.plan.estimates.step_seconds
+        both = plain.report.then(answer.report)
+        stop = max(plain.report.stop, answer.report.stop, key=_LATEST.index)
         return Planned(
-            found.plan if is_faster else plain.plan,
+            answer.plan if is_faster else plain.plan,
             replace(both, stop=stop),
             now() - start,
             plain.data_parallel_seconds,
@@ -70,11 +70,11 @@ class WithPipelines:
     def rival(self, name: str, graph: Graph, known: float) -> float:
         """Seconds of a step of the best pipeline, if that takes less than so many. Raises
         KeyboardInterrupt where the search for it was interrupted."""
-        found = self._pipeline(name, graph, known)
-        stop = found.report.stop if isinstance(found, Planned) else found
+        answer = self._pipeline(name, graph, known)
+        stop = answer.report.stop if isinstance(answer, Planned) else answer
         if stop == "interrupted":
             raise KeyboardInterrupt
-        return found.plan.estimates.step_seconds if isinstance(found, Planned) else inf
+        return answer.plan.estimates.step_seconds if isinstance(answer, Planned) else inf
 
     def _pipeline(self, name: str, graph: Graph, known: float) -> Planned | Stop:
         """The best pipeline whose step takes less than so many seconds, or why there is none;

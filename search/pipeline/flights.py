@@ -45,14 +45,14 @@ def flights(
     longer = micro_batches % stages
     fewer = min(micro_batches, (longer + ROUNDS) * stages + longer)
     held = [0] * interleave
-    found: dict[Flight, None] = {}
+    order: dict[Flight, None] = {}
     for turn, _, chunk in turns(stage, stages, fewer, interleave):
         if turn == "backward":
             held[chunk] -= 1
-        found[Flight(chunk, tuple(held))] = None
+        order[Flight(chunk, tuple(held))] = None
         if turn == "forward":
             held[chunk] += 1
-    return tuple(found)
+    return tuple(order)
 
 
 def _with_weights(
@@ -60,13 +60,13 @@ def _with_weights(
 ) -> tuple[Flight, ...]:
     fewer = min(micro_batches, (1 + ROUNDS) * stages)
     held, left = 0, 0
-    found: dict[Flight, None] = {}
+    order: dict[Flight, None] = {}
     for turn, _, _ in turns(stage, stages, fewer, 1, kind):
         if turn == "weights":
             left -= 1
             continue
         held -= turn == "backward"
-        found[Flight(0, (held,), (left,))] = None
+        order[Flight(0, (held,), (left,))] = None
         held += turn == "forward"
         left += turn == "backward"
-    return tuple(found)
+    return tuple(order)

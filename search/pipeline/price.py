@@ -281,11 +281,11 @@ def held_by_device(
     activations = np.zeros(groups.devices, np.int64)
     for stage in range(groups.stages):
         own = slice(stage * groups.size, (stage + 1) * groups.size)
-        found = flights(stage, groups.stages, groups.micro_batches, groups.interleave, kind)
-        waits = np.array([flight.waiting for flight in found]) @ waiting[:, own]
+        in_flight = flights(stage, groups.stages, groups.micro_batches, groups.interleave, kind)
+        waits = np.array([flight.waiting for flight in in_flight]) @ waiting[:, own]
         if has_weights_pass(kind):
-            waits = waits + np.array([flight.left for flight in found]) @ left[:, own]
-        works = peaks[[flight.working for flight in found], own]
+            waits = waits + np.array([flight.left for flight in in_flight]) @ left[:, own]
+        works = peaks[[flight.working for flight in in_flight], own]
         activations[own] = (works + waits).max(axis=0)
     return (*_weights(steps, cost, groups, kind), activations)
 

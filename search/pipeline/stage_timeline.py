@@ -239,7 +239,7 @@ def _part(
     at: float = 0.0,
 ) -> list[Event]:
     """What a device does of some phases from ``start`` on, counted from there, and ``at`` later."""
-    found: list[Event] = []
+    told: list[Event] = []
     for event in events(run, device):
         task = event.task
         if task.phase in phases and event.end > start:
@@ -247,8 +247,8 @@ def _part(
             # What begins before all of the way forward is done is cut there.
             begin = max(event.start, start)
             numbered = task._replace(what=of[task.what])
-            found.append(Event(numbered, begin - start + at, event.end - begin))
-    return found
+            told.append(Event(numbered, begin - start + at, event.end - begin))
+    return told
 
 
 def _of_batch(given: Iterable[Event], batch: int) -> Iterator[Event]:

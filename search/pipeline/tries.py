@@ -191,14 +191,14 @@ class Tries:
         batches.forget()
         return least
 
-    def _note(self, made: Outline, found: _Found) -> None:
+    def _note(self, made: Outline, outcome: _Found) -> None:
         self.phases.has_plan = True  # what is outlined can be built
         rules_out = made.sparing == PLAIN or self.recompute not in PLAINLY
         known = self._best.get(rules_out)
-        if found.seconds < (known.seconds if known else self.faster_than):
-            self._best[rules_out] = found
+        if outcome.seconds < (known.seconds if known else self.faster_than):
+            self._best[rules_out] = outcome
         if rules_out:
-            self._least = min(self._least, found.seconds)
+            self._least = min(self._least, outcome.seconds)
 
     def _outlined(self, batches: MicroBatches, stages: int, chosen: Chosen) -> Iterator[Outline]:
         """Outlines of so many stages. Where the fastest strategies do not fit, what is recomputed

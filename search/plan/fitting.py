@@ -59,19 +59,19 @@ class Fitting:
     ) -> Iterator[PricedPlan]:
         """Plans at prices of a byte, of which ``high`` is the first. ``first``: those without."""
         low = 0.0
-        last, same, found = first, 0, False
+        last, same, is_found = first, 0, False
         for number in range(PRICES):
             if number >= FEW_PRICES and search.fits_sparing:
                 return
             price = high if low == 0.0 else (low + high) / 2
             plans = self.tries(price)
             same = same + 1 if plans == last else 0
-            if same == SAME and self.deep and not found:
+            if same == SAME and self.deep and not is_found:
                 return
             last, tried = plans, [candidate for one in plans for candidate in one.judged]
             yield from tried
             if any(one.fits_plainly for one in tried):
-                high, found = price, True
+                high, is_found = price, True
                 if low > 0.0 and high < 1.5 * low:
                     return
                 low = low or price / 4

@@ -10,9 +10,9 @@ from math import inf
 from pcg.graph.graph import Graph, Node
 from pcg.placement.schedule import Schedule, schedule
 from search.choices import Recompute
-from search.cost.chains import worth_recomputing
 from search.cost.cost import CostModel
 from search.cost.memory import peak_memory
+from search.cost.pointwise_chains import worth_recomputing
 from search.cost.progress import Phases
 from search.cost.simulate import recomputing
 from search.cost.units import forward_seconds, in_whole, ways_to_fit

@@ -39,8 +39,8 @@ from search.map.rules.cuts import Cuts
 from search.map.rules.fully_sharded import PlacedGraph
 from search.map.space.allow import Allowed, along, both
 from search.map.space.axes import Mesh
-from search.plan.devices import PartOfMachine, begun_at, fewer, of_each_kind
 from search.plan.families import PLANNERS, TURNED, Family, Strategies, cuts_windows
+from search.plan.fewer_devices import PartOfMachine, begun_at, fewer, of_each_kind
 from search.plan.finish import does_not_fit, finished
 from search.plan.fitting import Fitting
 from search.plan.incumbent import PricedPlans, PricedTrial, SearchState
@@ -156,10 +156,10 @@ class MeshPlanner:
             if short.more:
                 few = trial.builder.cut(best.choice, trial.before)
                 few = begun_at(search.firsts.get(trial, 0), few)
-                found = self._judge(short.more).again(best, few, steps, cost)
-                if found is None or not found.fits:
+                remade = self._judge(short.more).again(best, few, steps, cost)
+                if remade is None or not remade.fits:
                     continue
-                best = found
+                best = remade
             return finished(
                 name,
                 graph,

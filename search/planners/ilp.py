@@ -109,10 +109,10 @@ def solve(
     bound, values = relaxed
     gap, is_relaxed = 0.0, program.is_whole(values)
     if not is_relaxed:
-        found = program.branched(seconds)
-        if found is None:
+        branched = program.branched(seconds)
+        if branched is None:
             return None
-        values, gap = found
+        values, gap = branched
     places = program.places(values)
     total = program.summed(places)
     return Solved(total, places, bound, gap, is_relaxed) if total < better_than else None

@@ -96,22 +96,22 @@ class StagedSearch:
     seconds: float = 600.0
 
     def planned(
-        self, name: str, graph: Graph, found: StagedFound, start: float, notes: tuple[str, ...]
+        self, name: str, graph: Graph, tried: StagedFound, start: float, notes: tuple[str, ...]
     ) -> Planned:
         """The plan of what was found; raises NegativeAnswer where none fits."""
         limit = self.setting.machine.memory_limit()
-        fitting = [one for one in found.pipelines if one.memory <= limit]
+        fitting = [one for one in tried.pipelines if one.memory <= limit]
         best = min(fitting, key=lambda one: one.seconds, default=None)
-        whole, least = found.whole, inf if best is None else best.seconds
+        whole, least = tried.whole, inf if best is None else best.seconds
         if whole is not None and whole.over <= 0 and whole.seconds <= least:
-            planned = planned_choice(self.setting, name, graph, whole, found.report, start)
+            planned = planned_choice(self.setting, name, graph, whole, tried.report, start)
             return replace(planned, notes=notes)
         if best is None:
-            over = [made.memory - limit for made in found.pipelines]
+            over = [made.memory - limit for made in tried.pipelines]
             over += [] if whole is None else [whole.over]
-            raise does_not_fit(name, self.setting.machine, min(over), found.report.stop)
+            raise does_not_fit(name, self.setting.machine, min(over), tried.report.stop)
         plan = self.plan_of(name, graph, best)
-        return Planned(plan, found.report, now() - start, notes=notes)
+        return Planned(plan, tried.report, now() - start, notes=notes)
 
     def plan_of(self, name: str, graph: Graph, made: BuiltStages) -> Plan:
         """The plan of a pipeline that was found for a graph."""

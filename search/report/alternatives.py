@@ -94,10 +94,10 @@ class Alternatives:
         by_place.pop(_where(now), None)
         return list(by_place.values())
 
-    def _promising(self, node: Node, found: Sequence[Placed], most: int) -> list[Placed]:
+    def _promising(self, node: Node, offered: Sequence[Placed], most: int) -> list[Placed]:
         """The placements that by themselves take least, in order. What does not even compute as
         fast as ``most`` others take in all is not priced further."""
-        pairs = ((self._computing(node, placed), placed) for placed in found)
+        pairs = ((self._computing(node, placed), placed) for placed in offered)
         best: list[tuple[float, Placed]] = []
         for computing, placed in sorted(pairs, key=lambda pair: pair[0]):
             bound = best[-1][0] if len(best) == most else inf

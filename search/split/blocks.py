@@ -109,13 +109,13 @@ class Blocks:
         start, left_out = self.begin, more * self.length
         if len(every) != len(own) + left_out:
             return None
-        found: dict[Node, Node] = {}
+        by_node: dict[Node, Node] = {}
         for i, node in enumerate(every):
             within = start <= i < start + self.length + left_out
             at = start + (i - start) % self.length if within else i - left_out * (i > start)
-            found[node] = own[at]
-        alike = all(node.signature == other.signature for node, other in found.items())
-        return found if alike else None
+            by_node[node] = own[at]
+        alike = all(node.signature == other.signature for node, other in by_node.items())
+        return by_node if alike else None
 
     def without(self, fewer: int) -> Graph | None:
         """The graph with so many blocks less; None where what comes after the blocks reads one of
@@ -186,8 +186,8 @@ def repeated(graph: Graph, more: int) -> Repeated:
 def blocks_of(graph: Graph) -> Blocks | None:
     """The blocks of a graph that are most operators together; None where nothing repeats."""
     rows = _Rows.of(graph)
-    found = [rows.blocks(length) for length in rows.lengths()]
-    best = max(found, key=lambda own: own.length * own.count, default=None)
+    candidates = [rows.blocks(length) for length in rows.lengths()]
+    best = max(candidates, key=lambda own: own.length * own.count, default=None)
     return None if best is None or best.count < 2 else best
 
 

@@ -76,11 +76,11 @@ class RulePlace:
         problems = (self._mismatch(a, b) for a, b in zip(patterns, ports, strict=True))
         return next((problem for problem in problems if problem), "")
 
-    def _attributes(self, wanted: Call, found: Call) -> str:
+    def _attributes(self, wanted: Call, actual: Call) -> str:
         """By their names: only a partition that states a halo has more than others."""
-        if [name for name, _ in wanted.attributes] != [name for name, _ in found.attributes]:
-            return f"expected {wanted}, found {found}"
-        for (name, value), (_, given) in zip(wanted.attributes, found.attributes, strict=True):
+        if [name for name, _ in wanted.attributes] != [name for name, _ in actual.attributes]:
+            return f"expected {wanted}, found {actual}"
+        for (name, value), (_, given) in zip(wanted.attributes, actual.attributes, strict=True):
             number = evaluated(value, self._known)
             if isinstance(given, Poly) or not _equal(number, given):
                 return f"expected {wanted.name} with {name}={number}, found {given}"

@@ -33,17 +33,17 @@ class FamilyFigures:
     side_conditions: int
 
     @staticmethod
-    def of(name: str, found: Sequence[RuleEntry]) -> FamilyFigures:
-        ways = [sum(direction.applicable for direction in e.file.directions) for e in found]
+    def of(name: str, entries: Sequence[RuleEntry]) -> FamilyFigures:
+        ways = [sum(direction.applicable for direction in e.file.directions) for e in entries]
         return FamilyFigures(
             name,
-            len(found),
-            len({operator for entry in found for operator in entry.operators}),
-            sum(not entry.rule.conditions and not entry.rule.requires for entry in found),
+            len(entries),
+            len({operator for entry in entries for operator in entry.operators}),
+            sum(not entry.rule.conditions and not entry.rule.requires for entry in entries),
             ways.count(2),
             ways.count(1),
             ways.count(0),
-            sum(entry.file.proof.side_conditions for entry in found),
+            sum(entry.file.proof.side_conditions for entry in entries),
         )
 
 
@@ -63,12 +63,12 @@ def write_companions(content: LibraryFile, folder: Path) -> None:
         write_text_atomic(folder / name, text)
 
 
-def readme_text(content: LibraryFile, found: Sequence[RuleEntry]) -> str:
+def readme_text(content: LibraryFile, entries: Sequence[RuleEntry]) -> str:
     """What each file of the folder is, with figures of the library."""
-    rows = [(family, [e for e in found if e.rule.family == family]) for family in FAMILIES]
+    rows = [(family, [e for e in entries if e.rule.family == family]) for family in FAMILIES]
     figures = [FamilyFigures.of(name, members) for name, members in rows if members]
     if len(figures) != 1:
-        figures.append(FamilyFigures.of("all", found))
+        figures.append(FamilyFigures.of("all", entries))
     return (
         environment()
         .get_template("readme.md.jinja")
@@ -78,20 +78,20 @@ def readme_text(content: LibraryFile, found: Sequence[RuleEntry]) -> str:
             versions=sorted(content.versions.items()),
             operators=content.operators,
             max_ops=content.options.max_ops,
-            example=rule_line(_example(found)) if found else "",
+            example=rule_line(_example(entries)) if entries else "",
             families=figures,
-            any_rank=sum(bool(entry.rule.runs) for entry in found),
-            any_function=sum(not STAND_INS.keys().isdisjoint(entry.operators) for entry in found),
-            reparametrised=sum(_reparametrises(entry) for entry in found),
-            derived=sum(entry.rule.derived > 0 for entry in found),
+            any_rank=sum(bool(entry.rule.runs) for entry in entries),
+            any_function=sum(not STAND_INS.keys().isdisjoint(entry.operators) for entry in entries),
+            reparametrised=sum(_reparametrises(entry) for entry in entries),
+            derived=sum(entry.rule.derived > 0 for entry in entries),
             undecided=[UndecidedCandidate.of(file) for file in content.undecided],
         )
     )
 
 
-def _example(found: Sequence[RuleEntry]) -> RuleEntry:
+def _example(entries: Sequence[RuleEntry]) -> RuleEntry:
     """A rule to read: the first about several inputs with axes that may be any number of axes."""
-    return next((e for e in found if e.rule.runs and len(e.rule.inputs) > 2), found[0])
+    return next((e for e in entries if e.rule.runs and len(e.rule.inputs) > 2), entries[0])
 
 
 def _reparametrises(entry: RuleEntry) -> bool:

@@ -77,18 +77,18 @@ def _order(entry: RuleEntry) -> tuple[object, ...]:
     return place, entry.heading, entry.size, len(rule.statement), rule.statement, rule.name
 
 
-def grouped(found: Iterable[RuleEntry]) -> dict[Family, dict[str, list[RuleEntry]]]:
+def grouped(entries: Iterable[RuleEntry]) -> dict[Family, dict[str, list[RuleEntry]]]:
     """Rules by family, and in each by operator, in the order that they are given."""
     groups: dict[Family, dict[str, list[RuleEntry]]] = {}
-    for entry in found:
+    for entry in entries:
         groups.setdefault(entry.rule.family, {}).setdefault(entry.heading, []).append(entry)
     return groups
 
 
-def rules_text(found: Iterable[RuleEntry], hash: str) -> str:
+def rules_text(entries: Iterable[RuleEntry], hash: str) -> str:
     """All rules, a line each. ``hash``: that of the library."""
     lines = [f"# The rule library {hash}, a line a rule; README.md says how to read one."]
-    for family, operators in grouped(found).items():
+    for family, operators in grouped(entries).items():
         total = sum(len(members) for members in operators.values())
         lines += ["", "", f"# {family} ({total})"]
         for operator, members in operators.items():

@@ -18,14 +18,14 @@ from substitutions.rules.store import DirectionFile
 PACKAGE = "substitutions.browse"
 
 
-def page(found: Sequence[RuleEntry], hash: str) -> str:
+def page(entries: Sequence[RuleEntry], hash: str) -> str:
     """The page about some rules. ``hash``: that of the library."""
-    data = page_data(found)
+    data = page_data(entries)
     return (
         environment()
         .get_template("page.html.jinja")
         .render(
-            rules=len(found),
+            rules=len(entries),
             operators=len(data["operators"]) - len(data["parallel"]),
             hash=hash,
             style=style(),
@@ -67,20 +67,20 @@ def embedded(data: object) -> str:
     return text.replace("<", "\\u003c")
 
 
-def page_data(found: Sequence[RuleEntry]) -> dict[str, list[object]]:
+def page_data(entries: Sequence[RuleEntry]) -> dict[str, list[object]]:
     """What the page draws: families and operators by name, and of each rule a list (``_row``)."""
-    operators = sorted({name for entry in found for name in entry.operators})
+    operators = sorted({name for entry in entries for name in entry.operators})
     number = {name: i for i, name in enumerate(operators)}
     return {
         "families": list(FAMILIES),
         "operators": list(operators),
-        "parallel": list(_parallel(found)),
-        "rules": [_row(entry, number) for entry in found],
+        "parallel": list(_parallel(entries)),
+        "rules": [_row(entry, number) for entry in entries],
     }
 
 
-def _parallel(found: Sequence[RuleEntry]) -> list[str]:
-    nodes = (n for e in found for n in Graph((*e.rule.left, *e.rule.right)).nodes)
+def _parallel(entries: Sequence[RuleEntry]) -> list[str]:
+    nodes = (n for e in entries for n in Graph((*e.rule.left, *e.rule.right)).nodes)
     return sorted({node.name for node in nodes if node.is_parallel})
 
 

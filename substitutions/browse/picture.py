@@ -14,8 +14,8 @@ from math import ceil
 from pcg.graph.graph import Graph, Node, Value
 from pcg.graph.pairs import Outputs
 from pcg.ops.stand_ins import STAND_INS
+from substitutions.browse.graph_drawing import BoxLayout, Wire, layout
 from substitutions.browse.labels import NodeLabel
-from substitutions.browse.layout import BoxLayout, Wire, layout
 
 OUTPUT, COMPUTES, MOVES, STANDS_IN, FIRST_INPUT = range(5)
 """What a box is. Inputs are numbered from FIRST_INPUT on, in the order of the rule."""

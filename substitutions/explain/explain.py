@@ -24,8 +24,8 @@ from pcg.graph.pairs import Outputs, calls, ports, remade
 from pcg.language.poly import Poly
 from pcg.memo import Answers
 from pcg.types.operator import Attribute, Call
+from substitutions.explain.rewriting import Pool, RewriteDirection, at, directions, together
 from substitutions.explain.sizes import NumberNames, TypedPair, typed_pairs
-from substitutions.explain.steps import Pool, RewriteDirection, at, directions, together
 from substitutions.rules.rule import Rule
 from verifier.trusted.errors import Undecided, Unsolvable
 from verifier.trusted.sizes.sizes import SizeEquation
@@ -112,8 +112,8 @@ def _is_parallel(values: Sequence[Value]) -> bool:
 class _Book:
     """Directions of rules, by the operator that they start from."""
 
-    def __init__(self, found: Iterable[RewriteDirection]) -> None:
-        self.all = tuple(found)
+    def __init__(self, directions: Iterable[RewriteDirection]) -> None:
+        self.all = tuple(directions)
         self._single: dict[tuple[str, bool], list[RewriteDirection]] = defaultdict(list)
         self._several: dict[bool, list[RewriteDirection]] = defaultdict(list)
         for direction in self.all:

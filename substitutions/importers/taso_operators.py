@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from pcg.graph.graph import apply
 from pcg.language.poly import ONE, Poly
-from pcg.ops import algebra, constants, elementwise, groups, layout, windows
+from pcg.ops import algebra, constants, elementwise, groups, reindexing, windows
 from pcg.types.operator import Call
 from substitutions.importers import operators, tensors
 from substitutions.importers.imported import (
@@ -167,7 +167,7 @@ class Importer:
     ) -> Made:
         (x,) = inputs
         order = permutation(operator, x.rank)
-        value = layout.permute(x.value, order)
+        value = reindexing.permute(x.value, order)
         return (ForeignTensor(value, tuple(x.axes[dim] for dim in order)),)
 
     def conv2d(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from pcg.graph.graph import Value, apply, tensor
 from pcg.language.poly import ONE, Poly
-from pcg.ops import algebra, layout
+from pcg.ops import algebra, reindexing
 from pcg.ops.elementwise import sigmoid, tanh
 from pcg.types.operator import Call
 from substitutions.importers import operators
@@ -124,7 +124,7 @@ def concatenated(known: KnownSizes, dim: int, inputs: Sequence[ForeignTensor]) -
     x = inputs[0]
     for y in inputs[1:]:
         size = x.axes[dim].size + y.axes[dim].size
-        value = apply(layout.concat(axis=dim), x.value, y.value)
+        value = apply(reindexing.concat(axis=dim), x.value, y.value)
         x = alike(known, x, y, dim).with_axis(value, dim, replace(x.axes[dim], size=size))
     parts = Concat(tuple((t.axes[dim].size, t.axes[dim].concat) for t in inputs))
     return (x.with_axis(x.value, dim, replace(x.axes[dim], concat=parts)),)
@@ -139,7 +139,7 @@ def split(known: KnownSizes, dim: int, x: ForeignTensor, count: int) -> Made:
         known.divide(size, piece.degree, "size")
         value = rest
         if len(made) < len(parts) - 1:
-            value = apply(layout.split(axis=dim, at=known.resolve(size)), rest)
+            value = apply(reindexing.split(axis=dim, at=known.resolve(size)), rest)
             rest = value.node.value(1)
         made.append(x.with_axis(value, dim, piece))
     return tuple(made)

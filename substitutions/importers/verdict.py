@@ -109,14 +109,14 @@ def _imported(reading: Callable[[], Imported]) -> Imported | ForeignDecision:
         return ForeignDecision(Verdict.UNKNOWN, str(error))
 
 
-def _refutes(found: Counterexample | None, imported: Imported) -> bool:
+def _refutes(counterexample: Counterexample | None, imported: Imported) -> bool:
     """Whether a counterexample to a more general reading is one to this: what it demands of sizes
     holds there."""
-    if found is None or not imported.demanded:
+    if counterexample is None or not imported.demanded:
         return False
     sizes = {
         input_size(name, dim): size
-        for name, values in found.values
+        for name, values in counterexample.values
         for dim, size in enumerate(np.shape(values)[1:])  # the first is that of partial sums
     }
     return all(

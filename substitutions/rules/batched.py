@@ -1,10 +1,10 @@
 """The rules about batched functions, made for the forms that a graph has and proved where they are.
 
-A batched function is the same for each slice along its axes (``pcg.graph.slices``). For each axis,
-blocks of its operands give blocks of its results, and so do slices in time; an operand that lacks
-the axis is copied for blocks, and used again for slices. And copies of all operands give copies
-of all results. These are the rules that the generator finds around such an operator, which a test
-compares. There is no end of forms, so no library has their rules: a planner proves those that it
+A batched function is the same for each slice along its axes (``pcg.graph.slicewise``). For each
+axis, blocks of its operands give blocks of its results, and so do slices in time; an operand that
+lacks the axis is copied for blocks, and used again for slices. And copies of all operands give
+copies of all results. These are the rules that the generator finds around such an operator, which a
+test compares. There is no end of forms, so no library has their rules: a planner proves those that it
 uses, once a process and in a few tenths of a second a form, and an audit proves them again.
 
 A rule is about all functions of a form at once, for all sizes and degrees, as one about a stand-in
@@ -21,7 +21,7 @@ from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph, Node, Value, tensor
 from pcg.graph.opaque import Batched, torch_functions
 from pcg.graph.pairs import both
-from pcg.graph.slices import SliceForm
+from pcg.graph.slicewise import SliceForm
 from pcg.language.poly import Poly
 from pcg.ops import OPERATORS
 from pcg.types.local import Axis

@@ -75,18 +75,18 @@ def main(name: str, layers: int, nodes: int, precision: Precision = "bf16") -> N
         "joint", machine, load_library(), SECONDS, Training("adam", precision), None
     )
     with timed_by(process_time):
-        found = planner.plan(name, graph)
-    pipeline = found.plan.pipeline
+        planned = planner.plan(name, graph)
+    pipeline = planned.plan.pipeline
     report = {
         "operators": len(graph.operators),
         "capture": captured - begin,
         "plan": process_time() - captured,
-        "step_seconds": found.plan.estimates.step_seconds,
-        "phases": {name: round(own, 1) for name, own in found.report.phases.items()},
+        "step_seconds": planned.plan.estimates.step_seconds,
+        "phases": {name: round(own, 1) for name, own in planned.report.phases.items()},
         "pipeline": pipeline and f"{pipeline.stages} stages x {pipeline.micro_batches}",
-        "data_parallel_seconds": found.data_parallel_seconds,
-        "stop": found.report.stop,
-        "simulated": found.report.simulated,
+        "data_parallel_seconds": planned.data_parallel_seconds,
+        "stop": planned.report.stop,
+        "simulated": planned.report.simulated,
         "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
     }
     print(json.dumps(report))

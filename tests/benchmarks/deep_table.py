@@ -27,14 +27,12 @@ def row(name: str, layers: int, nodes: int) -> str:
     begin = f"| {layers} | {nodes * DEVICES:,} |"
     command = [sys.executable, deep.__file__, name, str(layers), str(nodes)]
     try:
-        found = answer_of(command, deep.SECONDS)
+        answer = answer_of(command, deep.SECONDS)
     except CalledProcessError as error:
         return f"{begin} {error.stderr.strip().splitlines()[-1]} | | | | |"
-    seconds = f"{found['capture']:.0f} s | {found['plan']:.0f} s"
-    plan = found["pipeline"] or "no pipeline"
-    return (
-        f"{begin} {seconds} | {found['peak_gb']:.1f} GB | {found['step_seconds']:.2f} s | {plan} |"
-    )
+    seconds = f"{answer['capture']:.0f} s | {answer['plan']:.0f} s | {answer['peak_gb']:.1f} GB"
+    plan = answer["pipeline"] or "no pipeline"
+    return f"{begin} {seconds} | {answer['step_seconds']:.2f} s | {plan} |"
 
 
 def main(name: str, layers: str, nodes: str) -> None:

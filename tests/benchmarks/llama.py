@@ -39,13 +39,13 @@ def main(size: str) -> None:
     seen = with_loss(model, call, LossSource(None))
     begin, busy = perf_counter(), process_time()
     captured = capture(seen, tuple(call.tensors.values()))
-    found = {
+    report = {
         "seconds": perf_counter() - begin,
         "cpu_seconds": process_time() - busy,
         "operators": len(captured.graph.operators),
         "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
     }
-    print(json.dumps(found))
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def main(folder: Path) -> None:
         "copied": stepper(DistributedDataParallel(copy.deepcopy(module))),
         "sharded": stepper(sharded),
     }
-    found = {}
+    medians = {}
     for name, other in pairs.items():
         own = stepper(unity.parallelize(module, folder / f"{name}.json"))
         ratios = []
@@ -82,9 +82,9 @@ def main(folder: Path) -> None:
             first, second = (own, other) if number % 2 else (other, own)
             seconds = first(given), second(given)
             ratios.append(seconds[0] / seconds[1] if number % 2 else seconds[1] / seconds[0])
-        found[name] = median(ratios[3:])
+        medians[name] = median(ratios[3:])
     if dist.get_rank() == 0:
-        print(json.dumps(found), flush=True)
+        print(json.dumps(medians), flush=True)
     dist.destroy_process_group()
 
 

@@ -116,8 +116,8 @@ def steps_of_module(module: nn.Module, inputs: Sequence[Tensor]):
 def compared(ours, theirs, meet=lambda: None) -> dict[str, float]:
     """Median seconds of both, and the quartiles of the ratios of pairs: one of each in a round,
     the other one first in every second round, so that what else goes on disturbs both alike."""
-    found: tuple[list[float], list[float]] = ([], [])
-    both = list(zip(found, (ours, theirs), strict=True))
+    series: tuple[list[float], list[float]] = ([], [])
+    both = list(zip(series, (ours, theirs), strict=True))
     for number in range(ROUNDS + WARM):
         for seconds, step in both if number % 2 else both[::-1]:
             meet()
@@ -125,7 +125,7 @@ def compared(ours, theirs, meet=lambda: None) -> dict[str, float]:
             step()
             meet()
             seconds.append(perf_counter() - start)
-    a, b = (seconds[WARM:] for seconds in found)
+    a, b = (seconds[WARM:] for seconds in series)
     lower, ratio, upper = quantiles([x / y for x, y in zip(a, b, strict=True)], n=4)
     return {
         "plan_seconds": median(a),
@@ -164,9 +164,9 @@ def rank_main(rank: int, ranks: int, store: str) -> None:
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
     ours = plan_step(World(rank, ranks), SAMPLES)
     theirs = module_step(SAMPLES // ranks, nn.parallel.DistributedDataParallel)
-    found = compared(ours, theirs, dist.barrier)
+    pair = compared(ours, theirs, dist.barrier)
     if rank == 0:
-        print(json.dumps(found))
+        print(json.dumps(pair))
     dist.destroy_process_group()
 
 
@@ -181,9 +181,9 @@ def resnet_main(rank: int, ranks: int, store: str) -> None:
     ours = steps_of(of_module(plan, captured, library.rules), world)
     own = torch.randn(IMAGES, *IMAGE), torch.arange(IMAGES) % CLASSES
     theirs = steps_of_module(nn.parallel.DistributedDataParallel(SmallResNet()), own)
-    found = compared(ours, theirs, dist.barrier)
+    pair = compared(ours, theirs, dist.barrier)
     if rank == 0:
-        print(json.dumps(found))
+        print(json.dumps(pair))
     dist.destroy_process_group()
 
 

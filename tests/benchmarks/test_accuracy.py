@@ -118,7 +118,7 @@ def test_it_learns_what_torch_learns(tmp_path, capsys):
     wanted = eager(file, order.at)
     theirs = accuracy(file, wanted)
     figures: list[str] = []
-    found: list[float] = []
+    accuracies: list[float] = []
     for devices in (1, 2):
         weights = under_a_plan(path, tmp_path / str(devices), devices, file.BATCH)
         ours = accuracy(file, weights)
@@ -128,10 +128,10 @@ def test_it_learns_what_torch_learns(tmp_path, capsys):
         )
         # In single precision sums of another order drift apart: step by step, hence not far.
         assert apart < 1e-3
-        found.append(ours)
+        accuracies.append(ours)
     with capsys.disabled():
         print(f"\naccuracy before training {untrained:.4f}, by torch's own loop {theirs:.4f},")
         print(f"under a plan for processes: {', '.join(figures)}")
     assert theirs > 0.9
     assert untrained < 0.5
-    assert all(ours > theirs - 0.02 for ours in found)
+    assert all(ours > theirs - 0.02 for ours in accuracies)

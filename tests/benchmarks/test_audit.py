@@ -37,11 +37,11 @@ def test_audit(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     result = CliRunner().invoke(app, [str(path), "--json"])
     seconds = perf_counter() - start
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
+    content = json.loads(result.stdout)
     with capsys.disabled():
         print(
-            f"\n{model}, {pipeline_text(plan) or 'no pipeline'}: {found['steps']:,} steps,"
+            f"\n{model}, {pipeline_text(plan) or 'no pipeline'}: {content['steps']:,} steps,"
             f" {path.stat().st_size:,} bytes, audited in {seconds:.1f} s (replay"
-            f" {found['replay_seconds']:.1f} s, proofs {found['proof_seconds']:.1f} s, the rest"
+            f" {content['replay_seconds']:.1f} s, proofs {content['proof_seconds']:.1f} s, the rest"
             " reads files and captures the model)"
         )

@@ -16,7 +16,7 @@ MOST_GB = 4.0
 @pytest.mark.parametrize(("size", "most"), [("8", 30.0), ("70", 60.0)])
 def test_llama(size: str, most: float):
     """In seconds of a processor: a machine that others use takes longer."""
-    found = answer_of([sys.executable, llama.__file__, size], 900)
-    print(found)
-    assert found["cpu_seconds"] < most
-    assert found["peak_gb"] < MOST_GB
+    answer = answer_of([sys.executable, llama.__file__, size], 900)
+    print(answer)
+    assert answer["cpu_seconds"] < most
+    assert answer["peak_gb"] < MOST_GB

@@ -27,8 +27,8 @@ MOST_SECONDS = {"llama": 120.0, "llama-70b": 180.0, "gpt": 180.0, "mixtral": 300
 )
 def test_deep(name: str, layers: int):
     """In seconds of a processor: a machine that others use takes longer."""
-    found = answer_of([sys.executable, deep.__file__, name, str(layers), str(NODES[name])], 7200)
-    print(name, layers, found)
-    assert found["stop"] == "exhausted"
-    assert found["capture"] + found["plan"] < MOST_SECONDS[name]
-    assert found["peak_gb"] < MOST_GB
+    answer = answer_of([sys.executable, deep.__file__, name, str(layers), str(NODES[name])], 7200)
+    print(name, layers, answer)
+    assert answer["stop"] == "exhausted"
+    assert answer["capture"] + answer["plan"] < MOST_SECONDS[name]
+    assert answer["peak_gb"] < MOST_GB

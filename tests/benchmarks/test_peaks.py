@@ -35,10 +35,10 @@ def test_peaks_are_as_predicted(tmp_path: Path) -> None:
                     search = MeshPlanner(machine, library, planner, training=Training(optimizer))
                     plan = search.plan(name, graph()).plan
                     wanted = plan.estimates.peak_memory_bytes
-                    found = max(ranks.peaks(plan, optimizer))
+                    actual = max(ranks.peaks(plan, optimizer))
                     words = f"{name:16} {planner:14} {optimizer:9}"
-                    sizes = f"{wanted / 1e6:8.1f}MB {found / 1e6:8.1f}MB"
-                    print(f"{words} {sizes} {found / wanted:.3f}")
-                    assert found == pytest.approx(wanted, rel=TOLERANCE)
+                    sizes = f"{wanted / 1e6:8.1f}MB {actual / 1e6:8.1f}MB"
+                    print(f"{words} {sizes} {actual / wanted:.3f}")
+                    assert actual == pytest.approx(wanted, rel=TOLERANCE)
     finally:
         ranks.stop()

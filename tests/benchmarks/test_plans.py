@@ -35,9 +35,9 @@ def test_plans_against_the_best_by_hand(model: str, preset: str) -> None:
     print(f"\n{model} on {machine.devices} x {preset}: the best by hand is {name}", end="")
     megatron = MeshPlanner(machine, library, "megatron").plan(model, graph)
     joint = MeshPlanner(machine, library).plan(model, graph)
-    for planner, found in {"megatron": megatron, "joint": joint}.items():
-        times = by_hand / found.plan.estimates.step_seconds
-        print(f"; {planner} {times:.3f} times as fast ({found.seconds:.1f} s)", end="")
+    for planner, planned in {"megatron": megatron, "joint": joint}.items():
+        times = by_hand / planned.plan.estimates.step_seconds
+        print(f"; {planner} {times:.3f} times as fast ({planned.seconds:.1f} s)", end="")
     print()
     # Megatron's plans use all devices.
     assert megatron.plan.estimates.step_seconds <= on_all

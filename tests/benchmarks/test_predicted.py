@@ -82,17 +82,17 @@ def plans(ranks: int, folder: Path, library: Library) -> Iterator[tuple[str, Pat
             graph, seen = build_model(model, batch, ranks), set[object]()
             for planner in PLANNERS if ranks > 1 else PLANNERS[:1]:
                 plan = planner_of(planner, machine, library, 60.0, SGD, speed)
-                found = plan.plan(model, graph).plan
+                chosen = plan.plan(model, graph).plan
                 key = (
-                    found.graph.digest,
-                    tuple(found.views[n] for n in found.graph.nodes if n in found.views),
+                    chosen.graph.digest,
+                    tuple(chosen.views[n] for n in chosen.graph.nodes if n in chosen.views),
                 )
                 if key in seen:
                     continue
                 seen.add(key)
                 path = folder / f"{model}-{batch}-{planner}-{ranks}.json"
-                save_plan(found, path)
-                yield path.stem, path, found.estimates.step_seconds
+                save_plan(chosen, path)
+                yield path.stem, path, chosen.estimates.step_seconds
 
 
 def tau(pairs: Sequence[tuple[float, float]]) -> float:
@@ -106,24 +106,24 @@ def test_plans_are_as_fast_as_predicted(tmp_path: Path, monkeypatch: pytest.Monk
     # One thread a process: what several do on cores that others use as well varies too much.
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     library = load_library()
-    found: list[Timed] = []
+    timed: list[Timed] = []
     for ranks in RANKS:
         made = list(plans(ranks, tmp_path, library))
         paths = [str(path) for _, path, _ in made]
         seconds = launch(step_seconds, (paths,), ranks)
-        found += [Timed(n, p, turns) for (n, _, p), turns in zip(made, seconds, strict=True)]
+        timed += [Timed(n, p, turns) for (n, _, p), turns in zip(made, seconds, strict=True)]
     print(f"\n{'plan':44} {'predicted':>10} {'measured':>10} {'error':>7}")
-    for plan in sorted(found, key=lambda plan: plan.measured):
+    for plan in sorted(timed, key=lambda plan: plan.measured):
         times = f"{plan.predicted * 1e3:8.2f}ms {plan.measured * 1e3:8.2f}ms"
         print(f"{plan.name:44} {times} {plan.error:+7.0%}")
-    order = tau([(plan.predicted, plan.measured) for plan in found])
-    print(f"Kendall's tau over {len(found)} plans of {len(MODELS)} models: {order:.2f}")
+    order = tau([(plan.predicted, plan.measured) for plan in timed])
+    print(f"Kendall's tau over {len(timed)} plans of {len(MODELS)} models: {order:.2f}")
     again = [
-        tau([(p.turns[i], p.turns[j]) for p in found]) for i, j in combinations(range(ROUNDS), 2)
+        tau([(p.turns[i], p.turns[j]) for p in timed]) for i, j in combinations(range(ROUNDS), 2)
     ]
     print(f"of one turn's measurements and another's: {min(again):.2f} to {max(again):.2f}")
     for ranks in RANKS:
-        bias = fmean(log(1 + plan.error) for plan in found if plan.name.endswith(f"-{ranks}"))
+        bias = fmean(log(1 + plan.error) for plan in timed if plan.name.endswith(f"-{ranks}"))
         print(f"predicted to measured on {ranks}, geometric mean: {exp(bias):.2f}")
-    assert len(found) >= 20
+    assert len(timed) >= 20
     assert order >= 0.8

@@ -40,29 +40,30 @@ def measured(*arguments: str) -> dict[str, float]:
 
 @pytest.mark.parametrize("arguments", TIMES)
 def test_seconds_of_a_step(arguments):
-    found = measured(*arguments)
+    seconds = measured(*arguments)
     rival = "the module alone" if arguments[0] == "one" else "DistributedDataParallel"
     model = "ResNet of 8 layers" if arguments[0] == "resnet" else "mlp 8 x 1024"
     print(
-        f"\n{model}, {' '.join(arguments)}: plan {found['plan_seconds'] * 1e3:.1f} ms,"
-        f" {rival} {found['torch_seconds'] * 1e3:.1f} ms; ratio of pairs {found['ratio']:.3f},"
-        f" half of them {found['lower']:.3f} to {found['upper']:.3f}, bound {TIMES[arguments]}"
+        f"\n{model}, {' '.join(arguments)}: plan {seconds['plan_seconds'] * 1e3:.1f} ms,"
+        f" {rival} {seconds['torch_seconds'] * 1e3:.1f} ms; ratio of pairs {seconds['ratio']:.3f},"
+        f" half of them {seconds['lower']:.3f} to {seconds['upper']:.3f}, bound {TIMES[arguments]}"
     )
-    assert found["rounds"] >= 20
+    assert seconds["rounds"] >= 20
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 @pytest.mark.parametrize(("model", "batch"), [("resnext50", "64"), ("bert-large", "4")])
 def test_seconds_of_a_step_beside_torch_compile(model, batch):
-    found = measured("compiled", model, "cuda", batch)
+    seconds = measured("compiled", model, "cuda", batch)
     print(
         f"\n{model}, batch {batch}, {torch.cuda.get_device_name()}: plan"
-        f" {found['plan_seconds'] * 1e3:.1f} ms, torch.compile {found['torch_seconds'] * 1e3:.1f}"
-        f" ms; ratio of pairs {found['ratio']:.3f}, half of them {found['lower']:.3f} to"
-        f" {found['upper']:.3f}, bound 1"
+        f" {seconds['plan_seconds'] * 1e3:.1f} ms,"
+        f" torch.compile {seconds['torch_seconds'] * 1e3:.1f} ms;"
+        f" ratio of pairs {seconds['ratio']:.3f}, half of them {seconds['lower']:.3f} to"
+        f" {seconds['upper']:.3f}, bound 1"
     )
-    assert found["rounds"] >= 20
+    assert seconds["rounds"] >= 20
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")

@@ -70,13 +70,13 @@ def test_plans_of_the_papers_models(model, nodes):
         start = perf_counter()
         try:
             asked = planner_of(family, machine, library, 600.0, SGD, None, SearchOptions(mode))
-            found = asked.plan(model, graph)
+            planned = asked.plan(model, graph)
         except NegativeAnswer:
             shown.append(f"{planner} does not fit ({perf_counter() - start:.1f} s)")
             continue
-        seconds[planner] = found.plan.estimates.step_seconds
-        memory = found.plan.estimates.peak_memory_bytes / 1e9
-        as_stages = pipeline_text(found.plan)
+        seconds[planner] = planned.plan.estimates.step_seconds
+        memory = planned.plan.estimates.peak_memory_bytes / 1e9
+        as_stages = pipeline_text(planned.plan)
         shown.append(
             f"{planner} {seconds[planner] * 1e3:.1f} ms, {memory:.1f} GB"
             f"{f', {as_stages}' if as_stages else ''} ({perf_counter() - start:.1f} s)"
@@ -102,9 +102,9 @@ def _check_paper(model: str, seconds: Mapping[str, float]) -> None:
 def test_time_against_devices(machine, nodes):
     target, library = load_machine(machine).with_nodes(nodes), unused_library()
     graph = build_model("bert-large", 4 * target.devices, target.devices)
-    found = MeshPlanner(target, library).plan("bert-large", graph)
-    phases = ", ".join(f"{name} {used:.1f}" for name, used in found.report.phases.items())
-    print(f"\nbert-large on {target.devices}: {found.report.seconds:.1f} s ({phases})")
+    planned = MeshPlanner(target, library).plan("bert-large", graph)
+    phases = ", ".join(f"{name} {used:.1f}" for name, used in planned.report.phases.items())
+    print(f"\nbert-large on {target.devices}: {planned.report.seconds:.1f} s ({phases})")
 
 
 def test_time_against_layers():
@@ -118,8 +118,8 @@ def test_time_against_layers():
             module = Bert(size)
             ids = [torch.empty(4 * machine.devices, size.sequence, dtype=torch.int64)] * 3
         graph = capture(module, tuple(ids)).graph
-        found = MeshPlanner(machine, library).plan("bert", graph)
-        seconds.append(found.report.seconds)
+        planned = MeshPlanner(machine, library).plan("bert", graph)
+        seconds.append(planned.report.seconds)
         print(f"\n{layers} layers on {machine.devices}: {seconds[-1]:.1f} s")
     times = [took / seconds[0] for took in seconds]
     print(

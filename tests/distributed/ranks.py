@@ -81,7 +81,7 @@ def together(replies: list[dict]) -> dict:
             return reply
     for kind in ("results", "peaks"):
         if kind in replies[0]:
-            return {kind: [found for reply in replies for found in reply[kind]]}
+            return {kind: [part for reply in replies for part in reply[kind]]}
     return replies[0]
 
 

@@ -195,8 +195,8 @@ def alone(tmp_path_factory, plan):
     """A run that nothing befalls."""
     scene = Scene(tmp_path_factory.mktemp("alone"), plan)
     run = Course(scene.folder / "run")
-    found = run_here(*run.arguments(plan, *scene.given))
-    assert found.status == 0, found.err
+    ended = run_here(*run.arguments(plan, *scene.given))
+    assert ended.status == 0, ended.err
     return run
 
 

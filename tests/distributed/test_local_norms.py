@@ -60,11 +60,11 @@ def alone(groups, library):
 def whole(plan, steps, part):
     """A tensor of each weight, put together of the pieces of all ranks."""
     shapes = {n.leaf.name: n.leaf.type.shape for n in plan.model.leaves if n.leaf.kind == "weight"}
-    found = {name: torch.full(shape, torch.nan).double() for name, shape in shapes.items()}
+    assembled = {name: torch.full(shape, torch.nan).double() for name, shape in shapes.items()}
     for piece in (piece for rank in steps for piece in rank.pieces):
         at = tuple(slice(start, stop) for start, stop in piece.region)
-        found[piece.leaf][at] = getattr(piece, part)
-    return named(plan, found)
+        assembled[piece.leaf][at] = getattr(piece, part)
+    return named(plan, assembled)
 
 
 def named(plan, tensors):
@@ -97,9 +97,9 @@ def assert_same(plan, steps, wanted, *, running=True):
             assert rank.running.keys() == kept.keys()
             torch.testing.assert_close(rank.running, kept, rtol=NEAR, atol=NEAR)
     for part, expected in (("weight", state), ("gradient", gradients)):
-        found = whole(plan, steps, part)
-        expected = {name: expected[name] for name in found}
-        torch.testing.assert_close(found, expected, rtol=NEAR, atol=NEAR)
+        actual = whole(plan, steps, part)
+        expected = {name: expected[name] for name in actual}
+        torch.testing.assert_close(actual, expected, rtol=NEAR, atol=NEAR)
 
 
 @pytest.mark.soak
@@ -187,6 +187,6 @@ def test_a_tensor_that_no_norm_reads_is_read_once_more():
 
     (leaf,) = [node.leaf for node in model.leaves if node.leaf.kind == "input"]
     first = input_batch(leaf, 0, 0)[:4].sigmoid()
-    for found in on_ranks(4, work):
-        torch.testing.assert_close(found["m"], first.mean(0))
-        torch.testing.assert_close(found["v"], first.var(0))
+    for counted in on_ranks(4, work):
+        torch.testing.assert_close(counted["m"], first.mean(0))
+        torch.testing.assert_close(counted["v"], first.var(0))

@@ -145,8 +145,8 @@ def test_the_peak_of_one_device_that_recomputes_any_set(seed):
     random = Random(seed)
     name = random.choice(("activations", "bert-large-tiny"))
     plan = recomputed(planned(name, "data-parallel", "sgd", 1), lambda _: random.random() < 0.5)
-    found = peak_bytes(Lowering(plan), World(), "sgd")
-    assert found == pytest.approx(counted(plan, "sgd").total, rel=1.5 * TOLERANCE)
+    peak = peak_bytes(Lowering(plan), World(), "sgd")
+    assert peak == pytest.approx(counted(plan, "sgd").total, rel=1.5 * TOLERANCE)
 
 
 def test_of_a_mask_a_byte_an_element_is_held():
@@ -193,8 +193,8 @@ def test_what_micro_batches_hold_of_what_they_make_again():
 )
 def test_the_peak_of_one_device(name, optimizer, precision):
     plan = planned(name, "data-parallel", optimizer, 1)
-    found = peak_bytes(Lowering(plan), World(), optimizer, precision)
-    assert found == pytest.approx(counted(plan, optimizer, precision).total, rel=TOLERANCE)
+    peak = peak_bytes(Lowering(plan), World(), optimizer, precision)
+    assert peak == pytest.approx(counted(plan, optimizer, precision).total, rel=TOLERANCE)
 
 
 def test_weights_in_parts_take_less(ranks):

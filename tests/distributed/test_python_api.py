@@ -64,9 +64,9 @@ def test_two_lines_train_by_a_plan_what_torch_trains(folder: Path, monkeypatch: 
     (folder / "weights.pt").rename(folder / "expected.pt")
     ran(torchrun("train_by_plan.py"), folder)
     expected = torch.load(folder / "expected.pt", weights_only=True)
-    found = torch.load(folder / "weights.pt", weights_only=True)
-    assert list(found) == list(expected)
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    actual = torch.load(folder / "weights.pt", weights_only=True)
+    assert list(actual) == list(expected)
+    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.soak
@@ -74,7 +74,7 @@ def test_killed_and_resumed(folder: Path):
     (folder / "resumed.py").write_text(RESUMED, "utf-8")
     killed(torchrun("resumed.py"), folder)
     assert "first 3" in ran(torchrun("resumed.py"), folder)
-    found = torch.load(folder / "resumed.pt", weights_only=True)
+    resumed = torch.load(folder / "resumed.pt", weights_only=True)
     from my_words import batch_of, make_model  # pyright: ignore[reportMissingImports]
 
     module = make_model()
@@ -84,4 +84,4 @@ def test_killed_and_resumed(folder: Path):
         optimizer.step()
         optimizer.zero_grad()
     sys.modules.pop("my_words")
-    torch.testing.assert_close(found, dict(module.state_dict()), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(resumed, dict(module.state_dict()), rtol=1e-9, atol=1e-9)

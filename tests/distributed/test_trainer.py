@@ -83,9 +83,9 @@ def test_killed_and_resumed_it_trains_as_on_one_process(tmp_path: Path):
     assert (tmp_path / "texts" / "checkpoint-3").is_dir()
     (tmp_path / "killed").touch()
     ran(torchrun(after.name), tmp_path)
-    expected, found = (logged(tmp_path / name) for name in ("expected", "texts"))
-    assert [entry.keys() for entry in found] == [entry.keys() for entry in expected]
-    for ours, theirs in zip(found, expected, strict=True):
+    expected, actual = (logged(tmp_path / name) for name in ("expected", "texts"))
+    assert [entry.keys() for entry in actual] == [entry.keys() for entry in expected]
+    for ours, theirs in zip(actual, expected, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-9)
     for part in ("", "checkpoint-3"):
         state = weights(tmp_path / "texts" / part)

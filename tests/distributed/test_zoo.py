@@ -110,14 +110,14 @@ def batch_of(name: str, devices: int) -> int:
     return 8 * devices if "bert" in name or "-tiny" not in name else 24
 
 
-def check(plan: Plan, found: list[Stepped]) -> None:
+def check(plan: Plan, stepped: list[Stepped]) -> None:
     """Demand that what all ranks have is what the module has."""
     devices = plan.machine.devices
     delayed = plan.pipeline is not None and plan.pipeline.schedule == "2bw"
     wanted = module_trained(plan.model_name, batch_of(plan.model_name, devices), delayed=delayed)
-    assert len(found) == devices
-    assert {piece.leaf for rank in found for piece in rank.pieces} == wanted.weights.keys()
-    for rank in found:
+    assert len(stepped) == devices
+    assert {piece.leaf for rank in stepped for piece in rank.pieces} == wanted.weights.keys()
+    for rank in stepped:
         for name, running in rank.running.items():
             torch.testing.assert_close(running, wanted.running[name], rtol=NEAR, atol=NEAR)
         assert rank.running.keys() >= {n for n in wanted.running if "running" in n}

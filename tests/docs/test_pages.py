@@ -35,13 +35,13 @@ OF_OURS = ("way back", "ways to lie", "way to lie", "stretch", "weights in parts
 @lru_cache(maxsize=1)
 def options() -> dict[str, set[str]]:
     """The options of each command."""
-    found: dict[str, set[str]] = {}
+    by_command: dict[str, set[str]] = {}
     for name in COMMANDS:
         command = typer.main.get_command(import_module(f"unity.{name}").app)
-        found[name] = {
+        by_command[name] = {
             option for p in command.params for option in (*p.opts, *p.secondary_opts) if option
         }
-    return found
+    return by_command
 
 
 def lines_of_code(page: Path) -> list[str]:

@@ -58,10 +58,10 @@ def test_remarks_and_files_are_read(tmp_path: Path):
         f"Put this in `a.py`:\n\n{fence}\n*Run by the long tests: so.*\n\n{fence}\n"
         f"*Not run by the tests:\nso.*\n\n{fence}\nIn `a.py` there is more.\n\n{fence}"
     )
-    found = read(text, tmp_path)
-    assert [block.file for block in found] == ["a.py", None, None, None]
-    assert [block.when for block in found] == ["always", "long", "never", "always"]
-    assert [block.line for block in found] == [3, 9, 16, 22]
+    blocks = read(text, tmp_path)
+    assert [block.file for block in blocks] == ["a.py", None, None, None]
+    assert [block.when for block in blocks] == ["always", "long", "never", "always"]
+    assert [block.line for block in blocks] == [3, 9, 16, 22]
 
 
 def test_commands_are_told_from_what_they_print(tmp_path: Path):

@@ -48,14 +48,14 @@ def test_most_points_judge():
 
 def test_seconds_follow_from_what_is_published():
     """Of Megatron's 1.7B the paper says 137 TFLOP/s a GPU; of MPT-7B 4,641 tokens a second."""
-    found = {(p.run, p.name): p for p in points()}
-    small = found["Megatron 2021", "1.7B"]
+    by_name = {(p.run, p.name): p for p in points()}
+    small = by_name["Megatron 2021", "1.7B"]
     parameters = 12 * 24 * 2304**2 + 51200 * 2304
     least = 8 * parameters * 512 * 2048 / 32 / 137e12
     assert least < small.seconds < 1.2 * least
-    mosaic = found["MosaicML, A100", "7b 2048"]
+    mosaic = by_name["MosaicML, A100", "7b 2048"]
     assert mosaic.seconds == pytest.approx(6 * 2 * 2048 / 4641)
-    assert found["NVIDIA ResNet-50, V100", "fp32"].seconds == pytest.approx(896 / 2855)
+    assert by_name["NVIDIA ResNet-50, V100", "fp32"].seconds == pytest.approx(896 / 2855)
 
 
 @pytest.mark.parametrize(
@@ -92,9 +92,9 @@ def test_a_small_llama_attends_to_what_came_before():
     first, second = ends
     assert torch.equal(first[:, :8], second[:, :8])
     assert not torch.allclose(first[:, 8:], second[:, 8:])
-    found = compare_module(module, (ids, ids), capture(module, (ids, ids)), "llama")
-    assert found.error is not None, found.reason
-    assert found.error < 1e-9
+    comparison = compare_module(module, (ids, ids), capture(module, (ids, ids)), "llama")
+    assert comparison.error is not None, comparison.reason
+    assert comparison.error < 1e-9
 
 
 @pytest.mark.parametrize(
@@ -108,9 +108,9 @@ def test_small_encoders_and_residual_networks_are_captured_as_they_compute(model
         torch.randint(2, x.shape) if x.dtype == torch.long else torch.randn_like(x).double()
         for x in inputs
     )
-    found = compare_module(module.double(), drawn, capture(module, drawn), "model")
-    assert found.error is not None, found.reason
-    assert found.error < 1e-9
+    comparison = compare_module(module.double(), drawn, capture(module, drawn), "model")
+    assert comparison.error is not None, comparison.reason
+    assert comparison.error < 1e-9
 
 
 def test_alternate_recomputation_keeps_attention_and_every_second_product():
@@ -135,7 +135,7 @@ def test_what_is_published_of_memory_is_compared():
     (point,) = (p for p in points() if p.run == "Alpa")
     assert point.memory == 8.745e9
     assert point.precision == "fp16"
-    found = Priced(point, point.seconds, round(1.1 * 8.745e9))
-    assert found.memory_error == pytest.approx(0.1)
-    assert not found.is_refused
+    priced_point = Priced(point, point.seconds, round(1.1 * 8.745e9))
+    assert priced_point.memory_error == pytest.approx(0.1)
+    assert not priced_point.is_refused
     assert Priced(point, point.seconds, 17_000_000_000).is_refused

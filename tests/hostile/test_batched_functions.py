@@ -12,7 +12,7 @@ import torch
 from pcg.errors import InputError, OperatorError
 from pcg.graph.graph import apply, leaf
 from pcg.graph.opaque import TensorType, batched, parse_declaration
-from pcg.graph.slices import SharedIndex
+from pcg.graph.slicewise import SharedIndex
 from pcg.ops.parallel import partition, replicate
 from pcg.plan.text import parse_graph, print_graph
 from pcg.types.task import KernelTask

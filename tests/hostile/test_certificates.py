@@ -210,8 +210,8 @@ def test_an_operator_that_says_it_commutes_has_to(tmp_path: Path):
         own = mine(f"out[i...] = x[i...] {sign} y[i...]")
         forged = forge({"x": 1, "y": 1}, *sides, operators=[own], listed=commuting)
         folder = tmp_path / str(number)
-        found, printed = recheck(forged.write(folder))
-        assert found == status, printed
+        accepted, printed = recheck(forged.write(folder))
+        assert accepted == status, printed
         assert ("is not shown to commute" in printed) == bool(status)
 
 

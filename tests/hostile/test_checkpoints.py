@@ -364,19 +364,19 @@ def test_a_piece_with_another_byte(trained, tmp_path, place, byte):
     data = bytearray((trained / NEWEST / DATA).read_bytes())
     data[own.at + place % own.bytes] = byte
     (tmp_path / DATA).write_bytes(data)
-    found = torch.zeros(5, 4, dtype=torch.float64)
-    shard = Shard("model.second", (5, 4), (0, 0), found, writes=False)
+    assembled = torch.zeros(5, 4, dtype=torch.float64)
+    shard = Shard("model.second", (5, 4), (0, 0), assembled, writes=False)
     try:
         fill([shard], contents, tmp_path)
     except InputError:
         return
-    assert torch.equal(found, state_dict(newest_manifest(trained))["second"])
+    assert torch.equal(assembled, state_dict(newest_manifest(trained))["second"])
 
 
 def test_a_whole_one_has_its_weights_to_the_bit(folder):
     """The same as torch.distributed.checkpoint's own reader finds."""
-    found = state_dict(newest_manifest(folder))
+    actual = state_dict(newest_manifest(folder))
     dcp_to_torch_save(folder / NEWEST, "plain.pt")
     expected = torch.load("plain.pt", weights_only=True)
     for name in ("first.weight", "second"):
-        assert torch.equal(found[name], expected[f"model.{name}"])
+        assert torch.equal(actual[name], expected[f"model.{name}"])

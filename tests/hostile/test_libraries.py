@@ -123,8 +123,8 @@ def test_what_is_wrong_with_a_library_is_one_line(case: str, tmp_path: Path):
     content = library()
     change(content)
     assert content != library()
-    found, printed = recheck(tmp_path, content)
-    assert found == status, printed
+    accepted, printed = recheck(tmp_path, content)
+    assert accepted == status, printed
     last = printed.splitlines()[-1]
     assert last.startswith("unity: error: ")
     assert len(last) < 400

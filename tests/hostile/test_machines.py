@@ -131,9 +131,9 @@ def test_the_strangest_machine_that_is_let_through(captured, change):
     """The search ends, with a plan of finite numbers or the answer that there is none."""
     Path("mine.toml").write_text(changed(*change))
     given = ("mlp-tiny", "--machine", "mine.toml", "--devices", 2, "--budget", 3)
-    found = command(app, "optimize", *given, "-o", "plan.json")
-    assert found.status in (0, 1), found.err
-    if found.status == 0:
+    result = command(app, "optimize", *given, "-o", "plan.json")
+    assert result.status in (0, 1), result.err
+    if result.status == 0:
         estimates = load_plan("plan.json").estimates
         assert math.isfinite(estimates.step_seconds)
 

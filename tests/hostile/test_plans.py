@@ -222,5 +222,5 @@ def test_hashes_that_lie(plan_path):
     content = json.loads(plan_path.read_text())
     content["estimates"]["step_seconds"] = 1e-9
     plan_path.write_text(json.dumps(content))
-    found = must_refuse(plan_path, status=1)
-    assert "does not follow" in found
+    refusal = must_refuse(plan_path, status=1)
+    assert "does not follow" in refusal

@@ -69,9 +69,9 @@ def verdicts(folder: Path, given: list[dict[str, Any]], *more: object) -> list[d
     assert ended.returncode in (0, 1), ended.stderr
     assert ended.stderr.count("\n") == ended.returncode, ended.stderr
     assert {*folder.iterdir()} == before
-    found = [json.loads(line) for line in ended.stdout.splitlines()]
-    assert [record["rule"] for record in found] == [rule["name"] for rule in given]
-    return found
+    told = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [record["rule"] for record in told] == [rule["name"] for rule in given]
+    return told
 
 
 def unexpected(given: dict[str, tuple[Rule, Expected]], record: dict[str, Any]) -> bool:
@@ -83,15 +83,15 @@ def unexpected(given: dict[str, tuple[Rule, Expected]], record: dict[str, Any]) 
 def test_hostile_rules(first: int, tmp_path: Path):
     corpus = rules()[first::6]
     given = dict(zip((rule["name"] for rule, _ in corpus), corpus, strict=True))
-    found = verdicts(tmp_path, [rule for rule, _ in corpus], "--seconds", 1)
+    told = verdicts(tmp_path, [rule for rule, _ in corpus], "--seconds", 1)
     # A processor that others use too does less in its second: what is unknown is asked again.
-    slow = [r["rule"] for r in found if r["verdict"] == "unknown" and unexpected(given, r)]
+    slow = [r["rule"] for r in told if r["verdict"] == "unknown" and unexpected(given, r)]
     if slow:
-        found += verdicts(tmp_path, [given[name][0] for name in slow], "--seconds", HANG)
-        found = list({record["rule"]: record for record in found}.values())
+        told += verdicts(tmp_path, [given[name][0] for name in slow], "--seconds", HANG)
+        told = list({record["rule"]: record for record in told}.values())
     wrong = [
         f"{record['verdict']}: {rule['left'][:80]} == {rule['right'][:80]} {rule['requires']}"
-        for record in found
+        for record in told
         if unexpected(given, record)
         for rule in (given[record["rule"]][0],)
     ]
@@ -128,10 +128,10 @@ def test_rules_of_own_operators(tmp_path: Path):
         {"name": f"own {i}", "inputs": {"x": 1}, "left": left, "right": right}
         for i, (left, right, _) in enumerate(OWN_RULES)
     ]
-    found = verdicts(tmp_path, given, "--operators", file)
+    actual = verdicts(tmp_path, given, "--operators", file)
     wrong = [
         f"{record['verdict']}: {left} == {right}: {record['reason']}"
-        for (left, right, expected), record in zip(OWN_RULES, found, strict=True)
+        for (left, right, expected), record in zip(OWN_RULES, actual, strict=True)
         if record["verdict"] not in expected
     ]
     assert not wrong, "\n".join(wrong)

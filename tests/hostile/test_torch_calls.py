@@ -220,9 +220,9 @@ def test_a_call_that_does_not_return_what_it_says(plan_path, name):
 def test_what_is_called_has_one_name_only():
     """Its SHA-256, of the call and of what it reads and writes."""
     name, line = declared("aten.relu.default(x0)", [X], [Y])
-    found = parse_declaration(line)
-    assert found is not None
-    assert found.name == name
+    declaration = parse_declaration(line)
+    assert declaration is not None
+    assert declaration.name == name
     others = [
         declared("aten.relu.default( x0)", [X], [Y]),
         declared("aten.relu.default(x0)", ["[8, 6] float64"], [Y]),

@@ -17,11 +17,11 @@ def test_sets_are_connected_components(equalities: list[tuple[int, int]]):
     for a, b in equalities:
         sets.join(a, b)
         assert sets.root(a) == sets.root(b)
-    found = sets.sets()
-    assert sorted(map(sorted, found.values())) == sorted(
+    groups = sets.sets()
+    assert sorted(map(sorted, groups.values())) == sorted(
         map(sorted, nx.connected_components(graph))
     )
-    assert all(sets.root(thing) == root for root, things in found.items() for thing in things)
+    assert all(sets.root(thing) == root for root, things in groups.items() for thing in things)
 
 
 @given(EQUALITIES)

@@ -65,12 +65,12 @@ def random_slide(pick: Callable[[int, int], int], *, pool: bool) -> Slide:
 
 
 def attributes(rows: Slide, columns: Slide, *, pool: bool) -> dict[str, int]:
-    found = {"height": rows.count, "width": columns.count}
-    found |= {"stride_h": rows.stride, "stride_w": columns.stride}
-    found |= {"top": rows.padding, "left": columns.padding}
+    counts = {"height": rows.count, "width": columns.count}
+    counts |= {"stride_h": rows.stride, "stride_w": columns.stride}
+    counts |= {"top": rows.padding, "left": columns.padding}
     if pool:
-        return found | {"kernel_h": rows.kernel, "kernel_w": columns.kernel}
-    return found | {"dilation_h": rows.dilation, "dilation_w": columns.dilation}
+        return counts | {"kernel_h": rows.kernel, "kernel_w": columns.kernel}
+    return counts | {"dilation_h": rows.dilation, "dilation_w": columns.dilation}
 
 
 def tensor(name: str, shape: tuple[int, ...], dims: tuple[int, ...] = (), copies: int = 1) -> Value:
@@ -193,7 +193,7 @@ def test_gradients_of_blocks_with_halos_add_up(name: str, seed: int):
 
     call = OPERATORS[name](**attributes(rows, columns, pool=pooled))
     task = whole_task(call, [tuple(t.shape) for t in (x, *k)])
-    found: Any = [torch.zeros_like(t) for t in (x, *k)]
+    summed: Any = [torch.zeros_like(t) for t in (x, *k)]
     for (top, bottom, first, last), (left, right, start, stop) in product(
         blocks(rows), blocks(columns)
     ):
@@ -204,8 +204,8 @@ def test_gradients_of_blocks_with_halos_add_up(name: str, seed: int):
         (out,) = run_equation(call, type(task)(task.attributes, task.sizes, ranges), own, starts)
         torch.testing.assert_close(out, whole[:, :, top:bottom, left:right])
         gradients = torch.autograd.grad(out, own, weight[:, :, top:bottom, left:right])
-        found[0][:, :, first:last, start:stop] += gradients[0]
-        for total, gradient in zip(found[1:], gradients[1:], strict=True):
+        summed[0][:, :, first:last, start:stop] += gradients[0]
+        for total, gradient in zip(summed[1:], gradients[1:], strict=True):
             total += gradient
-    for ours, theirs in zip(found, wanted, strict=True):
+    for ours, theirs in zip(summed, wanted, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)

@@ -45,9 +45,9 @@ def test_a_device_is_of_the_last_kind_that_began(machine: Machine, data: st.Data
     begun = sum(o.first_node <= device // machine.devices_per_node for o in machine.others)
     assert machine.device_at(device).memory_bytes == machine.device.memory_bytes << begun
     some = data.draw(st.sets(st.integers(0, machine.devices - 1), min_size=1))
-    found = machine.kinds_of(some)
-    assert all(machine.device_at(d) in found for d in some)
-    assert len(found) == len({id(machine.device_at(d)) for d in some})
+    kinds = machine.kinds_of(some)
+    assert all(machine.device_at(d) in kinds for d in some)
+    assert len(kinds) == len({id(machine.device_at(d)) for d in some})
     least = min(machine.device_at(d).usable_bytes for d in some)
     assert machine.memory_limit(some) == least
     assert machine.memory_limit() == machine.memory_limit(range(machine.devices))

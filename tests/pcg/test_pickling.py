@@ -27,11 +27,11 @@ def again(value):
 def test_a_graph_is_the_same_with_all_that_follows_from_it():
     graph = parse_graph(GRAPH)
     graph.check()
-    found = again(graph)
-    assert isinstance(found, Graph)
-    assert found == graph
-    assert found.digest == graph.digest
-    assert [n.types for n in found.nodes] == [n.types for n in graph.nodes]
+    remade = again(graph)
+    assert isinstance(remade, Graph)
+    assert remade == graph
+    assert remade.digest == graph.digest
+    assert [n.types for n in remade.nodes] == [n.types for n in graph.nodes]
 
 
 def test_an_operator_of_unity_is_the_one_object():

@@ -71,13 +71,13 @@ def test_2bw_takes_gradients_of_one_update_before(name, library):
         ]
         return losses, pieces
 
-    found = on_ranks(DEVICES, work)
-    for losses, pieces in found:
+    actual = on_ranks(DEVICES, work)
+    for losses, pieces in actual:
         assert losses == pytest.approx(wanted, abs=1e-10)
         for leaf, region, piece in pieces:
             cut = tuple(slice(start, stop) for start, stop in region)
             assert torch.allclose(piece, weights[leaf][cut], atol=1e-10)
-    held = {leaf for _, pieces in found for leaf, _, _ in pieces}
+    held = {leaf for _, pieces in actual for leaf, _, _ in pieces}
     assert held == set(weights)
 
 

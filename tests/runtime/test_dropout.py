@@ -140,15 +140,15 @@ def test_as_many_are_dropped_as_should_be():
     """And the others are larger for it, so that the mean stays."""
     graph = capture(Alone(), (torch.ones(200, 500),)).graph
     (drawn,) = (n.leaf for n in graph.leaves if n.leaf.name.startswith(DRAWN))
-    found: list[Tensor] = []
+    samples: list[Tensor] = []
     for step in range(2):
         leaves = {n.leaf.name: torch.ones(200, 500, dtype=torch.float64) for n in graph.leaves}
-        found.append(evaluate(graph, leaves | {drawn.name: input_batch(drawn, 0, step)})[1])
-    for left in found:
+        samples.append(evaluate(graph, leaves | {drawn.name: input_batch(drawn, 0, step)})[1])
+    for left in samples:
         assert left.unique().tolist() == pytest.approx([0.0, 1.0 / (1.0 - SHARE)])
         assert (left == 0).double().mean().item() == pytest.approx(SHARE, abs=0.01)
         assert left.mean().item() == pytest.approx(1.0, abs=0.02)
-    assert not torch.equal(*found)
+    assert not torch.equal(*samples)
 
 
 @pytest.mark.soak

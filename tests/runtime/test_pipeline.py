@@ -86,9 +86,9 @@ def test_what_is_sent_is_not_held_until_the_batch_ends(kind, library):
             exchange = world.exchange
 
             def noted(*given):
-                found = exchange(*given)
+                held_bytes = exchange(*given)
                 held.append(world.held)
-                return found
+                return held_bytes
 
             world.exchange = noted
             executor = Executor(lowering.program(world.rank), world, "fp64")

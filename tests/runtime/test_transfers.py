@@ -23,7 +23,7 @@ from runtime.program.validate.transposed import is_transposed, linear_map
 def layouts(devices: int, sizes: tuple[int, ...]) -> list[Layout]:
     """Each way to cut, copy and sum up over just so many devices: blocks or copies in a row."""
     divisors = [d for d in range(1, devices + 1) if devices % d == 0]
-    found: list[Layout] = []
+    drawn: list[Layout] = []
     for dims in product(divisors, repeat=len(sizes)):
         for partials in divisors:
             used = prod(dims) * partials
@@ -33,8 +33,8 @@ def layouts(devices: int, sizes: tuple[int, ...]) -> list[Layout]:
             plain = spread(ParallelTensor(sizes, degrees))
             turned = [d for i in range(2) for d in range(i, devices, 2)]
             moved = tuple((turned[d], piece) for d, piece in plain.pieces)
-            found += dict.fromkeys((plain, Layout(plain.type, moved)))
-    return found
+            drawn += dict.fromkeys((plain, Layout(plain.type, moved)))
+    return drawn
 
 
 def slices(region) -> tuple[slice, ...]:
@@ -43,23 +43,23 @@ def slices(region) -> tuple[slice, ...]:
 
 def instructions(move, devices: int) -> dict:
     if pattern(move) is not None:
-        found = {rank: collective(move, rank, "x", "y") for rank in range(devices)}
-        return {rank: own for rank, own in found.items() if own is not None}
+        by_rank = {rank: collective(move, rank, "x", "y") for rank in range(devices)}
+        return {rank: own for rank, own in by_rank.items() if own is not None}
     return {rank: exchange(move, rank, "x", "y") for rank in range(devices)}
 
 
 def run(own: dict, held: dict, shapes: dict) -> dict:
     """What instructions do in numbers: what is sent is added up where it goes."""
-    found = {rank: np.zeros(shape) for rank, shape in shapes.items()}
+    ours = {rank: np.zeros(shape) for rank, shape in shapes.items()}
     for rank, instruction in own.items():
         if isinstance(instruction, Exchange):
             for kept in instruction.kept:
-                found[rank][slices(kept.target)] += held[rank][slices(kept.source)]
+                ours[rank][slices(kept.target)] += held[rank][slices(kept.source)]
             for part in instruction.receives:
                 mine = [p for p in own[part.peer].sends if p.peer == rank]
                 theirs = [p for p in instruction.receives if p.peer == part.peer]
                 given = mine[theirs.index(part)]
-                found[rank][slices(part.region)] += held[part.peer][slices(given.region)]
+                ours[rank][slices(part.region)] += held[part.peer][slices(given.region)]
             continue
         _, _, receives = linear_map(instruction)
         for number, peer in enumerate(instruction.group):
@@ -67,8 +67,8 @@ def run(own: dict, held: dict, shapes: dict) -> dict:
             at = instruction.group.index(rank)
             given = held[peer] if sends is None else held[peer][slices(sends[at])]
             place = ... if receives is None else slices(receives[number])
-            found[rank][place] += given.reshape(found[rank][place].shape)
-    return found
+            ours[rank][place] += given.reshape(ours[rank][place].shape)
+    return ours
 
 
 def extents(layout: Layout) -> dict[int, tuple[int, ...]]:
@@ -81,10 +81,10 @@ def check_numbers(source: Layout, target: Layout, own: dict) -> None:
     values = rng.integers(-9, 9, (partials, *source.type.shape)).astype(float)
     held = {d: values[(p.partial, *slices(source.regions[d]))] for d, p in source.pieces}
     meant = values.reshape(wanted, partials // wanted, *values.shape[1:]).sum(axis=1)
-    found = run(own, held, extents(target))
+    actual = run(own, held, extents(target))
     for device, piece in target.pieces:
         region = (piece.partial, *slices(target.regions[device]))
-        np.testing.assert_array_equal(found[device], meant[region])
+        np.testing.assert_array_equal(actual[device], meant[region])
     # <y, A x> = <A^T y, x>
     y = {d: rng.integers(-9, 9, shape).astype(float) for d, shape in extents(target).items()}
     x = {d: rng.integers(-9, 9, shape).astype(float) for d, shape in extents(source).items()}
@@ -101,20 +101,20 @@ def check_symbols(source: Layout, target: Layout, own: dict, value: Value) -> No
         for d, p in source.pieces
     }
     shapes, sums = extents(target), partials // target.type.degrees.partials
-    found: dict[int, Content] = {}
+    actual: dict[int, Content] = {}
     for rank, instruction in own.items():
         assert is_transposed(instruction, instruction.adjoint)
         if isinstance(instruction, Exchange):
             given = {p.peer: sent(own[p.peer], held[p.peer])[rank] for p in instruction.receives}
             added = arrived(instruction, held[rank], given)
-            found[rank] = assemble(added, shapes[rank], places)
+            actual[rank] = assemble(added, shapes[rank], places)
         elif rank == instruction.group[0]:
             members = [Member(r, own[r], held[r], shapes[r]) for r in instruction.group]
-            found |= dict(zip(instruction.group, collected(members, places), strict=True))
+            actual |= dict(zip(instruction.group, collected(members, places), strict=True))
     for device, piece in target.pieces:
         first = piece.partial * sums
         expected = Content(tensor, places.of(first, first + sums, target.regions[device]))
-        assert found[device] == expected
+        assert actual[device] == expected
 
 
 @pytest.mark.parametrize(

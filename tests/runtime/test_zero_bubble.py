@@ -83,10 +83,10 @@ def test_each_rank_follows_the_order_of_its_stage(library):
         # The first stage receives nothing forward and the last nothing backward.
         seen = {"forward": stage > 0, "backward": stage < DEVICES - 1, "weights": True}
         order = [t.kind for t in turns(stage, DEVICES, 8, kind="zb-h1") if seen[t.kind]]
-        found = ["weights" if e in late else e for e in events]
+        actual = ["weights" if e in late else e for e in events]
         letters = {"forward": "F", "backward": "B", "weights": "weights"}
         wanted = [letters[kind] for kind in order for _ in (late if kind == "weights" else "x")]
-        assert found == wanted
+        assert actual == wanted
 
 
 def test_gradients_are_added_up_in_the_last_pass_for_weights(monkeypatch):

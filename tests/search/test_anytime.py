@@ -69,9 +69,9 @@ def check(plan: Plan, model: Graph, library: Library) -> None:
 
 @pytest.mark.parametrize("after", a_third([1, 0, 5]))
 def test_an_interrupt_gives_the_best_plan_so_far(after, library, model):
-    found = mesh(library, teller=Teller(interrupting(after=after))).plan("m", model)
-    assert found.report.stop == "interrupted"
-    check(found.plan, model, library)
+    planned = mesh(library, teller=Teller(interrupting(after=after))).plan("m", model)
+    assert planned.report.stop == "interrupted"
+    check(planned.plan, model, library)
 
 
 def test_without_a_plan_an_interrupt_ends_the_search(library, model):
@@ -109,9 +109,9 @@ def test_an_interrupt_among_pipelines_leaves_the_plan_that_is_known(model, whole
         def plan(self, name: str, graph: Graph) -> Planned:
             raise KeyboardInterrupt
 
-    found = WithPipelines(Known(whole), lambda *_: Interrupted()).plan("m", model)
-    assert found.plan is whole.plan
-    assert found.report.stop == "interrupted"
+    planned = WithPipelines(Known(whole), lambda *_: Interrupted()).plan("m", model)
+    assert planned.plan is whole.plan
+    assert planned.report.stop == "interrupted"
 
 
 def test_pipelines_are_left_out_where_time_is_up(library, model):
@@ -126,8 +126,8 @@ def test_pipelines_are_left_out_where_time_is_up(library, model):
 
 def test_both_searches_are_reported(model, whole):
     other = SearchReport(3, 2, "time", {"choosing": 1.0}, 5, 7)
-    found = WithPipelines(Known(whole), lambda *_: Known(replace(whole, report=other)))
-    report = found.plan("m", model).report
+    planned = WithPipelines(Known(whole), lambda *_: Known(replace(whole, report=other)))
+    report = planned.plan("m", model).report
     assert report.simulated == whole.report.simulated + 2
     assert report.strategies == whole.report.strategies + 3
     assert report.known == whole.report.known + 5

@@ -58,12 +58,12 @@ def is_joined(rule: Rule) -> bool:
 
 def applications(rule: Rule, host: Graph, free: dict[str, int]) -> list[tuple[Value, ...]]:
     """The outputs of a graph after a rule is applied to it, anywhere."""
-    found: list[tuple[Value, ...]] = []
+    steps: list[tuple[Value, ...]] = []
     for match in matches(rule, host):
         outputs = build(rule, match, free)
         if outputs is not None:
-            found.append(rewrite(host, match, outputs).outputs)
-    return found
+            steps.append(rewrite(host, match, outputs).outputs)
+    return steps
 
 
 @pytest.mark.parametrize("part", [PART, pytest.param(1, marks=pytest.mark.soak)])

@@ -156,7 +156,7 @@ def test_every_step_is_an_application_of_a_library_rule(library, leaves, steps):
         known.add(rule.name)
     parts = parts_of_leaves(graphs[0], 1, Reals())
     first, last = (
-        [meaning(found, Reals()) for found in evaluate_shards(graph, parts, Reals())]
+        [meaning(value, Reals()) for value in evaluate_shards(graph, parts, Reals())]
         for graph in (graphs[0], graphs[-1])
     )
     np.testing.assert_allclose(last[0], first[0], rtol=1e-9)

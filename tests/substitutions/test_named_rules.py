@@ -205,7 +205,7 @@ def test_what_a_cut_along_a_reduced_axis_takes_is_in_the_library(
     """The vocabulary of a cross-entropy, the batch of a batch norm, the axis of a softmax, the keys
     of attention: the operator as its primitive steps, whose sums may be cut. That these lead to
     such a cut is replayed with the decompositions themselves (``test_decompose``)."""
-    found = decompositions(OPERATORS[name])
+    actual = decompositions(OPERATORS[name])
     rules = [General(rule.left, rule.right, rule.runs) for rule in library.rules]
-    wanted = [General(*pair) for pair in found]
+    wanted = [General(*pair) for pair in actual]
     assert any(is_instance(pair, rule) for pair in wanted for rule in rules)

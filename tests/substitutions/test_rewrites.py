@@ -93,7 +93,7 @@ def rewrites(library: Library, graph: Graph):
 
 def values_of(graph: Graph, parts: dict[str, np.ndarray]) -> list[np.ndarray]:
     with np.errstate(all="ignore"):
-        return [meaning(found, Reals()) for found in evaluate_shards(graph, parts, Reals())]
+        return [meaning(value, Reals()) for value in evaluate_shards(graph, parts, Reals())]
 
 
 def check(
@@ -107,9 +107,9 @@ def check(
     after.check()
     assert [v.type for v in after.outputs] == [v.type for v in graph.outputs], rule.text
     pairs = list(zip(values, values_of(after, parts), strict=True))
-    for expected, found in pairs:
+    for expected, actual in pairs:
         fine = np.isfinite(expected)
-        assert np.allclose(found[fine], expected[fine], rtol=1e-6, atol=1e-9), (
+        assert np.allclose(actual[fine], expected[fine], rtol=1e-6, atol=1e-9), (
             rule.name,
             rule.text,
         )

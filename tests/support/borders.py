@@ -33,12 +33,12 @@ def command(app: typer.Typer, name: str, *arguments: object) -> Finished:
 
 def refused(app: typer.Typer, name: str, *arguments: object, status: int = 2) -> str:
     """Run a command that has to refuse its input, and return the line that says why."""
-    found = command(app, name, *arguments)
-    assert found.status == status, found.out + found.err
-    line = found.err.removesuffix("\n")
+    result = command(app, name, *arguments)
+    assert result.status == status, result.out + result.err
+    line = result.err.removesuffix("\n")
     assert line.startswith("unity: error: ")
     assert line.isprintable(), line
-    assert status != 2 or found.out == ""
+    assert status != 2 or result.out == ""
     return line.removeprefix("unity: error: ")
 
 

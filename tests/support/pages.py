@@ -218,10 +218,10 @@ def difference(shown: Sequence[str], printed: Sequence[str]) -> str | None:
             starts = starts[:1]
         if last and part and not first:
             starts = starts[-1:]
-        found = next((start for start in starts if _equal(part, right[start:])), None)
-        if found is None or (last and first and len(part) != len(right)):
+        start_of_part = next((start for start in starts if _equal(part, right[start:])), None)
+        if start_of_part is None or (last and first and len(part) != len(right)):
             return f"shown, and not printed there: {part[0] if part else 'nothing'}"
-        at = found + len(part)
+        at = start_of_part + len(part)
     return None
 
 

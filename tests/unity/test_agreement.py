@@ -71,11 +71,11 @@ def test_it_is_planned_without_the_comparison(tmp_path: Path, capsys):
 
 def test_json_says_what_became_of_the_comparison(tmp_path: Path, capsys):
     assert optimize(tmp_path, "torch.relu(x)", "--json")[0] == 0
-    found = json.loads(capsys.readouterr().out)["agreement"]
-    assert found["gradients"] == 2
-    assert 0 <= found["error"] <= NEAR
-    assert not found["reason"]
+    agreement = json.loads(capsys.readouterr().out)["agreement"]
+    assert agreement["gradients"] == 2
+    assert 0 <= agreement["error"] <= NEAR
+    assert not agreement["reason"]
     assert optimize(tmp_path, "(x - 100).sqrt()", "--json")[0] == 0
-    found = json.loads(capsys.readouterr().out)["agreement"]
-    assert (found["gradients"], found["error"]) == (0, None)
-    assert found["reason"] == "its loss of random inputs is not finite"
+    agreement = json.loads(capsys.readouterr().out)["agreement"]
+    assert (agreement["gradients"], agreement["error"]) == (0, None)
+    assert agreement["reason"] == "its loss of random inputs is not finite"

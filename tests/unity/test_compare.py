@@ -118,9 +118,9 @@ def test_what_does_not_fit_is_a_cross(tmp_path: Path):
 
 
 def test_ratios():
-    found = [entry("joint", 12.0), entry("expert", 4.0), entry("megatron", None)]
-    assert [over_others(e, found) for e in found] == [3.0, 1 / 3, None]
-    assert over_others(found[0], found[:1]) is None
+    entries = [entry("joint", 12.0), entry("expert", 4.0), entry("megatron", None)]
+    assert [over_others(e, entries) for e in entries] == [3.0, 1 / 3, None]
+    assert over_others(entries[0], entries[:1]) is None
 
 
 @pytest.mark.usefixtures("_undrawn")
@@ -132,9 +132,9 @@ def test_a_plan_that_does_not_fit_is_an_entry(tmp_path: Path):
     result = compare("mlp-mnist", *machine_file, *arguments)
     assert result.exit_code == 0, result.output
     assert "does not fit" in result.output
-    (found,) = json.loads((tmp_path / "compare.json").read_text())["entries"]
-    assert found["step_seconds"] is None
-    assert "misses by" in found["problem"]
+    (saved,) = json.loads((tmp_path / "compare.json").read_text())["entries"]
+    assert saved["step_seconds"] is None
+    assert "misses by" in saved["problem"]
 
 
 def test_an_interruption_keeps_what_is_done(
@@ -152,8 +152,8 @@ def test_an_interruption_keeps_what_is_done(
     with pytest.raises(SystemExit) as stop:
         console.main(["compare", "mlp-mnist", "mlp-tiny", *few, "-o", str(tmp_path)])
     assert stop.value.code == 130
-    (found,) = json.loads((tmp_path / "compare.json").read_text())["entries"]
-    assert found["model"] == "mlp-mnist"
+    (saved,) = json.loads((tmp_path / "compare.json").read_text())["entries"]
+    assert saved["model"] == "mlp-mnist"
     assert "data-parallel" in capsys.readouterr().out
     assert (tmp_path / "mlp-mnist.svg").exists()
 
@@ -175,7 +175,7 @@ def test_without_matplotlib_the_table_comes(tmp_path: Path, monkeypatch: pytest.
         (["mlp-tiny", "--gpus", "2,1000000"], "--gpus: expected at most 65536 devices to plan for"),
         (["mlp-tiny", "--gpus", "2", "--budget", "nan"], "compare: invalid value for '--budget'"),
         (["mlp-tiny", "--gpus", "7,4", "--batch", "7"], "batch: 7 shares no factor with 4 devices"),
-        (["mlp-tiny", "--planners", "alpa"], "--planners: expected some of joint, data-parallel"),
+        (["mlp-tiny", "--planners", "taso"], "--planners: expected some of joint, data-parallel"),
         (["mlp-huge", "--gpus", "2"], "model mlp-huge: unknown, expected"),
         (["mlp-tiny", "--profile", "gone.json"], "gone.json: no such file"),
         (["mlp-tiny", "--machine", "frontier"], "frontier: no such machine"),

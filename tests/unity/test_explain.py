@@ -27,17 +27,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_operator_is_explained(folder):
-    found = command(explain, "explain", "data.json")
-    assert found.status == 0
-    assert found.out.splitlines()[0] == "test on 4 x local"
-    assert found.out.count("  placement: data 4, on devices 0-3") == 5
-    assert "softmax" in found.out
-    assert "all other operators staying where they are" in found.out
+    result = command(explain, "explain", "data.json")
+    assert result.status == 0
+    assert result.out.splitlines()[0] == "test on 4 x local"
+    assert result.out.count("  placement: data 4, on devices 0-3") == 5
+    assert "softmax" in result.out
+    assert "all other operators staying where they are" in result.out
 
 
 def test_one_operator_as_json(folder):
-    found = command(explain, "explain", "data.json", "--operator", "w2", "--json")
-    content = json.loads(found.out)
+    result = command(explain, "explain", "data.json", "--operator", "w2", "--json")
+    content = json.loads(result.out)
     (operator,) = content["operators"]
     assert operator["call"].startswith("matmul(")
     assert operator["cut"] == "data 4"
@@ -67,11 +67,11 @@ def test_what_there_is_not_is_refused(folder):
 
 
 def test_plans_differ(folder):
-    found = command(diff, "diff", "data.json", "tensor.json")
-    assert found.status == 0
-    assert "2 operators are placed alike" in found.out
-    assert "    A: data 4, on devices 0-3" in found.out
-    assert "    B: model 4, on devices 0-3" in found.out
+    result = command(diff, "diff", "data.json", "tensor.json")
+    assert result.status == 0
+    assert "2 operators are placed alike" in result.out
+    assert "    A: data 4, on devices 0-3" in result.out
+    assert "    B: model 4, on devices 0-3" in result.out
     content = json.loads(command(diff, "diff", "data.json", "tensor.json", "--json").out)
     assert content["placed_alike"] == 2
     assert len(content["operators"]) == 3
@@ -80,9 +80,9 @@ def test_plans_differ(folder):
 
 
 def test_a_plan_is_the_same_as_itself(folder):
-    found = command(diff, "diff", "data.json", "data.json")
-    assert found.status == 0
-    assert "both plans decide the same" in found.out
+    result = command(diff, "diff", "data.json", "data.json")
+    assert result.status == 0
+    assert "both plans decide the same" in result.out
     assert json.loads(command(diff, "diff", "data.json", "data.json", "--json").out)["same"]
 
 
@@ -97,8 +97,8 @@ def test_plans_of_other_models_are_refused(folder):
 
 
 def test_a_page_is_written_whole_or_not_at_all(folder):
-    found = command(report, "report", "data.json", "--against", "tensor.json", "-o", "page.html")
-    assert found.out == "page written to page.html\n"
+    result = command(report, "report", "data.json", "--against", "tensor.json", "-o", "page.html")
+    assert result.out == "page written to page.html\n"
     text = (folder / "page.html").read_text()
     assert text.startswith("<!doctype html>")
     assert "tensor.json" in text
@@ -114,8 +114,8 @@ def test_a_page_is_written_whole_or_not_at_all(folder):
 @pytest.mark.soak
 def test_optimize_writes_the_page(folder):
     options = ["--planner", "data-parallel", "-o", "plan.json", "--report", "own.html", "--json"]
-    found = command(optimize, "optimize", "mlp-mnist", *options)
-    assert found.status == 0
+    result = command(optimize, "optimize", "mlp-mnist", *options)
+    assert result.status == 0
     assert command(report, "report", "plan.json", "-o", "again.html").status == 0
     assert (folder / "own.html").read_text() == (folder / "again.html").read_text()
     assert "side conditions by Z3" in (folder / "own.html").read_text()

@@ -71,11 +71,11 @@ def test_a_pipeline_is_planned_and_run(tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
     arguments = ["mlp-mnist", "--devices", "2", "--planner", "pipeline", "-o", str(out)]
     content = json.loads(optimize(*arguments, "--json").stdout)
-    found = load_plan(out).pipeline
-    assert found is not None
-    assert found.schedule == "1f1b"
+    pipeline = load_plan(out).pipeline
+    assert pipeline is not None
+    assert pipeline.schedule == "1f1b"
     assert content["pipeline"].startswith("pipeline ")
-    assert content["pipeline"].endswith(f"x {found.micro_batches} micro-batches")
+    assert content["pipeline"].endswith(f"x {pipeline.micro_batches} micro-batches")
     done = run_here(out, "--steps", "2", "--check")
     assert done.status == 0, done.err
     assert "check: agrees with one process" in done.out
@@ -85,10 +85,10 @@ def test_a_pipeline_is_planned_and_run(tmp_path: Path) -> None:
 def test_the_table_says_that_a_plan_is_a_pipeline(tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
     shown = optimize("mlp-mnist", "--devices", "2", "--planner", "pipeline-2bw", "-o", str(out))
-    found = load_plan(out).pipeline
-    assert found is not None
-    assert found.schedule == "2bw"
-    words = f"x {found.micro_batches} micro-batches, two versions of weights"
+    pipeline = load_plan(out).pipeline
+    assert pipeline is not None
+    assert pipeline.schedule == "2bw"
+    words = f"x {pipeline.micro_batches} micro-batches, two versions of weights"
     assert words in " ".join(shown.output.split())
 
 
@@ -197,7 +197,7 @@ def test_a_model_from_a_file_is_planned_with_what_has_no_equation(tmp_path: Path
         (("resnet",), "model resnet: unknown, expected FILE.py:FUNCTION or one of mlp, "),
         (("missing.py:make_model",), "missing.py: no such file"),
         (("mlp-tiny", "--machine", "cray"), "no such machine"),
-        (("mlp-tiny", "--planner", "alpa"), "planner alpa: unknown, expected one of joint, "),
+        (("mlp-tiny", "--planner", "taso"), "planner taso: unknown, expected one of joint, "),
         (("mlp-tiny", "--threshold", "0.9"), "threshold"),
         (("mlp-tiny", "--machine", "missing.toml"), "missing.toml: no such file"),
         (("mlp-tiny", "--nodes", "0"), "expected 1 node or more"),
@@ -349,7 +349,7 @@ def test_a_joint_plan_that_is_a_pipeline_has_a_timeline(tmp_path: Path) -> None:
     arguments = ["mlp", "--machine", "summit", "--nodes", "4", "-o", str(out)]
     result = optimize(*arguments, "--trace", str(trace), "--json")
     assert result.exit_code == 0, result.output
-    found = load_plan(out)
-    assert found.pipeline is not None
+    plan = load_plan(out)
+    assert plan.pipeline is not None
     ends = [e["ts"] + e["dur"] for e in json.loads(trace.read_text())["traceEvents"] if "ts" in e]
     assert max(ends) == pytest.approx(json.loads(result.stdout)["predicted_seconds"] * 1e6)

@@ -52,12 +52,12 @@ def test_no_process_starts(tmp_path, capsys, monkeypatch, mistaken):
 
 def test_an_audit_finds_it(tmp_path, mistaken):
     path = write_plan(tmp_path, 2)
-    found = CliRunner().invoke(app, [str(path), "--no-proofs", "--no-capture"])
-    assert found.exit_code == 1 or isinstance(found.exception, NegativeAnswer)
-    assert f"{path}: rank 0: t5.1 = exchange(t5): " in found.output
+    result = CliRunner().invoke(app, [str(path), "--no-proofs", "--no-capture"])
+    assert result.exit_code == 1 or isinstance(result.exception, NegativeAnswer)
+    assert f"{path}: rank 0: t5.1 = exchange(t5): " in result.output
 
 
 def test_an_audit_says_what_it_checked(tmp_path):
     path = write_plan(tmp_path, 2)
-    found = CliRunner().invoke(app, [str(path), "--no-proofs", "--no-capture"])
-    assert "checked: the programs of 2 ranks: each piece once" in found.output
+    result = CliRunner().invoke(app, [str(path), "--no-proofs", "--no-capture"])
+    assert "checked: the programs of 2 ranks: each piece once" in result.output

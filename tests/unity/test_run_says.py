@@ -115,9 +115,9 @@ def test_a_check_where_no_steps_are_left(tmp_path, capsys, is_json):
         assert caught.value.code == 0
     out = capsys.readouterr().out
     if is_json:
-        found = json.loads(out)["check"]
-        assert found["passes"]
-        assert [(c["kind"], c["name"]) for c in found["comparisons"]] == [
+        told = json.loads(out)["check"]
+        assert told["passes"]
+        assert [(c["kind"], c["name"]) for c in told["comparisons"]] == [
             ("weight", "w1"),
             ("weight", "w2"),
         ]

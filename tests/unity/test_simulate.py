@@ -56,15 +56,15 @@ def test_it_agrees_with_the_plan(made: Path) -> None:
 
 def test_number_formats_take_other_time_and_memory(made: Path) -> None:
     """On a CPU, of which no machine file has a rate for bf16, what is saved is traffic."""
-    found = {}
+    by_format = {}
     for asked, name in (("fp32", "fp32"), ("bfloat16", "bf16"), ("fp64", "fp64")):
         result = simulate(str(made / "plan.json"), "--precision", asked, "--json")
         assert result.exit_code == 0, result.output
-        found[name] = json.loads(result.stdout)
-        assert found[name]["precision"] == name
-    seconds = [found[name]["step_seconds"] for name in ("bf16", "fp32", "fp64")]
+        by_format[name] = json.loads(result.stdout)
+        assert by_format[name]["precision"] == name
+    seconds = [by_format[name]["step_seconds"] for name in ("bf16", "fp32", "fp64")]
     assert seconds == sorted(seconds)
-    single, mixed = (found[name]["memory"] for name in ("fp32", "bf16"))
+    single, mixed = (by_format[name]["memory"] for name in ("fp32", "bf16"))
     assert mixed["parameters"] == 1.5 * single["parameters"]
     assert mixed["optimizer"] == single["optimizer"]
     assert mixed["activations"] < 0.7 * single["activations"]
@@ -136,11 +136,11 @@ def test_recomputed_operators_are_simulated(made: Path, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(json.dumps(content))
     out = tmp_path / "trace.json"
     result = simulate(str(tmp_path / "plan.json"), "--json", "--trace", str(out))
-    found = json.loads(result.stdout)
-    assert found["recomputed_operators"] == len(relus) > 0
+    told = json.loads(result.stdout)
+    assert told["recomputed_operators"] == len(relus) > 0
     plain = json.loads(simulate(str(made / "plan.json"), "--json").stdout)
-    assert found["busiest_device"]["computing"] > plain["busiest_device"]["computing"]
-    assert found["step_seconds"] >= plain["step_seconds"]
+    assert told["busiest_device"]["computing"] > plain["busiest_device"]["computing"]
+    assert told["step_seconds"] >= plain["step_seconds"]
     names = [e["name"] for e in json.loads(out.read_text())["traceEvents"]]
     assert any(name.endswith("again") for name in names)
 
@@ -171,11 +171,11 @@ def test_a_pipeline_agrees_with_the_plan(pipelined: Path) -> None:
     busiest = content["busiest_device"]
     spent = busiest["computing"] + busiest["communication_exposed"] + busiest["idle"]
     assert spent == pytest.approx(step)
-    found = content["pipeline"]
-    assert len(found["stages"]) == plan.pipeline.stages
-    for stage in found["stages"]:
+    pipeline = content["pipeline"]
+    assert len(pipeline["stages"]) == plan.pipeline.stages
+    for stage in pipeline["stages"]:
         each = stage["forward"] + stage["backward"] + stage["weights"]
-        turns = found["micro_batches"] * each
+        turns = pipeline["micro_batches"] * each
         assert turns + stage["once"] + stage["waiting"] == pytest.approx(step)
 
 

@@ -91,11 +91,11 @@ def test_what_is_not_proved_ends_with_status_1(
     path = written(tmp_path / "rules.json", TRUE, FALSE, ILL_TYPED, VACUOUS)
     assert verify(monkeypatch, path, "--json") == 1
     printed = capsys.readouterr()
-    found = records(printed.out)
-    verdicts = [record["verdict"] for record in found]
+    told = records(printed.out)
+    verdicts = [record["verdict"] for record in told]
     assert verdicts == [Verdict.PROVED, Verdict.REFUTED, Verdict.ILL_TYPED, Verdict.VACUOUS]
-    assert [bool(record["reason"]) for record in found] == [False, True, True, True]
-    assert [record["counterexample"] is None for record in found] == [True, False, True, True]
+    assert [bool(record["reason"]) for record in told] == [False, True, True, True]
+    assert [record["counterexample"] is None for record in told] == [True, False, True, True]
     assert printed.err == f"unity: error: {path}: 3 of 4 rules are not proved\n"
 
 
@@ -161,15 +161,15 @@ def test_foreign_rules_beside_our_own(
 ):
     own, foreign = written(tmp_path / "a.json", TRUE), foreign_file(tmp_path / "b.json")
     assert verify(monkeypatch, own, foreign, "--json") == 1
-    found = records(capsys.readouterr().out)
-    told = [(r["file"], r["rule"], r["verdict"], r["degrees"]) for r in found]
+    verdicts = records(capsys.readouterr().out)
+    told = [(r["file"], r["rule"], r["verdict"], r["degrees"]) for r in verdicts]
     assert told == [
         (str(own), "twice", "proved", "all"),
         (str(foreign), "any degree", "proved", "all"),
         (str(foreign), "degree 2", "proved", [2]),
         (str(foreign), "false", "refuted", "all"),
     ]
-    assert "parse_graph" in found[-1]["counterexample"]
+    assert "parse_graph" in verdicts[-1]["counterexample"]
 
 
 def test_a_library_of_other_definitions_is_verified(
@@ -208,8 +208,8 @@ def test_operators_of_the_user_with_kernels_take_part_in_all_processes(
     path = written(tmp_path / "rules.json", true, false)
     given = (path, "--operators", tmp_path / "my_ops.py", "--jobs", "2", "--json")
     assert verify(monkeypatch, *given) == 1
-    found = records(capsys.readouterr().out)
-    assert [record["verdict"] for record in found] == ["proved", "refuted"]
+    verdicts = records(capsys.readouterr().out)
+    assert [record["verdict"] for record in verdicts] == ["proved", "refuted"]
 
 
 @pytest.fixture
@@ -360,9 +360,9 @@ def test_progress_goes_to_terminals_only(tmp_path: Path):
 
 def read_all(reader: int) -> bytes:
     """What is written to a terminal until nobody has it open."""
-    found = b""
+    content = b""
     with contextlib.suppress(OSError):
         while part := os.read(reader, 65536):
-            found += part
+            content += part
     os.close(reader)
-    return found
+    return content

@@ -44,9 +44,9 @@ def write_lines(path: Path, lines: list[str]) -> None:
 
 def test_a_bundle_is_read_back(path: Path):
     write_bundle(path, CERTIFICATES)
-    found = read_bundle(path)
-    assert found.certificates == tuple(c.file for c in CERTIFICATES)
-    assert found.scripts == {n: text for c in CERTIFICATES for n, text in c.scripts.items()}
+    bundle = read_bundle(path)
+    assert bundle.certificates == tuple(c.file for c in CERTIFICATES)
+    assert bundle.scripts == {n: text for c in CERTIFICATES for n, text in c.scripts.items()}
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
@@ -64,9 +64,9 @@ def test_scripts_are_held_once():
 
 def test_certificates_of_a_bundle_are_accepted(path: Path):
     write_bundle(path, CERTIFICATES)
-    found = read_bundle(path)
-    checker = Rechecker(found.scripts, SOLVERS)
-    for file in found.certificates:
+    bundle = read_bundle(path)
+    checker = Rechecker(bundle.scripts, SOLVERS)
+    for file in bundle.certificates:
         result = checker.check_file(file)
         assert result.accepted, result.reason
         assert result.conditions > 0
@@ -78,8 +78,8 @@ def test_a_changed_script_is_missed(path: Path):
     changed = json.loads(lines[1])
     changed["condition"] = "(assert false)"
     write_lines(path, [lines[0], json.dumps(changed), *lines[2:]])
-    found = read_bundle(path)
-    result = Rechecker(found.scripts, SOLVERS).check_file(found.certificates[0])
+    bundle = read_bundle(path)
+    result = Rechecker(bundle.scripts, SOLVERS).check_file(bundle.certificates[0])
     assert not result.accepted
     assert result.reason.startswith("has no script")
 
@@ -147,10 +147,10 @@ def damaged(path: Path, damage: str) -> None:
 )
 def test_what_is_no_bundle_is_refused(path: Path, damage: str, problem: str):
     damaged(path, damage)
-    with pytest.raises(InputError, match=problem) as found:
+    with pytest.raises(InputError, match=problem) as refusal:
         read_bundle(path)
-    assert str(path) in str(found.value)
-    assert "\n" not in str(found.value)
+    assert str(path) in str(refusal.value)
+    assert "\n" not in str(refusal.value)
 
 
 def test_a_bundle_that_cannot_be_written_is_one_line(tmp_path: Path):

@@ -50,17 +50,17 @@ def shapes(instance: Instance) -> dict[str, tuple[int, ...]]:
 
 def test_counterexample_replays_from_what_it_holds():
     def check(line: str) -> None:
-        _, found = first(line)
-        again = difference(*replayable(found))
+        _, counterexample = first(line)
+        again = difference(*replayable(counterexample))
         assert again is not None
-        assert again.text == found.difference
-        types = {name: leaf.type for name, leaf in replayable(found)[0].leaves.items()}
-        for name, values in input_values(found).items():
+        assert again.text == counterexample.difference
+        types = {name: leaf.type for name, leaf in replayable(counterexample)[0].leaves.items()}
+        for name, values in input_values(counterexample).items():
             type_ = types[name]
             assert type_ is not None
             assert values.shape == (type_.degrees.partials, *type_.shape)
-        assert "\n" not in str(found)
-        assert hash(found) == hash(pickle.loads(pickle.dumps(found)))
+        assert "\n" not in str(counterexample)
+        assert hash(counterexample) == hash(pickle.loads(pickle.dumps(counterexample)))
 
     check_each(lines()[1::3], check)
 
@@ -83,7 +83,7 @@ def test_sizes_are_pairwise_different_where_they_may():
 def test_degrees_are_pairwise_different_after_the_first_try():
     given = {"j": 2, "k": 2, "x.d0": 2, "x.d1": 2, "x.t0": 1, "x.t1": 1, "x.c": 1, "x.p": 1}
     met = [i.symbols for i in tried(MOVED, given)]
-    degrees = [(found["j"], found["k"]) for found in met]
+    degrees = [(tried_at["j"], tried_at["k"]) for tried_at in met]
     assert degrees[0] == (2, 2)
     assert {(3, 2), (2, 3)} <= set(degrees[:9])
     for instance in tried(MOVED, given):
@@ -94,7 +94,7 @@ def test_degrees_are_pairwise_different_after_the_first_try():
 def test_degrees_stay_such_that_types_agree():
     line = "x:2 | combine(x, dim=0, degree=j) == combine(x, dim=0, degree=k)"
     given = {"j": 2, "k": 2, "x.d0": 2, "x.d1": 1, "x.t0": 1, "x.t1": 1, "x.c": 1, "x.p": 1}
-    met = {(found.symbols["j"], found.symbols["k"]) for found in tried(line, given)}
+    met = {(instance.symbols["j"], instance.symbols["k"]) for instance in tried(line, given)}
     assert met == {(2, 2), (3, 3)}
 
 
@@ -102,8 +102,8 @@ def test_fixed_sizes_hold_in_every_instance():
     line = "x:2 w:2 | matmul(x, w) == matmul(x, w)"
     met = [shapes(i) for i in tried(line, {}, {"|x.1|": 6})]
     assert met
-    assert all(found["x"][1] == found["w"][0] == 6 for found in met)
-    assert len({found["x"][0] for found in met}) > 1
+    assert all(instance["x"][1] == instance["w"][0] == 6 for instance in met)
+    assert len({instance["x"][0] for instance in met}) > 1
     assert not list(tried(line, {}, {"|x.1|": 6, "|w.0|": 5}))
 
 
@@ -123,8 +123,8 @@ def test_sums_and_products_of_real_attributes_are_those_of_their_values(line):
 
 
 def test_real_attributes_may_be_negative():
-    _, found = refute(*parse("x:2 | relu(scale(x, factor=a)) == scale(relu(x), factor=a)"))
-    assert dict(found.symbols)["a"] < 0
+    _, counterexample = refute(*parse("x:2 | relu(scale(x, factor=a)) == scale(relu(x), factor=a)"))
+    assert dict(counterexample.symbols)["a"] < 0
 
 
 def test_inputs_are_not_needed():
@@ -133,15 +133,15 @@ def test_inputs_are_not_needed():
     size = Poly.of("n")
     sides = [(Value(Node(operator(size=size))),) for operator in (counted, ones)]
     with known_within(counted, ones):
-        _, found = refute(*sides)
-        assert found.inputs == found.values == ()
-        assert str(found).startswith("n = ")
-        assert difference(*replayable(found)) is not None
+        _, counterexample = refute(*sides)
+        assert counterexample.inputs == counterexample.values == ()
+        assert str(counterexample).startswith("n = ")
+        assert difference(*replayable(counterexample)) is not None
     assert all(replay(i) is None for i in instances(sides[0], sides[0], sizes_of(*sides), {}))
 
 
 def test_values_are_exact():
-    instance, found = first(lines()[-1])
+    instance, counterexample = first(lines()[-1])
     again = replay(instance)
-    assert again == found
-    assert all(np.isfinite(values).all() for values in input_values(found).values())
+    assert again == counterexample
+    assert all(np.isfinite(values).all() for values in input_values(counterexample).values())

@@ -57,9 +57,9 @@ def opened(instance: RankedCall) -> Iterator[tuple[tuple[Window, ...], LocalTypi
 def test_cuts_of_windows_are_proved(name: str):
     """For rows, columns and both, with every set of operands that may carry partials."""
     instance = instance_of(name)
-    found = list(opened(instance))
-    assert [[w.axis.name for w in chosen] for chosen, _ in found] == [["h"], ["w"], ["h", "w"]]
-    for chosen, typing in found:
+    windows = list(opened(instance))
+    assert [[w.axis.name for w in chosen] for chosen, _ in windows] == [["h"], ["w"], ["h", "w"]]
+    for chosen, typing in windows:
         assert typing.open_windows == chosen
         theorems = prove_typing(instance.call, instance.ranks, typing)
         assert len(theorems) == 1 + len(typing.carriers)
@@ -202,9 +202,9 @@ BEFORE, AFTER = "p >= top", "q >= -d + d*|w.2| - s - top + 1"
     ],
 )  # fmt: skip
 def test_rules_with_halos_are_proved(line: str, conditions: tuple[str, ...]):
-    found = decided(line)
-    assert found.verdict is Verdict.PROVED, found.reason
-    assert tuple(c.replace("s*n", "n*s") for c in found.conditions) == conditions
+    decision = decided(line)
+    assert decision.verdict is Verdict.PROVED, decision.reason
+    assert tuple(c.replace("s*n", "n*s") for c in decision.conditions) == conditions
 
 
 @pytest.mark.parametrize(
@@ -232,9 +232,9 @@ def test_rules_with_halos_are_proved(line: str, conditions: tuple[str, ...]):
     ],
 )  # fmt: skip
 def test_neighbours_of_rules_with_halos(line: str, verdict: Verdict, reason: str):
-    found = decided(line)
-    assert found.verdict is verdict, found.reason
-    assert reason in found.reason
+    decision = decided(line)
+    assert decision.verdict is verdict, decision.reason
+    assert reason in decision.reason
 
 
 NUMBERS = {
@@ -297,8 +297,8 @@ def certified(line: str, directory: Path) -> Path:
 @pytest.mark.parametrize("line", [conv_rule(ROWS), pool_rule("max_pool2d")])
 def test_certificates_hold_the_theorems_of_windows(line: str, tmp_path: Path):
     path = certified(line, tmp_path)
-    found = Rechecker(tmp_path, SOLVERS).check(path)
-    assert found.accepted, found.reason
+    verdict = Rechecker(tmp_path, SOLVERS).check(path)
+    assert verdict.accepted, verdict.reason
     text = path.read_text()
     assert '"h"' in text
     path.write_text(text.replace('"h"', '"w"'))
@@ -340,5 +340,5 @@ def test_a_chain_of_two_convolutions_exchanges_halos_between_them(seed: int):
     inner = f"conv2d({ROWS}, replicate(w, degree=k), {first})"
     middle = f"partition({inner}, dim=2, degree=1, before=f, after=g)"
     right = f"combine(conv2d({middle}, replicate(y, degree=k), {second}), dim=2, degree=k)"
-    found = decided(f"x:4 w:4 y:4 | {left} == {right}")
-    assert found.verdict is Verdict.PROVED, found.reason
+    decision = decided(f"x:4 w:4 y:4 | {left} == {right}")
+    assert decision.verdict is Verdict.PROVED, decision.reason

@@ -46,8 +46,8 @@ def _pair(left: str, right: str, **inputs: int) -> tuple[Outputs, Outputs]:
     return parse_values(left, inputs, "left", OWN), parse_values(right, inputs, "right", OWN)
 
 
-def _texts(found: Iterable[Mutant], kind: Kind) -> list[str]:
-    return [f"{side_text(a)} == {side_text(b)}" for k, a, b in found if k is kind]
+def _texts(mutants: Iterable[Mutant], kind: Kind) -> list[str]:
+    return [f"{side_text(a)} == {side_text(b)}" for k, a, b in mutants if k is kind]
 
 
 @pytest.mark.parametrize("rule", SAMPLE, ids=[rule.name for rule in SAMPLE])
@@ -122,13 +122,13 @@ def test_kinds(pair, kind, text):
 
 
 def test_mutants_are_always_the_same_and_all_different():
-    found = mutants(*MATMUL)
-    texts = [(side_text(a), side_text(b)) for _, a, b in found]
+    mutations = mutants(*MATMUL)
+    texts = [(side_text(a), side_text(b)) for _, a, b in mutations]
     assert texts == [(side_text(a), side_text(b)) for _, a, b in mutants(*MATMUL)]
     assert len(set(texts)) == len(texts)
     assert tuple(map(side_text, MATMUL)) not in texts
     # One side is changed, and never into the other.
-    assert all((a == MATMUL[0]) != (b == MATMUL[1]) and a != b for _, a, b in found)
+    assert all((a == MATMUL[0]) != (b == MATMUL[1]) and a != b for _, a, b in mutations)
 
 
 def test_a_commuted_sum_is_no_mutant():
@@ -137,11 +137,11 @@ def test_a_commuted_sum_is_no_mutant():
 
 
 def test_spread_takes_from_every_kind():
-    found = mutants(*MATMUL)
-    kinds = {kind for kind, _, _ in found}
-    some = spread(found, len(kinds))
+    mutations = mutants(*MATMUL)
+    kinds = {kind for kind, _, _ in mutations}
+    some = spread(mutations, len(kinds))
     assert {kind for kind, _, _ in some} == kinds
-    assert len(spread(found, 10_000)) == len(found)
+    assert len(spread(mutations, 10_000)) == len(mutations)
 
 
 def test_each_mutant_is_examined_once():
@@ -156,14 +156,14 @@ def test_each_mutant_is_examined_once():
 def test_attributes_of_an_operator_of_ones_own():
     """Positions, sizes and constants are known from the declaration."""
     pair = _pair("add(sliced(x, axis=0, start=s, size=2), ones(size=n))", "y", x=1, y=1)
-    found = _texts(mutants(*pair, OWN), Kind.NUMBER)
+    texts = _texts(mutants(*pair, OWN), Kind.NUMBER)
     for changed in (
         "add(sliced(x, axis=0, start=s + 1, size=2), ones(size=n)) == y",
         "add(sliced(x, axis=0, start=s, size=3), ones(size=n)) == y",
         "add(sliced(x, axis=0, start=2, size=s), ones(size=n)) == y",
         "add(sliced(x, axis=0, start=s, size=2), ones(size=n + 1)) == y",
     ):
-        assert changed in found
+        assert changed in texts
     wide = _pair(
         "sliced(x, axis=1, start=s, size=2)", "sliced(y, axis=1, start=0, size=2)", x=2, y=2
     )

@@ -53,18 +53,18 @@ def test_counterexample_is_real() -> None:
     """What is reported is enough to see the difference again, from its text and values alone."""
 
     def check(line: str) -> None:
-        found = decided(line)[0].counterexample
-        assert found is not None
-        left, right = (parse_graph(text) for text in (found.left, found.right))
+        counterexample = decided(line)[0].counterexample
+        assert counterexample is not None
+        left, right = (parse_graph(text) for text in (counterexample.left, counterexample.right))
         types = [tuple(value.type for value in side.outputs) for side in (left, right)]
-        assert types[0] != types[1] or _values_differ(found, left, right)
+        assert types[0] != types[1] or _values_differ(counterexample, left, right)
 
     check_each(lines("unsound"), check)
 
 
-def _values_differ(found: Counterexample, left: Graph, right: Graph) -> bool:
+def _values_differ(counterexample: Counterexample, left: Graph, right: Graph) -> bool:
     ring = Reals()
-    leaves = {name: np.array(values, np.float64) for name, values in found.values}
+    leaves = {name: np.array(values, np.float64) for name, values in counterexample.values}
     with np.errstate(all="ignore"):
         results = [evaluate_shards(side, leaves, ring) for side in (left, right)]
     pairs = zip(*results, strict=True)

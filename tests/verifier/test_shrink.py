@@ -29,14 +29,14 @@ LINES = EVERY[::3]
 """A third in each run; `make soak` has all of them."""
 
 
-def measured(found: Counterexample) -> Measure:
-    return measure(*replayable(found))
+def measured(counterexample: Counterexample) -> Measure:
+    return measure(*replayable(counterexample))
 
 
-def kinds(found: Counterexample) -> str:
-    again = difference(*replayable(found))
+def kinds(counterexample: Counterexample) -> str:
+    again = difference(*replayable(counterexample))
     assert again is not None
-    assert again.text == found.difference
+    assert again.text == counterexample.difference
     return again.kind
 
 
@@ -46,14 +46,14 @@ def operators(graph: Graph) -> list[str]:
 
 def test_shrunk_is_a_counterexample_to_the_same_pair():
     def check(line: str) -> None:
-        instance, found = first(line)
+        instance, counterexample = first(line)
         smaller = shrunk(line)
-        assert kinds(smaller) == kinds(found)
-        assert measured(smaller) <= measured(found)
-        assert shrink(instance, found) == smaller
+        assert kinds(smaller) == kinds(counterexample)
+        assert measured(smaller) <= measured(counterexample)
+        assert shrink(instance, counterexample) == smaller
         sides = zip(parse(line), (smaller.left, smaller.right), strict=True)
         assert all(operators(Graph(side)) == operators(parse_graph(text)) for side, text in sides)
-        assert dict(smaller.symbols).keys() == dict(found.symbols).keys()
+        assert dict(smaller.symbols).keys() == dict(counterexample.symbols).keys()
 
     check_each(LINES, check)
 
@@ -91,18 +91,18 @@ def test_wherever_it_starts_it_ends_at_a_counterexample(line, number, seed):
     assert origin is not None
     met = instances(*origin.pair, origin.sizes, origin.degrees)
     instance = next(islice(met, number, None), None)
-    found = replay(instance, seed) if instance is not None else None
-    if instance is None or found is None:
+    replayed = replay(instance, seed) if instance is not None else None
+    if instance is None or replayed is None:
         return
     with patch.object(shrinking, "value_difference", wraps=shrinking.value_difference) as evaluated:
-        smaller = shrink(instance, found)
+        smaller = shrink(instance, replayed)
     assert evaluated.call_count <= shrinking.MAX_EVALUATIONS
     for call in evaluated.call_args_list:
         ids = call.args[1].get("ids", np.zeros(1))
         assert (ids >= 0).all()
         assert (ids == np.rint(ids)).all()
-    assert kinds(smaller) == kinds(found)
-    assert measured(smaller) <= measured(found)
+    assert kinds(smaller) == kinds(replayed)
+    assert measured(smaller) <= measured(replayed)
 
 
 @pytest.mark.parametrize(
@@ -126,20 +126,20 @@ def test_no_larger_on_any_budget(monkeypatch, budget):
     origin = first("x:2 | softmax(x, axis=0) == softmax(x, axis=1)")[0].origin
     assert origin is not None
     instance = instantiate(replace(origin, values={"|x.0|": 1, "|x.1|": 2}))
-    found = replay(instance) if instance is not None else None
+    replayed = replay(instance) if instance is not None else None
     assert instance is not None
-    assert found is not None
+    assert replayed is not None
     monkeypatch.setattr(shrinking, "MAX_FOR_TYPES", budget)
-    assert measured(shrink(instance, found)) <= measured(found)
+    assert measured(shrink(instance, replayed)) <= measured(replayed)
 
 
 def test_defined_differences_stay_defined():
     """1 / x is infinite at 0 and no more than x at 1."""
     inverse = Operator("inverse", "out[i...] = recip(x[i...])")
     with known_within(inverse):
-        instance, found = refute(*parse("x:1 | inverse(x) == x"))
-        assert kinds(found) == "value"
-        smaller = shrink(instance, found)
+        instance, counterexample = refute(*parse("x:1 | inverse(x) == x"))
+        assert kinds(counterexample) == "value"
+        smaller = shrink(instance, counterexample)
     assert kinds(smaller) == "value"
     assert input_values(smaller)["x"].tolist() == [[2.0]]
 
@@ -149,35 +149,35 @@ def test_fixed_sizes_stay():
     origin = first("x:2 | relu(x) == gelu(x)")[0].origin
     assert origin is not None
     instance = next(instances(left, right, origin.sizes, origin.degrees, {"|x.1|": 4}))
-    found = replay(instance)
-    assert found is not None
-    assert dict(shrink(instance, found).inputs)["x"] == "[1, 4]"
+    replayed = replay(instance)
+    assert replayed is not None
+    assert dict(shrink(instance, replayed).inputs)["x"] == "[1, 4]"
 
 
 def test_degrees_and_symbols_shrink():
     line = "x:2 w:2 | matmul(x, w) == matmul(partition(x, dim=1, degree=k), "
-    instance, found = first(line + "partition(w, dim=0, degree=k))")
-    smaller = shrink(instance, found)
+    instance, counterexample = first(line + "partition(w, dim=0, degree=k))")
+    smaller = shrink(instance, counterexample)
     assert smaller.symbols == (("k", 2),)
-    assert measured(smaller).degrees < measured(found).degrees
+    assert measured(smaller).degrees < measured(counterexample).degrees
 
 
 @pytest.mark.parametrize("budget", [8, shrinking.MAX_EVALUATIONS])
 def test_without_an_origin_values_shrink(monkeypatch, budget):
     monkeypatch.setattr(shrinking, "MAX_EVALUATIONS", budget)
-    instance, found = first(
+    instance, counterexample = first(
         "x:2 y:2 | matmul(concat(x, x, axis=1), concat(y, y, axis=0)) == matmul(x, y)"
     )
     with patch.object(shrinking, "value_difference", wraps=shrinking.value_difference) as evaluated:
-        smaller = shrink(replace(instance, origin=None), found)
+        smaller = shrink(replace(instance, origin=None), counterexample)
     assert 1 < evaluated.call_count <= budget
-    assert smaller.inputs == found.inputs
-    assert measured(smaller).nonzero < measured(found).nonzero
+    assert smaller.inputs == counterexample.inputs
+    assert measured(smaller).nonzero < measured(counterexample).nonzero
     assert kinds(smaller) == "value"
 
 
 def test_what_does_not_differ_is_refused():
-    instance, found = first("x:2 | relu(x) == gelu(x)")
+    instance, counterexample = first("x:2 | relu(x) == gelu(x)")
     same = Instance(instance.left, instance.left, instance.symbols)
     with pytest.raises(ValueError, match="do not differ"):
-        shrink(same, found)
+        shrink(same, counterexample)

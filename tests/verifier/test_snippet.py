@@ -55,13 +55,13 @@ def run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def imported(program: str) -> set[str]:
-    found: set[str] = set()
+    modules: set[str] = set()
     for node in ast.walk(ast.parse(program)):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            modules |= {alias.name for alias in node.names}
         if isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-    return found
+            modules.add(node.module)
+    return modules
 
 
 def test_program_runs_and_prints_both_sides(capsys):
@@ -100,9 +100,9 @@ def test_program_asserts_the_difference(capsys):
 
 
 def test_true_pair_has_no_program():
-    _, found = first(LINES[-1])
+    _, counterexample = first(LINES[-1])
     with pytest.raises(ValueError, match="do not differ"):
-        snippet(replace(found, right=found.left))
+        snippet(replace(counterexample, right=counterexample.left))
 
 
 @pytest.mark.usefixtures("_restored")

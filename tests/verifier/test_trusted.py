@@ -13,13 +13,13 @@ TRUSTED = sorted((ROOT / "verifier" / "trusted").rglob("*.py"))
 
 
 def imported(path: Path) -> set[str]:
-    found: set[str] = set()
+    modules: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
+            modules.add(node.module)
         elif isinstance(node, ast.Import):
-            found.update(name.name for name in node.names)
-    return found
+            modules.update(name.name for name in node.names)
+    return modules
 
 
 @each("path", TRUSTED, ids=lambda path: path.stem)

@@ -64,11 +64,11 @@ class LossSource:
     def check(self, call: ModuleCall) -> None:
         """Raise InputError for a call without a target, or with several, where one is needed."""
         if self._is_of_target and len(call.targets) != 1:
-            found = ", ".join(call.targets) or "nothing"
+            targets = ", ".join(call.targets) or "nothing"
             expected = (
                 "expected the target last in a tuple, or by a name that forward does not take"
             )
-            raise InputError("loss", f"{expected}; for the loss alone is {found}")
+            raise InputError("loss", f"{expected}; for the loss alone is {targets}")
 
     def of(self, output: Any, arguments: Mapping[str, Any], targets: Mapping[str, Any]) -> Tensor:
         """The loss. Raises InputError where there is none."""
@@ -95,34 +95,34 @@ class LossSource:
 
 def returned_loss(output: Any) -> Tensor:
     """The loss in what a module returns. Raises InputError where there is none."""
-    found = output
+    loss = output
     if isinstance(output, Mapping):
-        found = output.get("loss")
+        loss = output.get("loss")
     elif not isinstance(output, Tensor) and hasattr(output, "loss"):
-        found = output.loss
+        loss = output.loss
     elif isinstance(output, Sequence) and output:
-        found = output[0]
-    if not isinstance(found, Tensor):
+        loss = output[0]
+    if not isinstance(loss, Tensor):
         problem = f"forward returns {type(output).__name__} without a loss"
         raise InputError("loss", f"{problem}, expected inputs with labels, or loss=")
-    if found.numel() != 1:
-        problem = f"forward returns a tensor of shape {list(found.shape)}, which is no loss"
+    if loss.numel() != 1:
+        problem = f"forward returns a tensor of shape {list(loss.shape)}, which is no loss"
         raise InputError("loss", f"{problem}, expected one number, or loss=")
-    return found
+    return loss
 
 
 def _tensor_of(output: Any) -> Tensor:
     """What a loss by name is taken of."""
-    found = output
+    logits = output
     if isinstance(output, Mapping):
-        found = output.get("logits")
+        logits = output.get("logits")
     elif not isinstance(output, Tensor):
-        found = getattr(output, "logits", None)
-    if not isinstance(found, Tensor):
+        logits = getattr(output, "logits", None)
+    if not isinstance(logits, Tensor):
         kind = type(output).__name__
         problem = f"forward returns {kind}, which is neither a tensor nor has logits"
         raise InputError("loss", f"{problem}, expected loss= as a function of (output, batch)")
-    return found
+    return logits
 
 
 def with_loss(module: Module, call: ModuleCall, losses: LossSource) -> Module:

@@ -231,9 +231,9 @@ class _Asked:
     def _of_a_copy(self) -> ModuleAgreement | None:
         """A small copy beside its own graph; None where there is none that can be captured. Raises
         InputError where they differ."""
-        if (found := shrunk(self.model)) is None:
+        if (copy := shrunk(self.model)) is None:
             return None
-        model, words = found
+        model, words = copy
         call = replace(self.call, **_shorter(self.call))
         asked = replace(self, model=model, name=f"{self.name}, {words}", call=call, batch=None)
         try:

@@ -65,17 +65,17 @@ def to_dtensor(plan: Plan) -> DTensorPlan:
         if isinstance(step, steps.LeafAtHome) and step.slot.value.node.leaf.kind == "input":
             inputs.setdefault(step.slot.value.node.leaf.name, step.slot.layout)
     layouts = {**weights, **inputs}
-    shape, found = _said(layouts, devices)
+    shape, placements = _said(layouts, devices)
     unsaid: list[str] = []
-    for name in (name for name in layouts if name not in found):
+    for name in (name for name in layouts if name not in placements):
         called = plan.naming.parameter(name).names[0] if name in weights else name
         unsaid.append(f"{called}: {_why(layouts[name], devices)}")
     parameters: dict[str, tuple[Placement, ...]] = {}
-    for name in (name for name in weights if name in found):
+    for name in (name for name in weights if name in placements):
         record, rank = plan.naming.parameter(name), weights[name].type.rank
-        turned = _turned(found[name], rank) if record.transposed else found[name]
+        turned = _turned(placements[name], rank) if record.transposed else placements[name]
         parameters.update(dict.fromkeys(record.names, _placements(turned)))
-    said = {name: _placements(found[name]) for name in inputs if name in found}
+    said = {name: _placements(placements[name]) for name in inputs if name in placements}
     kind = "cuda" if plan.machine.kind == "gpu" else "cpu"
     return DTensorPlan(kind, shape, parameters, said, (*unsaid, *_further(plan)))
 
@@ -85,10 +85,10 @@ def _said(layouts: Mapping[str, Layout], devices: int) -> tuple[tuple[int, ...],
     best: tuple[tuple[int, ...], dict[str, Cuts]] | None = None
     for factors in islice(_orders(_factors(devices)), MOST_ORDERS):
         cuts = {name: _cuts(layout, devices, factors) for name, layout in layouts.items()}
-        found = {name: own for name, own in cuts.items() if own is not None}
-        if best is None or len(found) > len(best[1]):
-            best = factors, found
-        if len(found) == len(layouts):
+        by_leaf = {name: own for name, own in cuts.items() if own is not None}
+        if best is None or len(by_leaf) > len(best[1]):
+            best = factors, by_leaf
+        if len(by_leaf) == len(layouts):
             break
     assert best is not None, "there is an order"
     return _joined(*best)
@@ -187,11 +187,11 @@ def _placements(cuts: Cuts) -> tuple[Placement, ...]:
 
 def _factors(number: int) -> tuple[int, ...]:
     """Prime factors, ascending; those of 1 are 1."""
-    found: list[int] = []
+    factors: list[int] = []
     divisor = 2
     while divisor * divisor <= number:
         while number % divisor == 0:
-            found.append(divisor)
+            factors.append(divisor)
             number //= divisor
         divisor += 1
-    return (*found, number) if number > 1 or not found else tuple(found)
+    return (*factors, number) if number > 1 or not factors else tuple(factors)

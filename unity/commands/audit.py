@@ -31,14 +31,14 @@ from substitutions.audit.captured import CapturedModel, captured, prepare
 from substitutions.audit.errors import Finding
 from substitutions.audit.locate import located
 from substitutions.audit.proofs import check_proofs
-from substitutions.audit.replay import replay
-from substitutions.audit.sources import (
+from substitutions.audit.provenance import (
     check_library,
     check_machine,
     check_model,
     check_naming,
     check_statistics,
 )
+from substitutions.audit.replay import replay
 from substitutions.rules.limited import Lost, limited_map
 from substitutions.rules.rule import Rule
 from substitutions.rules.store import CERTIFICATES, Library, default_path, load_rules

@@ -44,21 +44,21 @@ def run(options: Options) -> None:
         say(line)
 
 
-def lines(found: PlanDifference) -> Iterator[str]:
+def lines(difference: PlanDifference) -> Iterator[str]:
     """What is said of a difference."""
-    if found.is_none:
+    if difference.is_none:
         yield "both plans decide the same"
-    for setting in found.settings:
+    for setting in difference.settings:
         yield f"{setting.what}: {setting.a} in A, {setting.b} in B"
-    if found.changes:
-        yield f"{found.same} operators are placed alike; others, those that cost most first:"
-    for change in found.changes[:MAX_CHANGES]:
+    if difference.changes:
+        yield f"{difference.same} operators are placed alike; others, those that cost most first:"
+    for change in difference.changes[:MAX_CHANGES]:
         yield from _change_lines(change)
-    if len(found.changes) > MAX_CHANGES:
-        yield f"  ... and {len(found.changes) - MAX_CHANGES} more, which --json has"
-    for rule, text, a, b in found.rules:
+    if len(difference.changes) > MAX_CHANGES:
+        yield f"  ... and {len(difference.changes) - MAX_CHANGES} more, which --json has"
+    for rule, text, a, b in difference.rules:
         yield f"rule {rule}: {a} times in A, {b} in B: {text}"
-    yield from _figures(found)
+    yield from _figures(difference)
 
 
 def _change_lines(change: Change) -> Iterator[str]:
@@ -78,7 +78,7 @@ def _side(side: Side | None) -> str:
     return f"{side.cut}, {on_devices(side.devices)} ({names})"
 
 
-def _figures(found: PlanDifference) -> Iterator[str]:
+def _figures(difference: PlanDifference) -> Iterator[str]:
     """Both plans' figures, and by how much they differ."""
     for name, what in (
         ("step_seconds", "a step"),
@@ -87,11 +87,11 @@ def _figures(found: PlanDifference) -> Iterator[str]:
         ("communication_exposed", "  its exposed communication"),
         ("idle", "  idle"),
     ):
-        a, b = getattr(found.a, name), getattr(found.b, name)
+        a, b = getattr(difference.a, name), getattr(difference.b, name)
         yield f"{what}: {seconds_text(a)} in A, {seconds_text(b)} in B{_by(a, b)}"
-    a, b = found.a.memory_bytes, found.b.memory_bytes
+    a, b = difference.a.memory_bytes, difference.b.memory_bytes
     yield f"memory of the fullest device: {bytes_text(a)} in A, {bytes_text(b)} in B{_by(a, b)}"
-    a, b = found.a.communication_elements, found.b.communication_elements
+    a, b = difference.a.communication_elements, difference.b.communication_elements
     yield f"elements communicated: {a:,} in A, {b:,} in B{_by(a, b)}"
 
 
@@ -100,12 +100,14 @@ def _by(a: float, b: float) -> str:
     return f" ({more:+.1%})" if abs(more) >= LEAST else ""
 
 
-def _record(found: PlanDifference) -> dict[str, object]:
+def _record(difference: PlanDifference) -> dict[str, object]:
     return {
-        "same": found.is_none,
-        "placed_alike": found.same,
-        "settings": [asdict(setting) for setting in found.settings],
-        "operators": [asdict(change) for change in found.changes],
-        "rules": [{"rule": rule, "text": text, "a": a, "b": b} for rule, text, a, b in found.rules],
-        "figures": {"a": asdict(found.a), "b": asdict(found.b)},
+        "same": difference.is_none,
+        "placed_alike": difference.same,
+        "settings": [asdict(setting) for setting in difference.settings],
+        "operators": [asdict(change) for change in difference.changes],
+        "rules": [
+            {"rule": rule, "text": text, "a": a, "b": b} for rule, text, a, b in difference.rules
+        ],
+        "figures": {"a": asdict(difference.a), "b": asdict(difference.b)},
     }

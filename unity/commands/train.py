@@ -18,7 +18,7 @@ from runtime.program.lower import Lowering
 from unity.commands.job import Job
 from unity.support.cli import say
 from unity.support.console import PlainConsole
-from unity.support.losses import losses_file
+from unity.support.losses_file import losses_file
 from unity.support.report import print_json, print_report, write_trace
 
 PARTS = 10

@@ -11,7 +11,7 @@ from pcg.plan.plan import Plan
 from pcg.plan.schema import MachineFile
 from search.cost.efficiency import Speed
 from substitutions.audit.captured import captured
-from substitutions.audit.sources import check_model
+from substitutions.audit.provenance import check_model
 from substitutions.rules.store import is_library
 from unity.support.speed import measured
 

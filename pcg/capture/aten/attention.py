@@ -13,8 +13,8 @@ from pcg.graph.graph import Value, apply
 from pcg.ops import algebra, attention, layers
 from pcg.ops.constants import lower_triangle
 from pcg.ops.elementwise import shift
-from pcg.ops.layout import expand
 from pcg.ops.reductions import max_axis
+from pcg.ops.reindexing import expand
 
 LEFT_OUT = 1e30
 """How far below others the score of a key is that a query may not see. Its weight is 0 in every
@@ -70,14 +70,14 @@ def _sees_only_before(call: AtenCall, q: Value, k: Value) -> bool:
     return is_causal(mask, shape_of(q)[-2], shape_of(k)[-2])
 
 
-def _of_what_sees(call: AtenCall, found: Value) -> Value:
+def _of_what_sees(call: AtenCall, attended: Value) -> Value:
     """Zeros for a query that may see no key, where a mask can say so."""
     mask = call.maybe("attn_mask")
     if mask is None or "attn_mask" not in call.choices or _shows_the_first(mask):
-        return found
+        return attended
     sees = apply(max_axis(axis=mask.rank - 1), mask)
-    sees = spread(reshaped(sees, (*shape_of(sees), 1)), shape_of(found), found)
-    return apply(algebra.multiply(), found, sees)
+    sees = spread(reshaped(sees, (*shape_of(sees), 1)), shape_of(attended), attended)
+    return apply(algebra.multiply(), attended, sees)
 
 
 def _shows_the_first(mask: Value) -> bool:

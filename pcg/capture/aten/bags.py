@@ -112,16 +112,16 @@ def _greatest(call: AtenCall, rows: Value, counted: Value | None, length: int | 
         rows = _filled(rows, _for_rows(absent, rows), "-inf")
     if length is not None:
         of_bags = reshaped(rows, (call.shape[0], length, *shape_of(rows)[1:]))
-        found = apply(max_axis(axis=1), of_bags)
+        maximum = apply(max_axis(axis=1), of_bags)
     else:
         shape = (call.shape[0], *shape_of(rows)[1:])
         reduce = "aten.scatter_reduce.two(x0, 0, x1, x2, 'amax', include_self=False)"
         places = (spread(reshaped(_places(call), (shape_of(rows)[0], 1)), shape_of(rows)), "int64")
         zeros = (spread(full(0.0), shape), REAL)
-        found = of_slices(reduce, (shape, REAL), zeros, places, (rows, REAL))
+        maximum = of_slices(reduce, (shape, REAL), zeros, places, (rows, REAL))
     if counted is None:
-        return found
-    return _filled(found, of_torch("aten.eq.Scalar(x0, -inf)", "bool", (found, REAL)), "0.0")
+        return maximum
+    return _filled(maximum, of_torch("aten.eq.Scalar(x0, -inf)", "bool", (maximum, REAL)), "0.0")
 
 
 def _filled(value: Value, where: Value, number: str) -> Value:

@@ -13,10 +13,10 @@ from typing import Any
 from pcg.capture.aten.call import AtenCall, Entry, Unsupported, holds
 from pcg.capture.aten.fourier import ENTRIES as FOURIER
 from pcg.capture.aten.layers import PRODUCTS
-from pcg.capture.aten.moves import MOVES, PADS, SUMS
 from pcg.capture.aten.norms import root
 from pcg.capture.aten.parts import Complex, as_complex, complex_argument, minus, plus, times
 from pcg.capture.aten.pointwise import scaled
+from pcg.capture.aten.reindexing import MOVES, PADS, SUMS
 from pcg.capture.aten.shapes import (
     broadcast,
     joined,

@@ -64,14 +64,14 @@ def _along(x: Complex | Value, axis: int, kept: int, sign: float, scale: float) 
     cosine, sine = _waves(size, kept, size, scale)
     sine = scaled(sine, sign)
     real = swapped(real, axis, last)
-    found = Complex(_product(real, cosine), _product(real, sine))
+    transform = Complex(_product(real, cosine), _product(real, sine))
     if isinstance(x, Complex):
         other = swapped(x.imaginary, axis, last)
-        found = Complex(
-            minus(found.real, _product(other, sine)),
-            plus(found.imaginary, _product(other, cosine)),
+        transform = Complex(
+            minus(transform.real, _product(other, sine)),
+            plus(transform.imaginary, _product(other, cosine)),
         )
-    return Complex(swapped(found.real, axis, last), swapped(found.imaginary, axis, last))
+    return Complex(swapped(transform.real, axis, last), swapped(transform.imaginary, axis, last))
 
 
 def _axes(call: AtenCall, rank: int) -> list[int]:
@@ -91,8 +91,8 @@ def _of_real(call: AtenCall) -> Complex:
     *others, last = _axes(call, x.rank)
     size = shape_of(x)[last]
     kept = size // 2 + 1 if call.arguments["onesided"] else size
-    found = _along(x, last, kept, -1.0, _scale(call, size))
-    return _along_all(call, found, others, -1.0)
+    transform = _along(x, last, kept, -1.0, _scale(call, size))
+    return _along_all(call, transform, others, -1.0)
 
 
 def _of_complex(call: AtenCall) -> Complex:

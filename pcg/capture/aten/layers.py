@@ -22,8 +22,8 @@ from pcg.graph.graph import Value, apply
 from pcg.ops import algebra, layers, lookup, norms, reductions
 from pcg.ops.constants import ones1, position_ids
 from pcg.ops.elementwise import rsqrt, shift
-from pcg.ops.layout import expand_vector
-from pcg.readings.whole import is_natural
+from pcg.ops.reindexing import expand_vector
+from pcg.readings.integers import is_natural
 from pcg.types.operator import Call
 
 
@@ -99,8 +99,8 @@ def _bilinear(call: AtenCall) -> Value:
     made = apply(algebra.matmul(), reshaped(y, (rows, second)), matrix)
     made = reshaped(made, (rows, outputs, first))
     column = reshaped(x, (rows, first, 1))
-    found = reshaped(apply(algebra.batch_matmul(), made, column), call.shape)
-    return _biased(found, call.maybe("bias"))
+    product = reshaped(apply(algebra.batch_matmul(), made, column), call.shape)
+    return _biased(product, call.maybe("bias"))
 
 
 def _safe_softmax(call: AtenCall) -> Value:
@@ -199,8 +199,8 @@ def _one_of_each(x: Value, places: Any, ids: Any) -> Value:
     each, rest = prod(shape_of(ids)[1:]), prod(sizes[1:])
     last = swapped(reshaped(x, (samples, sizes[0], rest)), 1, 2)
     chosen = spread(reshaped(ids, (samples, 1, each)), (samples, rest, each))
-    found = swapped(apply(lookup.gather(), last, chosen), 1, 2)
-    return reshaped(found, (*shape_of(ids), *sizes[1:]))
+    picked = swapped(apply(lookup.gather(), last, chosen), 1, 2)
+    return reshaped(picked, (*shape_of(ids), *sizes[1:]))
 
 
 def _rows_selected(call: AtenCall) -> Value:
@@ -226,8 +226,8 @@ def _gather(call: AtenCall) -> Value:
     for other, size in enumerate(shape_of(ids)):
         x = x if other == axis else narrowed(x, other, 0, size)
     last = x.rank - 1
-    found = apply(lookup.gather(), swapped(x, axis, last), swapped(ids, axis, last))
-    return swapped(found, axis, last)
+    gathered = apply(lookup.gather(), swapped(x, axis, last), swapped(ids, axis, last))
+    return swapped(gathered, axis, last)
 
 
 def _running_sum(call: AtenCall) -> Value:

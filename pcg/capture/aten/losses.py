@@ -13,9 +13,9 @@ from pcg.graph.graph import Value, apply
 from pcg.ops import algebra, layers, reductions
 from pcg.ops.constants import ones1
 from pcg.ops.elementwise import divide, shift
-from pcg.ops.layout import expand_vector, permute
 from pcg.ops.lookup import one_hot
-from pcg.readings.whole import may_be
+from pcg.ops.reindexing import expand_vector, permute
+from pcg.readings.integers import may_be
 
 EVERY = {0: "none", 1: "mean", 2: "sum"}
 """Torch's numbers for what a loss does with its elements."""

@@ -12,8 +12,8 @@ from pcg.graph.graph import Value, apply
 from pcg.ops import algebra, layers
 from pcg.ops.constants import ones1
 from pcg.ops.elementwise import sqrt
-from pcg.ops.layout import expand_vector
 from pcg.ops.reductions import mean_axis, sum_axis
+from pcg.ops.reindexing import expand_vector
 
 
 def _normed(x: Value, weight: Value | None, bias: Value | None, eps: float) -> Value:

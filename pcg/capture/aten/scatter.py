@@ -19,8 +19,8 @@ from pcg.capture.aten.shapes import narrowed, of_torch, reshaped, shape_of, spre
 from pcg.graph.graph import Value, apply
 from pcg.ops import algebra, elementwise, layers, lookup, scatter
 from pcg.ops.constants import ones1
-from pcg.ops.layout import pad
-from pcg.readings.whole import is_natural
+from pcg.ops.reindexing import pad
+from pcg.readings.integers import is_natural
 
 WRAPPING = frozenset({"bool", "uint8", "int8", "int16"})
 """Formats of numbers of which a few have no sum in the format."""
@@ -41,13 +41,13 @@ def added_at(places: int, axis: int, ids: Value, source: Value) -> Value:
 
 def _along_one(ids: Value, axis: int) -> Value | None:
     """What ids are along an axis; None for ids that may differ along another one too."""
-    found: Value | None = None
+    along: Value | None = None
     at: int | None = axis
     while at is not None:
-        found = ids if ids.rank == 1 else found
+        along = ids if ids.rank == 1 else along
         at = _lower(ids, at)
         ids = ids if at is None else ids.node.inputs[0]
-    return found
+    return along
 
 
 def _lower(ids: Value, axis: int) -> int | None:
@@ -208,12 +208,12 @@ def _masked_scatter(call: AtenCall) -> Value:
         raise Unsupported("source")
     seen = apply(lookup.cumulative_sum(), reshaped(mask, (rows,)))
     places = apply(elementwise.shift(offset=-1.0), seen)
-    found = apply(layers.embedding(), places, reshaped(source, (held, width)))
+    taken = apply(layers.embedding(), places, reshaped(source, (held, width)))
     beyond = of_torch(f"aten.ge.Scalar(x0, {held})", "bool", (places, INTEGER))
-    beyond = spread(reshaped(beyond, (rows, 1)), (rows, width), found)
+    beyond = spread(reshaped(beyond, (rows, 1)), (rows, width), taken)
     fill = "aten.masked_fill.Scalar(x0, x1, inf)"
-    found = of_torch(fill, REAL, (found, REAL), (beyond, "bool"))
-    return _chosen(call, _spread_after(mask, 0, x), reshaped(found, shape_of(x)), x)
+    taken = of_torch(fill, REAL, (taken, REAL), (beyond, "bool"))
+    return _chosen(call, _spread_after(mask, 0, x), reshaped(taken, shape_of(x)), x)
 
 
 def _of_rows(mask: Value) -> Value:

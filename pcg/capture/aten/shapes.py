@@ -11,9 +11,17 @@ from pcg.graph.opaque import TensorType, elementwise, whole_or_batched
 from pcg.ops.algebra import scale
 from pcg.ops.elementwise import shift
 from pcg.ops.groups import times_scalar
-from pcg.ops.layout import concat, expand, expand_as, expand_vector, flatten, transpose, unflatten
-from pcg.ops.layout import slice as narrow
 from pcg.ops.reductions import sum_axis
+from pcg.ops.reindexing import (
+    concat,
+    expand,
+    expand_as,
+    expand_vector,
+    flatten,
+    transpose,
+    unflatten,
+)
+from pcg.ops.reindexing import slice as narrow
 
 
 def shape_of(value: Value) -> Shape:
@@ -53,10 +61,10 @@ def narrowed(value: Value, axis: int, start: int, size: int) -> Value:
 
 def joined(values: list[Value], axis: int) -> Value:
     """Tensors one after the other along an axis."""
-    found = values[0]
+    whole = values[0]
     for value in values[1:]:
-        found = apply(concat(axis=axis), found, value)
-    return found
+        whole = apply(concat(axis=axis), whole, value)
+    return whole
 
 
 def reshaped(value: Value, shape: Sequence[int]) -> Value:

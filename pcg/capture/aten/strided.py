@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pcg.capture.aten.call import AtenCall, Entry, Shape, Unsupported
-from pcg.capture.aten.moves import MOST_TURNED, strided
+from pcg.capture.aten.reindexing import MOST_TURNED, strided
 from pcg.capture.aten.shapes import joined, narrowed, reshaped, shape_of, spread
 from pcg.graph.graph import Value
-from pcg.ops.layout import permute
+from pcg.ops.reindexing import permute
 
 Step = tuple[int, int, int]
 """A dimension of the result, with how many elements of the tensor's it moves by, how often."""

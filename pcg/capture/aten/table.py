@@ -8,10 +8,10 @@ from pcg.capture.aten import (
     bags,
     layers,
     losses,
-    moves,
     norms,
     pointwise,
     random,
+    reindexing,
     scatter,
     strided,
     windows,
@@ -22,7 +22,7 @@ from pcg.graph.torch_calls import ATTENTION
 
 TABLE: Mapping[str, Entry] = {
     **pointwise.ENTRIES,
-    **moves.ENTRIES,
+    **reindexing.ENTRIES,
     **layers.ENTRIES,
     **bags.ENTRIES,
     **scatter.ENTRIES,

@@ -10,7 +10,7 @@ from pcg.capture.aten.shapes import reshaped, shape_of
 from pcg.graph.graph import Value, apply
 from pcg.ops import windows
 from pcg.ops.algebra import add
-from pcg.ops.layout import expand_vector
+from pcg.ops.reindexing import expand_vector
 from pcg.types.operator import Call, Operator
 
 

@@ -23,18 +23,18 @@ from runtime.program.program import (
     targets,
 )
 from runtime.program.validate.alike import Row
-from runtime.program.validate.blocks import (
+from runtime.program.validate.content import Content, Fragment, Place, PlanTensor
+from runtime.program.validate.errors import ProgramError, Unsound
+from runtime.program.validate.local import DeviceCheck, Holdings
+from runtime.program.validate.movement import Member, arrived, collected, sent
+from runtime.program.validate.order import Lanes, Posted, nothing
+from runtime.program.validate.segments import (
     Block,
     MeetingBlock,
     RepeatedBlock,
     SegmentBlock,
     made_by,
 )
-from runtime.program.validate.content import Content, Fragment, Place, PlanTensor
-from runtime.program.validate.errors import ProgramError, Unsound
-from runtime.program.validate.local import DeviceCheck, Holdings
-from runtime.program.validate.movement import Member, arrived, collected, sent
-from runtime.program.validate.order import Lanes, Posted, nothing
 from runtime.program.validate.transposed import is_transposed
 
 Waits = Generator[Posted, None, None]

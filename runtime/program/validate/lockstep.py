@@ -32,13 +32,6 @@ from typing import Any, cast
 
 from runtime.program.program import Collective, Exchange, Group, Load, Local, Program, Run
 from runtime.program.validate.alike import Form, Forms, Row, made_by_all
-from runtime.program.validate.blocks import (
-    Block,
-    MeetingBlock,
-    RepeatedBlock,
-    SegmentBlock,
-    blocks_of,
-)
 from runtime.program.validate.content import Content, Place, PlanTensor
 from runtime.program.validate.errors import ProgramError, Unsound
 from runtime.program.validate.frame import Rank, Waits
@@ -47,6 +40,13 @@ from runtime.program.validate.meaning import PlanMeaning
 from runtime.program.validate.movement import Member, collected
 from runtime.program.validate.order import Blame, Key, Lanes, Posted, run
 from runtime.program.validate.passes import PassesCheck
+from runtime.program.validate.segments import (
+    Block,
+    MeetingBlock,
+    RepeatedBlock,
+    SegmentBlock,
+    blocks_of,
+)
 from runtime.program.validate.sync import Sync, parts_of
 from runtime.program.validate.transposed import is_transposed
 
@@ -157,8 +157,10 @@ def _have_one_structure(blocks: Sequence[Block]) -> bool:
         return all([_part_structure(p) for p in own.parts] == wanted for own in segments)
     if isinstance(one, RepeatedBlock):
         repeated = cast("Sequence[RepeatedBlock]", blocks)
-        found = {(b.position, type(b.instruction), *_structure(b.instruction)) for b in repeated}
-        return len(found) == 1 and not isinstance(one.instruction, Exchange)
+        structures = {
+            (b.position, type(b.instruction), *_structure(b.instruction)) for b in repeated
+        }
+        return len(structures) == 1 and not isinstance(one.instruction, Exchange)
     meetings = cast("Sequence[MeetingBlock]", blocks)
     kinds = {(type(own.instruction), type(own.adjoint)) for own in meetings}
     structure = _structure(one.instruction)

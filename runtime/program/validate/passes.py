@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 
 from runtime.program.pipelined import Pipelined
 from runtime.program.program import Instruction, Load, Program, Run
-from runtime.program.validate.blocks import (
+from runtime.program.validate.content import Content, Fragment
+from runtime.program.validate.errors import Unsound
+from runtime.program.validate.frame import FrameCheck, Rank, Waits
+from runtime.program.validate.local import Holdings
+from runtime.program.validate.order import Posted, nothing
+from runtime.program.validate.segments import (
     Block,
     MeetingBlock,
     RepeatedBlock,
     blocks_of,
     first_readers,
 )
-from runtime.program.validate.content import Content, Fragment
-from runtime.program.validate.errors import Unsound
-from runtime.program.validate.frame import FrameCheck, Rank, Waits
-from runtime.program.validate.local import Holdings
-from runtime.program.validate.order import Posted, nothing
 from runtime.program.validate.sync import Sync
 
 Done = Callable[[int], None]

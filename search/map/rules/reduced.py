@@ -25,7 +25,7 @@ from math import gcd
 from pcg.graph.graph import Graph, Node, rebuild, topological
 from pcg.graph.pairs import side
 from pcg.language.poly import Poly
-from pcg.ops.layout import unflatten
+from pcg.ops.reindexing import unflatten
 from search.cost.derivation import Applied
 from substitutions.rules.match import Match, build, matches_at
 from substitutions.rules.rule import Rule

@@ -88,10 +88,10 @@ def best_places(
         within = restricted(factors, masks)
         bytes_held = None if held is None else _tied_bytes(tied, held, masks)
         sizes = [len(mask) for mask in tied.picked(masks)]
-        found = solve(sizes, tied.factors(within), bytes_held, least, SOLVER_SECONDS)
-        if found is not None:
-            best, least = found, found.seconds
-            chosen = tied.spread(found.places)
+        solution = solve(sizes, tied.factors(within), bytes_held, least, SOLVER_SECONDS)
+        if solution is not None:
+            best, least = solution, solution.seconds
+            chosen = tied.spread(solution.places)
             places = [int(mask[at]) for mask, at in zip(masks, chosen, strict=True)]
     if best is not None:
         tally.add(best)

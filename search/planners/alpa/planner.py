@@ -68,8 +68,8 @@ class AlpaPlanner:
         """The plan; raises NegativeAnswer where none fits."""
         start, tally = now(), Tally()
         search = self.search(tally)
-        found = search.found(name, graph)
-        return search.planned(name, graph, found, start, (tally.line,))
+        tried = search.found(name, graph)
+        return search.planned(name, graph, tried, start, (tally.line,))
 
     def search(self, tally: Tally) -> StagedSearch:
         """The search, whose integer programs are counted."""
@@ -122,9 +122,9 @@ class _Levels:
         sparings += [] if recompute is Recompute.NONE else [SPARING[recompute]]
         for sparing in sparings:
             check_time()
-            found = self._best(batches, choices, stages, row, sparing)
-            if found is not None:
-                yield found
+            outlined = self._best(batches, choices, stages, row, sparing)
+            if outlined is not None:
+                yield outlined
 
     def _best(
         self,
@@ -147,10 +147,10 @@ class _Levels:
             made = choice(first, last, after)
             return inf if made is None else made.seconds(sparing, slices)
 
-        found = best_stages(len(shares), stages, slices, seconds_of)
-        if found is None:
+        best = best_stages(len(shares), stages, slices, seconds_of)
+        if best is None:
             return None
-        seconds, ends = found
+        seconds, ends = best
         made = [choice(a, b, stages - 1 - i) for i, (a, b) in enumerate(pairwise(ends))]
         places = [at for one in made if one is not None for at in one.places]
         cut = tuple(bounds[at] for at in ends)

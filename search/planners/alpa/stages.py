@@ -51,10 +51,10 @@ def best_stages(
         if most - before < APART:
             continue
         before = most
-        found = _within(layers, stages, table, most + APART)
-        if found is None:
+        best_within = _within(layers, stages, table, most + APART)
+        if best_within is None:
             continue
-        total, bounds = found
+        total, bounds = best_within
         slowest = max(
             table[bounds[i], bounds[i + 1], stages - 1 - i] for i in range(len(bounds) - 1)
         )

@@ -40,7 +40,7 @@ class Configurations:
 def configurations(graph: Graph, chooser: Chooser) -> dict[Node, Configurations]:
     """Those of each operator that has more than one."""
     constant = {node.value() for node in graph.leaves if node.is_weight}
-    found: dict[Node, Configurations] = {}
+    by_node: dict[Node, Configurations] = {}
     sharing = _sharing(graph, chooser)
     for node in graph.operators:
         is_constant = constant.issuperset(node.inputs)
@@ -49,8 +49,8 @@ def configurations(graph: Graph, chooser: Chooser) -> dict[Node, Configurations]
         space = chooser.spaces.of(node)
         own = Configurations(space, _places(space, copies=is_constant), sharing[node])
         if sum(1 for place in own.places for _ in starts(space.strategy(place), chooser.mesh)) > 1:
-            found[node] = own
-    return found
+            by_node[node] = own
+    return by_node
 
 
 def _sharing(graph: Graph, chooser: Chooser) -> dict[Node, tuple[Node, ...]]:

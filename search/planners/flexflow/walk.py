@@ -95,11 +95,11 @@ class Walk:
         bounded = BoundedSimulation(devices)
         choice, current = start, price(self.programs(start), devices).step_seconds
         bests, last, accepted = [(current, start)], 0, 0
-        began = found = now()
+        began = improved_at = now()
         made, stop = 0, "exhausted"
         try:
             while nodes and made < self.proposals:
-                if (ended := self._ended(made - last, began, found)) is not None:
+                if (ended := self._ended(made - last, began, improved_at)) is not None:
                     stop = ended
                     break
                 made += 1
@@ -111,19 +111,19 @@ class Walk:
                 choice, current, accepted = proposal, seconds, accepted + 1
                 if current < bests[-1][0]:
                     bests.append((current, choice))
-                    last, found = made, now()
+                    last, improved_at = made, now()
                     self.teller.found(current)
         except KeyboardInterrupt:
             stop = "interrupted"
         return Walked(tuple(bests), made, accepted, stop)
 
-    def _ended(self, since: int, began: float, found: float) -> Stop | None:
+    def _ended(self, since: int, began: float, improved_at: float) -> Stop | None:
         """Why the walk ends. ``since``: proposals since the best; ``began`` and ``found``: when
         the walk and the best did."""
         at = now()
         if at - began > self.seconds:
             return "time"
-        if since > self.proposals / 2 or at - found > self.seconds / 2:
+        if since > self.proposals / 2 or at - improved_at > self.seconds / 2:
             return "no gain"
         return None
 

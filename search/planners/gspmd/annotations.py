@@ -142,17 +142,17 @@ def annotated(
         for node, own in node_names(graph).items()
         for port, name in enumerate(own)
     }
-    found: dict[Value, TensorAnnotation] = {}
+    annotations: dict[Value, TensorAnnotation] = {}
     for shard in shards:
         name, equals, text = shard.partition("=")
         if not equals:
             raise InputError(SHARD, f"{shard}, expected NAME=AXIS,-,AXIS")
         for known in _matching(name.strip(), names):
             value, where = names[known], f"{SHARD} {known}"
-            if value in found:
+            if value in annotations:
                 raise InputError(where, "is annotated twice")
-            found[value] = parse_annotation(text, value.type.shape, mesh, where)
-    return found
+            annotations[value] = parse_annotation(text, value.type.shape, mesh, where)
+    return annotations
 
 
 def _matching(name: str, names: Mapping[str, Value]) -> list[str]:

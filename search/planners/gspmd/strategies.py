@@ -116,10 +116,10 @@ def result_sharding(
 
 
 def _sharding(places: Sequence[int], strategy: Sequence[int], mesh: NamedMesh) -> TensorSharding:
-    found: dict[int, int] = {}
+    axes: dict[int, int] = {}
     for axis, (first, after) in enumerate(mesh.runs):
         entry = strategy[first] if after > first else REPLICATE
         dim = places[entry] if entry >= 0 else REPLICATE
         if dim != REPLICATE:
-            found[axis] = dim
-    return found
+            axes[axis] = dim
+    return axes

@@ -14,8 +14,8 @@ from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.schedule import trace
 from pcg.placement.view import MachineView
 from pcg.plan.text import node_names
-from search.report.page.folding import shown_for
-from substitutions.browse.layout import Wire, layout
+from search.report.page.repetition import shown_for
+from substitutions.browse.graph_drawing import Wire, layout
 from substitutions.browse.picture import COMPUTES, FIRST_INPUT, STANDS_IN, Picture, PictureBox
 
 LONGEST = 26

@@ -15,7 +15,7 @@ from itertools import combinations
 from pcg.graph.graph import Graph
 from pcg.graph.pairs import Outputs
 from pcg.readings.ring import PrimeField
-from substitutions.generate.algebra.pairs import GraphPair, PairSearch, PlacedTerm
+from substitutions.generate.algebra.selection import GraphPair, PairSearch, PlacedTerm
 from substitutions.generate.algebra.table import ClassTable
 from substitutions.generate.algebra.terms import INPUTS
 from substitutions.generate.algebra.worlds import AlgebraWorld

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pcg.readings.ring import PrimeField
-from substitutions.generate.algebra.batched import FieldArray, Shape
+from substitutions.generate.algebra.prime_field import FieldArray, Shape
 from substitutions.generate.algebra.table import ClassTable
 from substitutions.generate.algebra.terms import INPUTS, ClassTerm, TermNames, TermPart
 

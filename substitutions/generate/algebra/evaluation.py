@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from substitutions.generate.algebra.batched import Shape
+from substitutions.generate.algebra.prime_field import Shape
 from substitutions.generate.algebra.terms import ORDERS, Hasher, TermBatch, TermValues, renaming
 from substitutions.generate.algebra.worlds import ShapedOutput
 

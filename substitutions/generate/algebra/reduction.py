@@ -172,8 +172,8 @@ class Reduction:
                     return True
         return False
 
-    def _instance(self, found: ClassMember, values: dict[int, TermPart]) -> ClassTerm | None:
-        step, parts = found.term
+    def _instance(self, member: ClassMember, values: dict[int, TermPart]) -> ClassTerm | None:
+        step, parts = member.term
         made = [self._substituted(part, values) for part in parts]
         if any(part is None for part in made):
             return None

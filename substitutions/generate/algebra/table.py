@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcg.readings.ring import PrimeField
-from substitutions.generate.algebra.batched import Shape
 from substitutions.generate.algebra.evaluation import Evaluated, Evaluation
+from substitutions.generate.algebra.prime_field import Shape
 from substitutions.generate.algebra.terms import (
     INPUTS,
     ORDERS,
@@ -211,11 +211,11 @@ class ClassTable:
 
     # -- classes ------------------------------------------------------------------------------
 
-    def _record(self, found: Evaluated) -> None:
-        batch, hashes = found.batch, found.hashes
+    def _record(self, evaluated: Evaluated) -> None:
+        batch, hashes = evaluated.batch, evaluated.hashes
         least_keys, least = keys(hashes)
         shape = self.steps[batch.step].shape
-        for i, row in enumerate(found.rows):
+        for i, row in enumerate(evaluated.rows):
             term, used = canonical(
                 batch.step, _parts(batch, row, self.classes), self.steps, self.classes
             )
@@ -228,7 +228,7 @@ class ClassTable:
                 if ignores_input(hashes[i][order], len(used)):
                     continue
                 number = self._new(
-                    term, batch.size, found.values[i][order].astype(np.uint32), hashes[i][order]
+                    term, batch.size, evaluated.values[i][order].astype(np.uint32), hashes[i][order]
                 )
                 names: TermNames | None = tuple(range(len(used)))
             else:

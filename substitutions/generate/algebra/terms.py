@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from pcg.memo import Answers
 from pcg.readings.ring import PrimeField
-from substitutions.generate.algebra.batched import Shape
+from substitutions.generate.algebra.prime_field import Shape
 from substitutions.generate.algebra.worlds import ShapedOutput
 
 INPUTS = 4

@@ -25,8 +25,8 @@ from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import STAND_INS
 from pcg.readings.ring import PrimeField
 from pcg.types.operator import Attribute, Call, Operator, positions_at
-from substitutions.generate.algebra.batched import Evaluate, Shape, compile_call
 from substitutions.generate.algebra.enumerate import edge_ranks
+from substitutions.generate.algebra.prime_field import Evaluate, Shape, compile_call
 
 PADDED = ("enlarge", "pad")
 """Operators that add zeros, as they should."""

@@ -215,11 +215,11 @@ class OperatorCuts:
                 ways[frozenset(pair)] = pair
         return list(ways.values())
 
-    def written(self, found: CutRelation) -> GraphPair:
+    def written(self, relation: CutRelation) -> GraphPair:
         """The pair of graphs at the ranks of the rule."""
         before = labels(self.operator, dict(self.lengths))
         used: dict[str, list[int]] = {run: [] for run, _ in self.lengths}
-        for (edge, entry), _ in found.relation:
+        for (edge, entry), _ in relation.relation:
             if entry < 2 * len(before[edge]):
                 run, which = before[edge][entry % len(before[edge])]
                 if run and which not in used[run]:
@@ -238,10 +238,10 @@ class OperatorCuts:
             label = (run, 2 * sorted(used[run]).index(which) + 1) if run else (run, which)
             return edge, new.index(label) + (entry >= len(old)) * len(new)
 
-        haloed = frozenset(moved(place) for place in found.haloed)
+        haloed = frozenset(moved(place) for place in relation.haloed)
         left, right = (
             decorated(at, {moved(place): power for place, power in word}, haloed)
-            for word in found.words
+            for word in relation.words
         )
         return left, right
 

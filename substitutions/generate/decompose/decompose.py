@@ -30,7 +30,7 @@ from pcg.language.expr import Max, Sum, walk
 from pcg.language.poly import Poly
 from pcg.language.poly import product as product_of
 from pcg.ops import BUILT_IN
-from pcg.ops.layout import flatten, unflatten
+from pcg.ops.reindexing import flatten, unflatten
 from pcg.types.operator import Attribute, Call, Operator, positions_at
 from substitutions.generate.algebra.enumerate import edge_ranks
 from substitutions.generate.decompose.compiler import Compiler, binders

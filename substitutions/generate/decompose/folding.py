@@ -33,8 +33,8 @@ def folded(pair: GraphPair, patterns: Patterns) -> GraphPair | None:
     operators that fold."""
     left, right = pair
     own, before = left[0].node.name, right
-    while (found := next(_occurrences(right, own, patterns()), None)) is not None:
-        old, new = found
+    while (occurrence := next(_occurrences(right, own, patterns()), None)) is not None:
+        old, new = occurrence
         right = Graph(right).replace({old: new}).outputs
     return None if right == before else (left, right)
 

@@ -18,9 +18,9 @@ from pcg.ops.algebra import add, batch_matmul, matmul, multiply
 from pcg.ops.elementwise import divide, reciprocal, subtract
 from pcg.ops.groups import times_scalar
 from pcg.ops.layers import embedding
-from pcg.ops.layout import expand, expand_as, expand_vector, permute, transpose
 from pcg.ops.lookup import gather, one_hot
 from pcg.ops.reductions import max_axis, sum_axis
+from pcg.ops.reindexing import expand, expand_as, expand_vector, permute, transpose
 from pcg.types.operator import Call, Operator
 
 

@@ -21,9 +21,9 @@ def main() -> None:
         if len(sys.argv) > 1 and name not in sys.argv[1:]:
             continue
         torch.manual_seed(0)
-        found = outcome(module, most)
-        counts[found.kind] += 1
-        print(f"{found.kind}: {name}  {' '.join(found.detail.split())}"[:300], flush=True)
+        verdict = outcome(module, most)
+        counts[verdict.kind] += 1
+        print(f"{verdict.kind}: {name}  {' '.join(verdict.detail.split())}"[:300], flush=True)
     print(f"{sum(counts.values())} operators:", dict(counts.most_common()))
 
 

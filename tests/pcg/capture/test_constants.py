@@ -110,8 +110,8 @@ def test_views_of_one_constant_are_told_apart(monkeypatch: pytest.MonkeyPatch) -
     leaves |= {name: x for name in made.inputs if name}
     expected = module(x)
     with default_dtype(torch.float64):
-        found = evaluate(made.graph, leaves)
-    torch.testing.assert_close(tuple(found), expected, rtol=0, atol=0)
+        actual = evaluate(made.graph, leaves)
+    torch.testing.assert_close(tuple(actual), expected, rtol=0, atol=0)
     # The second is looked at as the first is, and so is not told again.
     assert len([t for t in seen if t.dim()]) == len(expected) - 3
 
@@ -141,6 +141,6 @@ def test_constants_without_a_description_are_computed() -> None:
     example = (torch.randn(9, 16, 16),)
     captured = capture(module := Shifted(), example)
     assert captured.buffers == {}
-    found = compare_module(module, example, captured, "model")
-    assert found.error is not None, found.reason
-    assert found.error < 1e-12
+    comparison = compare_module(module, example, captured, "model")
+    assert comparison.error is not None, comparison.reason
+    assert comparison.error < 1e-12

@@ -41,24 +41,24 @@ def captured(module, groups, *shape):
 def test_values_and_gradients_are_those_of_a_module_for_each_group(groups):
     torch.manual_seed(0)
     module, x = Net().double(), torch.randn(BATCH, 5, 2, dtype=torch.float64)
-    found = captured(Net(), groups)
-    assert found.norm_groups == groups
-    assert groups_of(found.graph) == ({groups} if groups > 1 else set())
+    actual = captured(Net(), groups)
+    assert actual.norm_groups == groups
+    assert groups_of(actual.graph) == ({groups} if groups > 1 else set())
     wanted = torch.stack([module(part) for part in x.chunk(groups)]).mean()
     expected = torch.autograd.grad(wanted, list(module.parameters()))
     state = dict(module.named_parameters())
-    leaves = {leaf.leaf.name: x for leaf in found.graph.leaves if leaf.leaf.kind == "input"}
-    for weight in found.weights:
+    leaves = {leaf.leaf.name: x for leaf in actual.graph.leaves if leaf.leaf.kind == "input"}
+    for weight in actual.weights:
         parameter = state[weight.parameter].detach()
         given = parameter.mT if weight.transposed else parameter
         leaves[weight.leaf] = given.clone().requires_grad_()
-    for name, buffer in found.buffers.items():
+    for name, buffer in actual.buffers.items():
         leaves[name] = torch.arange(4.0, dtype=torch.float64)
         assert buffer
-    loss, *_ = evaluate(found.graph, leaves)
+    loss, *_ = evaluate(actual.graph, leaves)
     torch.testing.assert_close(loss, wanted)
-    gradients = torch.autograd.grad(loss, [leaves[w.leaf] for w in found.weights])
-    pairs = zip(found.weights, gradients, strict=True)
+    gradients = torch.autograd.grad(loss, [leaves[w.leaf] for w in actual.weights])
+    pairs = zip(actual.weights, gradients, strict=True)
     by_name = {w.parameter: g.mT if w.transposed else g for w, g in pairs}
     for name, gradient in zip(state, expected, strict=True):
         torch.testing.assert_close(by_name[name], gradient)

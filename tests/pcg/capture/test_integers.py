@@ -124,13 +124,13 @@ def attended(options: dict[str, object], heads: int = 4) -> Captured:
             self.k = nn.Parameter(torch.randn(2, heads, 5, 3))
 
         def forward(self, x: Tensor) -> Tensor:
-            found: Tensor = f.scaled_dot_product_attention(
+            result: Tensor = f.scaled_dot_product_attention(
                 self.q,
                 self.k,
                 self.k,
                 **options,  # pyright: ignore[reportArgumentType]
             )
-            return (found * x).sum()
+            return (result * x).sum()
 
     torch.manual_seed(1)
     return assert_agrees(Attended(), (torch.randn(2, 4, 5, 3),))

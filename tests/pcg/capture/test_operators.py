@@ -18,7 +18,7 @@ def test_no_operator_is_wrong_or_ends_in_a_traceback() -> None:
         if number % EVERY:
             continue
         torch.manual_seed(0)
-        found = outcome(module, most)
-        if found.kind in ("wrong", "traceback"):
-            bad.append(f"{name}: {found.kind}: {found.detail}")
+        verdict = outcome(module, most)
+        if verdict.kind in ("wrong", "traceback"):
+            bad.append(f"{name}: {verdict.kind}: {verdict.detail}")
     assert not bad

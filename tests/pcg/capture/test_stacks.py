@@ -79,9 +79,9 @@ def checked(module: Experts) -> list[ParameterFile]:
     """The records of a module's graph, which agrees with it."""
     inputs = (torch.randn(2, 4),)
     captured = capture(module, inputs)
-    found = compare_module(module, inputs, captured, "model")
-    assert found.error is not None, found
-    assert found.error < 1e-12
+    comparison = compare_module(module, inputs, captured, "model")
+    assert comparison.error is not None, comparison
+    assert comparison.error < 1e-12
     shapes = {n.leaf.name: n.leaf.shape for n in captured.graph.leaves}
     records = captured.naming.parameters
     for name, record in records.items():

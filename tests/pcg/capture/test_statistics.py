@@ -31,9 +31,9 @@ def captured(**settings):
 
 
 def test_a_batch_norm_keeps_statistics_of_what_it_norms():
-    found = captured(momentum=0.3)
-    (record,) = found.statistics
-    (norm,) = [node for node in found.graph.nodes if node.name == "batch_norm"]
+    graph = captured(momentum=0.3)
+    (record,) = graph.statistics
+    (norm,) = [node for node in graph.graph.nodes if node.name == "batch_norm"]
     (before,) = [v for v in norm.inputs if not v.node.is_leaf]
     assert before.node.name == "add"
     assert record.momentum == 0.3

@@ -367,10 +367,10 @@ def is_known(out: fx.Node) -> bool:
 def test_agrees_with_torch(results: Results, name: str) -> None:
     expected, parameters = results.expected[name], list(results.cases[name].parameters())
     gradients = torch.autograd.grad(expected, parameters, retain_graph=True)
-    for found in (by[name] for by in (results.whole, results.apart) if name in by):
-        torch.testing.assert_close(found, expected, rtol=NEAR, atol=NEAR)
+    for actual in (by[name] for by in (results.whole, results.apart) if name in by):
+        torch.testing.assert_close(actual, expected, rtol=NEAR, atol=NEAR)
         for a, b in zip(
-            torch.autograd.grad(found, parameters, retain_graph=True), gradients, strict=True
+            torch.autograd.grad(actual, parameters, retain_graph=True), gradients, strict=True
         ):
             torch.testing.assert_close(a, b, rtol=NEAR, atol=NEAR)
 

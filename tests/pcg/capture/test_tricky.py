@@ -31,9 +31,9 @@ def test_gradients_are_those_of_torch(name: str) -> None:
     with default_dtype(torch.float64):
         module = Parts(EXACT[name]).double()
         captured = capture(module, (EXAMPLE[0].double(),))
-        found = compare_module(module, EXAMPLE, captured, "model")
-    assert found.error is not None, found.reason
-    assert found.error < NEAR
+        comparison = compare_module(module, EXAMPLE, captured, "model")
+    assert comparison.error is not None, comparison.reason
+    assert comparison.error < NEAR
     assert parse_graph(print_graph(captured.graph)) == captured.graph
 
 
@@ -59,5 +59,5 @@ def test_an_input_that_is_given_twice_is_two() -> None:
 
     captured = capture(module := Language(), (ids, ids))
     assert captured.inputs == ("ids", "labels")
-    assert (found := compare_module(module, (ids, ids), captured, "model")).error is not None
-    assert found.error < NEAR
+    assert (comparison := compare_module(module, (ids, ids), captured, "model")).error is not None
+    assert comparison.error < NEAR

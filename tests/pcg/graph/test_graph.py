@@ -13,8 +13,8 @@ from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Node, Value, apply, leaf, tensor
 from pcg.ops.algebra import add, matmul, multiply, relu, scale
 from pcg.ops.layers import softmax, sum_loss
-from pcg.ops.layout import concat, split
 from pcg.ops.parallel import join, partition
+from pcg.ops.reindexing import concat, split
 from pcg.plan.text import parse_graph, print_graph
 
 X = leaf("input", "x", (4, 6))

@@ -10,7 +10,7 @@ from support.graphs.torch_cases import CASES, TorchCase, conceivable_axes, works
 
 from pcg.graph.independent import ENTRIES, independent
 from pcg.graph.opaque import Opaque, whole_or_batched
-from pcg.graph.slices import SharedIndex
+from pcg.graph.slicewise import SharedIndex
 from pcg.graph.torch_calls import parse_call
 from pcg.types.task import KernelTask
 
@@ -66,10 +66,10 @@ def test_blocks_along_each_axis_give_blocks_of_the_whole(case: TorchCase) -> Non
     ],
 )
 def test_no_axis_is_missing(case: TorchCase) -> None:
-    found = set(axes_of(case))
+    axes = set(axes_of(case))
     for axis in conceivable_axes(*case.types()):
-        overlaps = any(_overlap(axis, other) for other in found)
-        assert axis in found or overlaps or not works_in_blocks(case, axis, case.run), str(axis)
+        overlaps = any(_overlap(axis, other) for other in axes)
+        assert axis in axes or overlaps or not works_in_blocks(case, axis, case.run), str(axis)
 
 
 def _overlap(axis: SharedIndex, other: SharedIndex) -> bool:

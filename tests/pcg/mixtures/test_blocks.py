@@ -46,11 +46,11 @@ def test_values_and_gradients_are_those_of_the_loop(name: str, count: int, top_k
     x = torch.randn(2, 3, 6, dtype=torch.float64, requires_grad=True)
     expected = gradients(module, x)
     with without_loops(module) as changed:
-        found = gradients(module, x)
+        actual = gradients(module, x)
     assert sum(changed.values()) == 1
     assert not any("forward" in vars(part) for part in module.modules())
     # Routers compute in float32.
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", a_third(BLOCKS))
@@ -65,10 +65,10 @@ def test_a_graph_has_experts_as_a_dimension(name: str):
     assert len(of_each) == {"with biases": 6, "gpt-oss": 4}.get(name, 3)
     (note,) = captured.notes
     assert note.startswith("1 x ")
-    found = compare_module(module, inputs, captured, "model")
-    assert found.error is not None, found
-    assert found.error < 1e-8
-    assert found.gradients == len(list(module.parameters()))
+    comparison = compare_module(module, inputs, captured, "model")
+    assert comparison.error is not None, comparison
+    assert comparison.error < 1e-8
+    assert comparison.gradients == len(list(module.parameters()))
 
 
 def test_names_say_which_parameters_lie_side_by_side():
@@ -168,9 +168,9 @@ def test_capacity_of_public_blocks(name: str):
     assert not torch.allclose(again(x), module(x), rtol=1e-3)
     captured = capture(module, (x,))
     assert len([w for w in captured.weights if w.stacked]) == 3
-    found = compare_module(module, (x,), captured, "model")
-    assert found.error is not None, found
-    assert found.error < 1e-8
+    actual = compare_module(module, (x,), captured, "model")
+    assert actual.error is not None, actual
+    assert actual.error < 1e-8
 
 
 @pytest.mark.parametrize("factor", [0.0, -1.0, float("nan"), float("inf")])

@@ -53,8 +53,8 @@ def gradients(function: Any, block: nn.Module, x: Tensor) -> list[Tensor]:
     parts: tuple[Tensor, ...] = made if isinstance(made, tuple) else (made,)
     loss = torch.stack([part.square().sum() for part in parts]).sum()
     of = [x, *block.parameters()]
-    found = torch.autograd.grad(loss, of, allow_unused=True, materialize_grads=True)
-    return [*parts, *found]
+    tensors = torch.autograd.grad(loss, of, allow_unused=True, materialize_grads=True)
+    return [*parts, *tensors]
 
 
 def test_all_known_blocks_are_tried():
@@ -75,6 +75,6 @@ def test_the_block_itself(kind: str, normalizes: bool):
     x = torch.randn(2, 5, 16, requires_grad=True)
     form = equal_form(block)
     assert form is not None
-    found, expected = gradients(form, block, x), gradients(block, block, x)
-    for own, other in zip(found, expected, strict=True):
+    actual, expected = gradients(form, block, x), gradients(block, block, x)
+    for own, other in zip(actual, expected, strict=True):
         torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-5 * other.abs().max().item())

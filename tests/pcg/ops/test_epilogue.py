@@ -33,9 +33,9 @@ def test_one_kernel_computes_and_differentiates_as_two_do(shape, trained):
     wanted = [operand for operand in given if operand.requires_grad]
     expected = torch.relu(torch.matmul(*given))
     slopes = gradients(expected, wanted)
-    for found in (with_epilogue()(*given), *run_whole(OPERATORS["matmul_relu"](), given)):
-        torch.testing.assert_close(found, expected)
-        torch.testing.assert_close(gradients(found, wanted), slopes)
+    for actual in (with_epilogue()(*given), *run_whole(OPERATORS["matmul_relu"](), given)):
+        torch.testing.assert_close(actual, expected)
+        torch.testing.assert_close(gradients(actual, wanted), slopes)
 
 
 def test_what_it_saves_for_the_backward_pass_is_operands_and_output():
@@ -56,6 +56,6 @@ def test_what_it_saves_for_the_backward_pass_is_operands_and_output():
 def test_a_gpu_computes_and_differentiates_as_with_two_kernels():
     given = [operand.requires_grad_() for operand in operands((64, 32), "cuda")]
     expected = torch.relu(torch.matmul(*given))
-    (found,) = run_whole(OPERATORS["matmul_relu"](), given)
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(gradients(found, given), gradients(expected, given))
+    (actual,) = run_whole(OPERATORS["matmul_relu"](), given)
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(gradients(actual, given), gradients(expected, given))

@@ -10,7 +10,7 @@ from support.graphs.torch_functions import default_dtype
 from torch import Tensor
 from torch.nn import functional
 
-from pcg.ops import OPERATORS, attention, constants, layout, lookup, norms, reductions
+from pcg.ops import OPERATORS, attention, constants, lookup, norms, reductions, reindexing
 from runtime.execute.kernels import run_equation, run_whole, whole_task
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
@@ -70,7 +70,7 @@ def test_attention_heads_of_torch():
         (x @ w.T).unflatten(-1, (3, 4)).transpose(1, 2) for w in layer.in_proj_weight.chunk(3)
     )
     for _ in range(2):
-        mask = run_whole(layout.expand(axis=0, size=2 if mask.dim() == 3 else 3), [mask])[0]
+        mask = run_whole(reindexing.expand(axis=0, size=2 if mask.dim() == 3 else 3), [mask])[0]
     (mixed,) = run_whole(attention.masked_attention(), [q, k, v, mask])
     ours = mixed.transpose(1, 2).flatten(2) @ layer.out_proj.weight.T
     torch.testing.assert_close(ours, layer(x, x, x, attn_mask=mask[0, 0])[0])
@@ -107,11 +107,11 @@ def in_blocks(logits: Tensor, target: Tensor, count: int) -> Tensor:
     totals = torch.stack([run_whole(whole, [block])[0] for block in blocks], dim=1)
     (total,) = run_whole(whole, [totals])
     starts = range(0, logits.shape[1], blocks[0].shape[1])
-    found = [
+    parts = [
         run_whole(reductions.nll(), [block, target - start, total])[0]
         for block, start in zip(blocks, starts, strict=True)
     ]
-    return torch.stack(found).sum(0)
+    return torch.stack(parts).sum(0)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e4])
@@ -166,8 +166,8 @@ def test_an_id_of_nothing_finds_0(name: str):
     starts = [(0,) * x.dim() for x in operands]
     (ours,), (wanted,) = run_whole(call, operands), run_equation(call, task, operands, starts)
     torch.testing.assert_close(ours, wanted)
-    found = ours[0] if name != "embedding_bag" else ours
-    torch.testing.assert_close(found, table[1])
+    actual = ours[0] if name != "embedding_bag" else ours
+    torch.testing.assert_close(actual, table[1])
 
 
 def test_one_hot_of_an_id_beyond_the_classes():

@@ -148,8 +148,8 @@ def test_an_id_of_no_place_is_an_error(
     ranges = {} if held == (0, 4) else {"n": held}
     task = KernelTask(call.values, sizes, ranges)
     starts = [(start,), (0,) * ids.dim(), (0,) * source.dim()]
-    (found,) = run_task(call, task, [torch.zeros(stop - start), ids, source], starts)
-    assert float(found.sum()) == (source.numel() if stop == 4 else 0)
+    (output,) = run_task(call, task, [torch.zeros(stop - start), ids, source], starts)
+    assert float(output.sum()) == (source.numel() if stop == 4 else 0)
     ids[1] = bad
     with pytest.raises((IndexError, RuntimeError), match="out of"):
         run_task(call, task, [torch.zeros(stop - start), ids, source], starts)

@@ -109,8 +109,8 @@ def test_derived_typing(name: str):
 
 
 def test_a_ghost_batch_norm_is_cut_along_its_groups_or_channels_at_most():
-    found = cuts("ghost_batch_norm", (4, 1, 1), ())
-    assert set(AT_LEAST["ghost_batch_norm"].split()) <= found <= {"100>1", "0__>0"}
+    ways = cuts("ghost_batch_norm", (4, 1, 1), ())
+    assert set(AT_LEAST["ghost_batch_norm"].split()) <= ways <= {"100>1", "0__>0"}
 
 
 def test_every_operator_has_its_typing_stated():

@@ -105,11 +105,11 @@ def test_what_cannot_come_in_parts_comes_whole(parts, first):
 def test_parts_are_equal_and_fill_the_tensor(copies, parts, size):
     tensor = ParallelTensor((size,), Degrees((1,), (1,), copies, 1))
     wanted, source = spread(tensor, 1), spread(ParallelTensor.whole((size,)), 0)
-    found = in_parts(source, wanted, InParts(0, parts))
+    actual = in_parts(source, wanted, InParts(0, parts))
     if parts == 1 or copies % parts or size % parts:
-        assert found is None
+        assert actual is None
         return
-    assert found is not None
-    assert found.devices == wanted.devices
-    assert {len(devices) for devices in found.holders.values()} == {copies // parts}
-    assert len(found.holders) == parts
+    assert actual is not None
+    assert actual.devices == wanted.devices
+    assert {len(devices) for devices in actual.holders.values()} == {copies // parts}
+    assert len(actual.holders) == parts

@@ -47,8 +47,8 @@ def ups(step: Compute):
             value = value.node.inputs[0]
 
 
-def shown(steps: Schedule, found: Again) -> dict[str, list[str]]:
-    return {names(steps, [reader])[0]: names(steps, own) for reader, own in found.before.items()}
+def shown(steps: Schedule, remade: Again) -> dict[str, list[str]]:
+    return {names(steps, [reader])[0]: names(steps, own) for reader, own in remade.before.items()}
 
 
 CHAIN = """
@@ -62,9 +62,9 @@ return mean_loss(matmul(h, v))
 
 def test_a_chain_is_done_again_before_the_first_that_reads_it():
     steps = steps_of(parse_graph(CHAIN))
-    found = done(steps, {"gelu", "sigmoid"})
+    remade = done(steps, {"gelu", "sigmoid"})
     # The second product reads what gelu makes of what sigmoid makes of what is kept.
-    ((reader, made),) = found.before.items()
+    ((reader, made),) = remade.before.items()
     assert names(steps, [reader]) == ["matmul"]
     assert names(steps, made) == ["sigmoid", "gelu"]
     assert reader > max(made)
@@ -97,10 +97,10 @@ return reduce(mean_loss(matmul(gelu(h), c)), degree=4)
 
 def test_a_weight_is_gathered_ahead():
     steps = steps_of(parse_graph(GATHERED))
-    found = done(steps, {"combine"})
+    remade = done(steps, {"combine"})
     # That of the first product is of data, so nothing reads the first weight; the last two are
     # gathered at once, for the second is wanted next.
-    ((reader, made),) = found.before.items()
+    ((reader, made),) = remade.before.items()
     assert names(steps, made) == ["move w2", "move w3"]
     # Nothing else is communicated between the last product and the loss.
     assert names(steps, [reader]) == ["mean_loss"]
@@ -127,12 +127,12 @@ return sum_loss(combine(batch(y, dim=0, degree=2), dim=0, degree=2))
 @pytest.mark.parametrize("apart", [False, True])
 def test_in_micro_batches_weights_are_gathered_for_each(apart: bool):
     steps = steps_of(parse_graph(SLICED), {"relu": 2} if apart else None)
-    found = done(steps, {"combine", "gelu"}, 4 if not apart else 2)
-    gathers = {i for i in found.steps if not isinstance(steps.steps[i], Compute)}
-    assert found.moved == gathers
-    assert len(found.moved) == 2
+    remade = done(steps, {"combine", "gelu"}, 4 if not apart else 2)
+    gathers = {i for i in remade.steps if not isinstance(steps.steps[i], Compute)}
+    assert remade.moved == gathers
+    assert len(remade.moved) == 2
     # What is sent from stage to stage is kept.
-    for number in found.steps:
+    for number in remade.steps:
         step = steps.steps[number]
         devices = {d for s in (*step.operands, *step.results) for d in s.layout.devices}
         assert len({device // (2 if apart else 4) for device in devices}) == 1
@@ -157,18 +157,18 @@ def test_nothing_is_done_again_across_the_chunks_of_a_stage():
     plan = small_plan("interleaved gathered")
     steps = schedule(plan.graph, plan.views)
     chunks = chunks_of(steps, 2, 2, 2)
-    found = again(saved_tensors(steps), plan.recompute, 2, chunks.numbers)
-    assert found.moved
-    every = chunks.with_moved(steps, found.moved)
+    remade = again(saved_tensors(steps), plan.recompute, 2, chunks.numbers)
+    assert remade.moved
+    every = chunks.with_moved(steps, remade.moved)
     number = {at: ends.source for at, ends in every.steps.items()}
-    for reader, own in found.before.items():
+    for reader, own in remade.before.items():
         assert {number.get(made) for made in own} == {number.get(reader)}
     # What the next chunk reads is kept: here h, which two later ones read.
-    for at in found.steps:
+    for at in remade.steps:
         made = set(steps.steps[at].results)
         readers = [n for n, step in enumerate(steps.steps) if not made.isdisjoint(step.operands)]
         assert {number.get(n) for n in readers} <= {number.get(at)}
     # Each weight is gathered by the chunk that reads it, and all of them are needed again.
-    gathers = {at for at in found.moved if isinstance(steps.steps[at], Reshard)}
+    gathers = {at for at in remade.moved if isinstance(steps.steps[at], Reshard)}
     assert len({number[at] for at in gathers}) == 3
-    assert gathers <= found.held_from().keys()
+    assert gathers <= remade.held_from().keys()

@@ -26,8 +26,8 @@ from pcg.models import MODELS, build_model
 from pcg.ops import OPERATORS
 from pcg.ops.algebra import matmul, relu, scale
 from pcg.ops.layers import embedding, mean_loss
-from pcg.ops.layout import split
 from pcg.ops.parallel import partition, replicate
+from pcg.ops.reindexing import split
 from pcg.placement.layout import grid
 from pcg.placement.view import MachineView
 from pcg.plan.check import (

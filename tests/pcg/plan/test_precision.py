@@ -21,13 +21,13 @@ def test_names_are_ours_or_torchs():
 
 
 def test_the_default_is_what_people_train_a_machine_in():
-    found = {name: default_precision(load_machine(name)) for name in preset_names()}
-    assert {name for name, precision in found.items() if precision == "bf16"} == {
+    formats = {name: default_precision(load_machine(name)) for name in preset_names()}
+    assert {name for name, precision in formats.items() if precision == "bf16"} == {
         "dgx-a100",
         "dgx-h100",
         "dgx-h200",
     }
-    assert set(found.values()) == {"fp32", "bf16"}
+    assert set(formats.values()) == {"fp32", "bf16"}
 
 
 def test_a_machine_with_one_kind_of_device_without_bf16_has_float32():

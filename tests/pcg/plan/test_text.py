@@ -15,8 +15,8 @@ from pcg.graph.graph import Graph, Value, apply, drawn_mask, leaf, tensor
 from pcg.language.poly import Poly
 from pcg.models import MODELS, build_model
 from pcg.ops.algebra import matmul, scale
-from pcg.ops.layout import split
 from pcg.ops.parallel import partition, reduce, replicate
+from pcg.ops.reindexing import split
 from pcg.plan.text import node_names, parse_graph, parse_values, print_graph, print_value
 
 GOLDEN = """\

@@ -95,19 +95,19 @@ def test_batch_matmul():
     ],
 )
 def test_elementwise(call: str, forward: int, backward: int, read_back: int):
-    found = counts(f"x = weight[8, 8]\ny = weight[8, 8]\nreturn {call}")
+    counted = counts(f"x = weight[8, 8]\ny = weight[8, 8]\nreturn {call}")
     operands = 2 if "y" in call else 1
-    assert found.flops_forward == forward * 64
-    assert found.bytes_forward == (operands + 1) * 64
-    assert found.flops_backward == backward * 64
+    assert counted.flops_forward == forward * 64
+    assert counted.bytes_forward == (operands + 1) * 64
+    assert counted.flops_backward == backward * 64
     # For each operand: the output's gradient, the values it is multiplied with, its own gradient.
-    assert found.bytes_backward == (2 * operands + read_back) * 64
+    assert counted.bytes_backward == (2 * operands + read_back) * 64
 
 
 def test_softmax_takes_each_exponential_once():
-    found = counts("x = weight[4, 10]\nreturn softmax(x, axis=1)")
-    assert found.flops_forward == 40 * 8 + 40 + 4 + 40  # exp, sum, reciprocal, product
-    assert found.bytes_forward == 80
+    counted = counts("x = weight[4, 10]\nreturn softmax(x, axis=1)")
+    assert counted.flops_forward == 40 * 8 + 40 + 4 + 40  # exp, sum, reciprocal, product
+    assert counted.bytes_forward == 80
 
 
 def test_layer_norm_is_linear_in_its_size():
@@ -122,11 +122,11 @@ EMBEDDING = "i = input[16] below 1000\nt = weight[1000{0}, 8]\nreturn embedding(
 
 
 def test_embedding_is_a_look_up():
-    found = counts(EMBEDDING.format("", ""), {1})
-    assert found.flops_forward == 0
-    assert found.bytes_forward == 16 + 16 * 8 + 16 * 8
-    assert found.flops_backward == 16 * 8  # added into the rows that were read
-    assert found.bytes_backward == 16 * 8 + 16 + 1000 * 8
+    counted = counts(EMBEDDING.format("", ""), {1})
+    assert counted.flops_forward == 0
+    assert counted.bytes_forward == 16 + 16 * 8 + 16 * 8
+    assert counted.flops_backward == 16 * 8  # added into the rows that were read
+    assert counted.bytes_backward == 16 * 8 + 16 + 1000 * 8
 
 
 def test_embedding_of_a_part_of_the_table():
@@ -143,13 +143,13 @@ return index_add(p, i, s, axis=0)
 
 
 def test_index_add_takes_an_addition_for_each_element_of_its_source():
-    found = counts(INDEX_ADD.format("1000]", "6000]", "6000, 8]"), {2})
+    counted = counts(INDEX_ADD.format("1000]", "6000]", "6000, 8]"), {2})
     # And, as its equation says, what it begins with, for each place.
-    assert found.flops_forward == 6000 * 8 + 1000 * 8 + 1000
-    assert found.bytes_forward == 1000 + 6000 + 6000 * 8 + 1000 * 8
-    assert found.flops_backward == 0
+    assert counted.flops_forward == 6000 * 8 + 1000 * 8 + 1000
+    assert counted.bytes_forward == 1000 + 6000 + 6000 * 8 + 1000 * 8
+    assert counted.flops_backward == 0
     # The result's gradient and the ids are read, the source's is written.
-    assert found.bytes_backward == 1000 * 8 + 6000 + 6000 * 8
+    assert counted.bytes_backward == 1000 * 8 + 6000 + 6000 * 8
 
 
 def test_index_add_of_a_part_of_the_source_or_of_the_places():
@@ -171,9 +171,9 @@ def test_index_add_of_a_part_of_the_source_or_of_the_places():
     ],
 )
 def test_moving_elements_is_no_arithmetic(call: str):
-    found = counts(f"x = weight[8, 8]\ny = weight[8, 8]\nreturn {call}")
-    assert found.flops_forward == found.flops_backward == 0
-    assert found.bytes_forward == (256 if "y" in call else 128)
+    counted = counts(f"x = weight[8, 8]\ny = weight[8, 8]\nreturn {call}")
+    assert counted.flops_forward == counted.flops_backward == 0
+    assert counted.bytes_forward == (256 if "y" in call else 128)
 
 
 def test_losses():
@@ -197,5 +197,5 @@ def test_gradients_are_wanted_where_weights_are():
         """
     )
     graph.check()
-    found = gradient_nodes(graph)
-    assert {node.name for node in found} == {"w", "replicate", "matmul", "add"}
+    nodes = gradient_nodes(graph)
+    assert {node.name for node in nodes} == {"w", "replicate", "matmul", "add"}

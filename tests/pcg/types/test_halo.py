@@ -210,8 +210,8 @@ def test_windows_are_derived_from_the_equation(equation: str, reaches: list[tupl
     operator = Operator("other", equation, sizes=tuple(n for n in "nr" if f"< {n}" in equation))
     ranks = tuple(len(operand.dims) for operand in operator._expand(()).operands)
     windows = operator.typing(ranks, ()).windows
-    found = [(str(r.stride), str(r.before), str(r.after)) for w in windows for r in w.reaches]
-    assert found == reaches
+    offsets = [(str(r.stride), str(r.before), str(r.after)) for w in windows for r in w.reaches]
+    assert offsets == reaches
 
 
 # Where blocks with halos lie, and what the search does with rules about them.
@@ -271,9 +271,9 @@ def test_a_rule_about_partitions_does_not_match_one_with_a_halo():
     rule = parse_rule(
         "twice", {"x": 1}, "combine(partition(x, dim=0, degree=k), dim=0, degree=k)", "x"
     )
-    for halo, found in (("", 1), (", before=1, after=1", 0)):
+    for halo, matched in (("", 1), (", before=1, after=1", 0)):
         text = f"x = input[8]\nreturn combine(partition(x, dim=0, degree=2{halo}), dim=0, degree=2)"
-        assert len(list(matches(rule, parse_graph(text)))) == found
+        assert len(list(matches(rule, parse_graph(text)))) == matched
 
 
 def test_halos_may_be_symbols_in_a_rule():

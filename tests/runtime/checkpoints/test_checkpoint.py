@@ -41,8 +41,8 @@ def test_a_resumed_run_is_one_run_to_the_last_bit(plan, tmp_path, name):
     assert [s.number for s in second.steps] == [4, 5, 6]
     losses = [step.loss for step in whole.steps]
     assert [step.loss for step in (*first.steps, *second.steps)] == losses
-    expected, found = (state_dict(newest_manifest(tmp_path / n)) for n in "ab")
-    assert all(torch.equal(found[key], expected[key]) for key in expected)
+    expected, actual = (state_dict(newest_manifest(tmp_path / n)) for n in "ab")
+    assert all(torch.equal(actual[key], expected[key]) for key in expected)
 
 
 def test_the_last_ones_stay_and_nothing_else(plan, tmp_path):

@@ -37,10 +37,10 @@ def test_of_many_at_once_one_gets_it(tmp_path):
         if stale:
             write(tmp_path, ended())
         with ThreadPoolExecutor(16) as pool:
-            found = [lock for lock in pool.map(attempt, range(64)) if lock is not None]
-        assert len(found) == 1
+            locks = [lock for lock in pool.map(attempt, range(64)) if lock is not None]
+        assert len(locks) == 1
         assert names(tmp_path) == [NAME]
-        found[0].release()
+        locks[0].release()
 
 
 def ended():

@@ -94,8 +94,8 @@ def test_every_copy_is_compared():
 
 def test_not_a_number_never_passes():
     nan = math.nan
-    for found in compare(outcome((torch.ones(1),), nan), outcome((torch.tensor([nan]),), nan)):
-        assert not found.passes
+    for difference in compare(outcome((torch.ones(1),), nan), outcome((torch.tensor([nan]),), nan)):
+        assert not difference.passes
 
 
 def test_a_step_takes_the_median_without_the_first():

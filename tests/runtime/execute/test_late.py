@@ -42,9 +42,9 @@ def test_gradients_are_those_of_torch_and_the_weight_has_its_own_last(seed, rows
     order: list[str] = []
     own[0].register_post_accumulate_grad_hook(lambda _: order.append("operand"))
     own[1].register_post_accumulate_grad_hook(lambda _: order.append("weight"))
-    (found,) = parted(compute, 1, own[1], off.put_off, 7, [torch.tanh(own[0]), *own[1:]])
-    torch.testing.assert_close(found, expected)
-    found.square().sum().backward()
+    (actual,) = parted(compute, 1, own[1], off.put_off, 7, [torch.tanh(own[0]), *own[1:]])
+    torch.testing.assert_close(actual, expected)
+    actual.square().sum().backward()
     assert order == ["operand"]
     assert off.beside == 7
     assert own[1].grad is None
@@ -70,8 +70,8 @@ def test_no_more_than_one_is_put_off():
 def test_where_one_operand_has_no_gradient_nothing_is_put_off(which):
     off, own = PutOff(), leaves(0, 2, 2, False)
     own[which].requires_grad_(False)
-    (found,) = parted(product, 1, own[1], off.put_off, 1, own)
-    found.sum().backward()
+    (output,) = parted(product, 1, own[1], off.put_off, 1, own)
+    output.sum().backward()
     assert off.beside == -1
     assert own[1 - which].grad is not None
 
@@ -81,9 +81,9 @@ def test_what_was_multiplied_is_held_no_longer_than_torch_holds_it():
     off, (x, w) = PutOff(), leaves(0, 2, 2, False)
     saved: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
-        (found,) = parted(product, 1, w, off.put_off, 1, [x * 1.0, w])
+        (output,) = parted(product, 1, w, off.put_off, 1, [x * 1.0, w])
     pointers = {tensor.data_ptr() for tensor in saved}
-    assert found.data_ptr() not in pointers
+    assert output.data_ptr() not in pointers
     assert w.data_ptr() in pointers
 
 
@@ -106,9 +106,9 @@ def test_a_pass_for_weights_has_the_gradients_of_torch(seed, rows, width, again)
     with notes.hooks() if again else nullcontext():
         (x,) = notes.run(tanh, [own[0]]) if again else tanh([own[0]])
         pack = notes.pack if again else None
-        (found,) = parted(product, 1, own[1], left.of("w"), 0, [x, own[1]], pack)
+        (actual,) = parted(product, 1, own[1], left.of("w"), 0, [x, own[1]], pack)
     del x
-    found.square().sum().backward()
+    actual.square().sum().backward()
     assert own[1].grad is None
     torch.testing.assert_close(own[0].grad, whole[0].grad, rtol=1e-12, atol=1e-12)
     notes.end(0)
@@ -122,7 +122,7 @@ def test_weights_have_their_gradients_in_the_order_of_the_backward_pass():
     left, (x, w) = WeightsPass(), leaves(0, 2, 3, False)
     _, v = leaves(1, 2, 3, False)
     (between,) = parted(product, 1, w, left.of("w"), 0, [x, w])
-    (found,) = parted(product, 1, v, left.of("v"), 0, [between, v])
-    found.sum().backward()
+    (output,) = parted(product, 1, v, left.of("v"), 0, [between, v])
+    output.sum().backward()
     assert (w.grad, v.grad) == (None, None)
     assert list(left.run()) == ["v", "w"]

@@ -66,9 +66,9 @@ def test_mixed_precision_on_several_ranks():
 
     def work(world):
         executor = Executor(lowering.program(world.rank), world, "bf16")
-        found = losses(executor)
+        by_rank = losses(executor)
         assert {weight.dtype for weight in executor.weights.values()} == {torch.float32}
-        return found
+        return by_rank
 
     first, second = on_ranks(2, work)
     assert first == second

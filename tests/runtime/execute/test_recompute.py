@@ -94,8 +94,8 @@ def test_any_set_of_operators_changes_nothing(seed):
     random = Random(seed)
     share = random.choice((0.2, 0.5, 0.8, 1.0))
     losses, weights = trained_block(lambda node: False)
-    found, others = trained_block(lambda node: random.random() < share)
-    assert losses == found
+    gradients, others = trained_block(lambda node: random.random() < share)
+    assert losses == gradients
     for register, weight in weights.items():
         assert torch.equal(weight, others[register])
 
@@ -112,12 +112,12 @@ def test_dropout_draws_the_same_numbers_again():
 
     graph = capture(Dropped(), (torch.ones(16, 32),)).graph
     every = frozenset(node for node in graph.nodes if not node.is_leaf)
-    found: list[list[float]] = []
+    runs: list[list[float]] = []
     for again in (frozenset[Node](), every):
         plan = replace(make_plan(graph, graph, 1, {}), recompute=again)
-        found.append(train(Executor(Lowering(plan).program(0), World(), "fp64"), 3))
-    assert found[0] == found[1]
-    assert len(set(found[0])) == 3
+        runs.append(train(Executor(Lowering(plan).program(0), World(), "fp64"), 3))
+    assert runs[0] == runs[1]
+    assert len(set(runs[0])) == 3
 
 
 def test_a_chain_may_be_as_long_as_a_graph():

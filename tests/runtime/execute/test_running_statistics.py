@@ -156,10 +156,10 @@ def test_they_are_the_modules(kind, library, tmp_path):
         assert loaded.statistics == plan.statistics
         seen.add((plan.machine.devices, "batch_norm" in {n.name for n in plan.graph.nodes}))
         wanted = trained(started(kind, tmp_path), plan, STEPS)
-        for found in kept(loaded, options_of(STEPS, str(tmp_path / "initial.pt"))):
-            assert found.keys() == dict(wanted.named_buffers()).keys()
+        for actual in kept(loaded, options_of(STEPS, str(tmp_path / "initial.pt"))):
+            assert actual.keys() == dict(wanted.named_buffers()).keys()
             for name, buffer in wanted.named_buffers():
-                assert_close(found[name], buffer)
+                assert_close(actual[name], buffer)
     assert seen >= {(1, True), (2, True), (2, False)}
 
 

@@ -28,20 +28,20 @@ def test_buckets_fill_from_the_end_of_the_program(monkeypatch):
     monkeypatch.setattr(sharing, "FIRST_BYTES", 1)
     monkeypatch.setattr(sharing, "BUCKET_BYTES", 64)
     weights = [weight(f"w{i}", i) for i in range(6)]
-    found = buckets(weights, sizes(weights))
-    assert [[w.register for w in b.weights] for b in found] == [
+    filled = buckets(weights, sizes(weights))
+    assert [[w.register for w in b.weights] for b in filled] == [
         ["w5"],
         ["w4", "w3"],
         ["w2", "w1"],
         ["w0"],
     ]
-    assert [b.position for b in found] == [5, 3, 1, 0]
+    assert [b.position for b in filled] == [5, 3, 1, 0]
 
 
 def test_weights_of_different_groups_share_nothing():
     weights = [weight("a", 3), weight("b", 2, (0, 2)), weight("c", 1), weight("d", 0, (0,))]
-    found = buckets(weights, sizes(weights))
-    assert [(b.group, [w.register for w in b.weights]) for b in found] == [
+    filled = buckets(weights, sizes(weights))
+    assert [(b.group, [w.register for w in b.weights]) for b in filled] == [
         ((0, 2), ["b"]),
         ((0, 1), ["a", "c"]),
         ((0,), ["d"]),
@@ -62,16 +62,18 @@ def synced(world, order) -> tuple[dict[str, list[float]], list[str]]:
     for register in order[world.rank]:
         both.complete(register)
     both.flush(1)
-    found = both.finish()
+    gradients = both.finish()
     again = both.finish()
-    assert {n: g.tolist() for n, g in again.items()} == {n: g.tolist() for n, g in found.items()}
-    return {name: gradient.tolist() for name, gradient in found.items()}, taken
+    assert {n: g.tolist() for n, g in again.items()} == {
+        n: g.tolist() for n, g in gradients.items()
+    }
+    return {name: gradient.tolist() for name, gradient in gradients.items()}, taken
 
 
 def test_the_order_of_completion_may_differ_between_ranks():
     order = [["c", "a", "b"], ["b"]]
-    for rank, (found, taken) in enumerate(on_ranks(2, lambda world: synced(world, order))):
+    for rank, (gradients, taken) in enumerate(on_ranks(2, lambda world: synced(world, order))):
         shared = [3.0] * 4
-        assert found == {"a": shared, "b": shared, "c": shared, "alone": [rank + 1.0] * 4}
+        assert gradients == {"a": shared, "b": shared, "c": shared, "alone": [rank + 1.0] * 4}
         # Once in each of two steps.
         assert sorted(taken) == sorted(["a", "b", "c", "alone"] * 2)

@@ -219,8 +219,8 @@ def test_reading_counts_where_the_data_are_a_users(graph, pieces, counts, monkey
         plan = replace(plan, pipeline=pipeline)
     trained = executor.Executor(Lowering(plan).program(0), World(), source=Slow())
     for number in range(2):
-        found = trained.step(number, lambda gradients: None)
-        assert found.seconds == (0.25 * pieces if counts else 0.0)
+        timed = trained.step(number, lambda gradients: None)
+        assert timed.seconds == (0.25 * pieces if counts else 0.0)
 
 
 def test_only_a_users_data_count():
@@ -255,8 +255,8 @@ def test_an_iterable_that_can_be_divided_is(parts):
     for (begin, end), _ in rows:
         READ.clear()
         own = user_data(Divided(range(8), parts))
-        found = [own.piece(Y, ((begin, end),), step).tolist() for step in range(2)]
-        assert found == [step[begin:end] for step in expected]
+        actual = [own.piece(Y, ((begin, end),), step).tolist() for step in range(2)]
+        assert actual == [step[begin:end] for step in expected]
         assert len(set(READ)) == max(1, min(parts, 4) // 2)
 
 
@@ -280,9 +280,9 @@ def test_labels_that_are_none(label, problem):
 @pytest.mark.parametrize("kind", [torch.uint8, torch.int32, torch.bool, torch.float16, torch.int64])
 def test_labels_of_any_type_that_holds_them(kind):
     given = [(torch.zeros(3), torch.tensor(i % 2).to(kind)) for i in range(4)]
-    found = user_data(given).piece(Y, WHOLE_Y, 0)
-    assert found.dtype == torch.int64
-    assert sorted(found.tolist()) == [0, 0, 1, 1]
+    labels = user_data(given).piece(Y, WHOLE_Y, 0)
+    assert labels.dtype == torch.int64
+    assert sorted(labels.tolist()) == [0, 0, 1, 1]
 
 
 def test_the_element_that_is_out_of_range_is_named():

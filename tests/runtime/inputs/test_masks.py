@@ -54,19 +54,19 @@ def test_words_are_those_of_all_that_is_drawn(key, rows, columns):
     for one element, and its upper half for the next in the row."""
     words = random_words(key, np.arange(rows * -(-columns // 2), dtype=np.uint64))
     halves = words.view(np.int32).reshape(rows, -1)[:, :columns]
-    found = whole(mask_leaf((rows, columns), 0.3), torch.tensor(masks.signed(key)))
-    assert np.array_equal(found.numpy(), halves < round(0.3 * 2**32) - 2**31)
+    drawn = whole(mask_leaf((rows, columns), 0.3), torch.tensor(masks.signed(key)))
+    assert np.array_equal(drawn.numpy(), halves < round(0.3 * 2**32) - 2**31)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 1.0 - 2.0**-40])
 def test_elements_are_independent_and_so_many_are_ones(share):
-    found = whole(mask_leaf((500, 801), share)).double()
+    drawn = whole(mask_leaf((500, 801), share)).double()
     spread = (share * (1.0 - share)) ** 0.5
-    assert found.mean().item() == pytest.approx(share, abs=5 * spread / found.numel() ** 0.5)
+    assert drawn.mean().item() == pytest.approx(share, abs=5 * spread / drawn.numel() ** 0.5)
     if share > 0.99:
         return
-    central = (found - found.mean()) / spread
-    limit = 5 / found.numel() ** 0.5
+    central = (drawn - drawn.mean()) / spread
+    limit = 5 / drawn.numel() ** 0.5
     for other in (central.roll(1, 0), central.roll(1, 1), central.roll(2, 1), central.flip(0)):
         assert abs((central * other).mean().item()) < limit
 

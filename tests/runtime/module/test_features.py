@@ -70,24 +70,24 @@ def both(module: nn.Module, plan: Plan, batch, parts: int = 1):
     def clip(most: float) -> Tensor:
         return nn.utils.clip_grad_norm_(module.parameters(), most)
 
-    found = on_ranks(plan.machine.devices, loop)
-    return found, trained(module, clip, batch, parts)
+    by_rank = on_ranks(plan.machine.devices, loop)
+    return by_rank, trained(module, clip, batch, parts)
 
 
 def test_a_pipeline():
     module = dense(nn.ReLU())
     plan = planned(captured(module, numbers_of(0)), "pipeline")
     assert plan.pipeline is not None
-    found, expected = both(module, plan, numbers_of, parts=2)
-    for own in found:
+    actual, expected = both(module, plan, numbers_of, parts=2)
+    for own in actual:
         assert_same(own, expected)
 
 
 def test_running_statistics_are_those_of_the_module():
     module = dense(nn.BatchNorm1d(8))
     plan = planned(captured(module, numbers_of(0)), "data-parallel")
-    found, expected = both(module, plan, numbers_of)
-    for own in found:
+    actual, expected = both(module, plan, numbers_of)
+    for own in actual:
         assert_same(own, expected)
 
 
@@ -128,8 +128,8 @@ def test_without_sync_gradients_wait_for_the_next_batch():
         model(**batch_of(1)).loss.backward()
         return expected, gradients(model)
 
-    for expected, found in on_ranks(RANKS, loop):
-        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    for expected, actual in on_ranks(RANKS, loop):
+        torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_two_losses_of_one_step():
@@ -140,8 +140,8 @@ def test_two_losses_of_one_step():
     (module(**batch_of(0))["loss"] * 2.0 + module(**batch_of(1))["loss"]).backward()
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
-            found = model.get_parameter(name).grad
-            torch.testing.assert_close(found, parameter.grad, rtol=1e-12, atol=1e-12)
+            gradient = model.get_parameter(name).grad
+            torch.testing.assert_close(gradient, parameter.grad, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", [1.0, 2.0, float("inf")])
@@ -216,7 +216,7 @@ def test_autocast_is_that_of_the_module(number_format: torch.dtype, planner: str
     modules = [dense(nn.LayerNorm(8)).float() for _ in range(RANKS + 2)]
     batch = {n: t.float() if t.is_floating_point() else t for n, t in numbers_of(0).items()}
     plan = planned(captured(modules[-1], batch), planner)
-    found = on_ranks(
+    actual = on_ranks(
         RANKS,
         lambda w: gradients_in(number_format, parallel(modules[w.rank], plan, w)),
     )
@@ -228,7 +228,7 @@ def test_autocast_is_that_of_the_module(number_format: torch.dtype, planner: str
         largest = max(t.abs().max().item() for t in others.values())
         return max((these[n] - t).abs().max().item() for n, t in others.items()) / largest
 
-    for own in found:
+    for own in actual:
         assert apart(own, expected) < torch.finfo(number_format).eps
         assert apart(own, exact) > torch.finfo(number_format).eps / 64
 
@@ -237,11 +237,11 @@ def test_ranks_agree_on_an_overflow():
     def seen(world):
         model = parallel(MODULES[world.rank], words_planned("zero"), world)
         value = torch.inf if world.rank == 1 else 1.0
-        found = {"a": torch.full((2,), value)}
-        model._own.engine._agree_on_overflow(found)
-        return found["a"]
+        flags = {"a": torch.full((2,), value)}
+        model._own.engine._agree_on_overflow(flags)
+        return flags["a"]
 
-    assert all(found.isinf().all() for found in on_ranks(RANKS, seen))
+    assert all(flags.isinf().all() for flags in on_ranks(RANKS, seen))
 
 
 def test_without_gradients_the_loss_is_the_same_and_nothing_is_kept():
@@ -270,9 +270,9 @@ def test_state_goes_from_one_plan_to_another():
     missing, unexpected = model.load_state_dict(before)
     assert not missing
     assert not unexpected
-    found = trained(model, model.clip_grad_norm_).state
-    torch.testing.assert_close(found, after, rtol=1e-9, atol=1e-9)
-    words().load_state_dict(found)
+    state = trained(model, model.clip_grad_norm_).state
+    torch.testing.assert_close(state, after, rtol=1e-9, atol=1e-9)
+    words().load_state_dict(state)
 
 
 def test_what_replaces_a_shard_is_taken_over():
@@ -385,8 +385,8 @@ def test_checkpoints_go_from_one_plan_to_another(tmp_path):
     def on_four(world):
         return loop(parallel(modules[world.rank], words_planned("zero"), world), 6, tmp_path)
 
-    for found in on_ranks(RANKS, on_four):
-        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    for actual in on_ranks(RANKS, on_four):
+        torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_a_checkpoint_of_another_module_is_refused(tmp_path):

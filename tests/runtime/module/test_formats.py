@@ -35,11 +35,11 @@ def step(module: nn.Module, precision: Precision) -> tuple[float, dict[str, torc
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_a_narrow_format_has_wide_parameters_and_gradients(precision: Precision):
     exact, expected = step(words().float(), "fp32")
-    mixed, found = step(words().float(), precision)
+    mixed, actual = step(words().float(), precision)
     assert mixed != exact
     assert mixed == pytest.approx(exact, rel=0.01)
-    assert found.keys() == expected.keys()
-    for name, gradient in found.items():
+    assert actual.keys() == expected.keys()
+    for name, gradient in actual.items():
         assert gradient.dtype == torch.float32
         assert torch.allclose(gradient, expected[name], atol=0.02, rtol=0.05)
 

@@ -50,9 +50,9 @@ def test_each_rank_has_what_the_module_alone_has():
         model = ParallelModule(modules[world.rank], Lowering(plan), world, 0)
         return trained(model, model.clip_grad_norm_, numbers_of, 2)
 
-    found = on_ranks(2, loop)
+    actual = on_ranks(2, loop)
     expected = trained(
         module, lambda most: nn.utils.clip_grad_norm_(module.parameters(), most), numbers_of, 2
     )
-    for own in found:
+    for own in actual:
         assert_same(own, expected)

@@ -27,10 +27,10 @@ def agrees(data: st.DataObject) -> None:
     halves, parts = data.draw(st.booleans()), data.draw(st.sampled_from((1, 2)))
     expected = EAGER if parts == 1 else eagerly(words(), parts)
     ordered = data.draw(st.booleans())
-    found = on_ranks(
+    actual = on_ranks(
         RANKS, lambda world: on_rank(plan, world, halves=halves, parts=parts), ordered=ordered
     )
-    for own in found:
+    for own in actual:
         assert_same(own, expected)
 
 
@@ -50,8 +50,8 @@ def test_many_plans_train_as_the_module(data):
 @pytest.mark.parametrize("planner", ["data-parallel", "zero"])
 def test_planners(planner: str):
     plan = words_planned(planner)
-    for found in on_ranks(RANKS, lambda world: on_rank(plan, world, halves=True)):
-        assert_same(found, EAGER)
+    for reported in on_ranks(RANKS, lambda world: on_rank(plan, world, halves=True)):
+        assert_same(reported, EAGER)
 
 
 def test_alone():

@@ -61,8 +61,8 @@ def test_any_plan_trains_as_the_module_with_torchs_clipping(data):
         return trained(model, lambda most: nn.utils.clip_grad_norm_(model.parameters(), most))
 
     expected = eagerly(words())
-    for found in on_ranks(RANKS, loop):
-        assert_same(found, expected)
+    for actual in on_ranks(RANKS, loop):
+        assert_same(actual, expected)
 
 
 @pytest.mark.parametrize("plan", a_third(PLANS))
@@ -119,8 +119,8 @@ def test_norms(way):
         # Looked at while the others do so, too.
         return torch.as_tensor(way(gradients(with_gradients("zero", world)))) * 1
 
-    for found in on_ranks(RANKS, seen):
-        torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)
+    for actual in on_ranks(RANKS, seen):
+        torch.testing.assert_close(actual, expected, rtol=1e-9, atol=0)
 
 
 def test_a_norm_that_is_none_is_refused():

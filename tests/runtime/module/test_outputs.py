@@ -75,8 +75,8 @@ def step(module: nn.Module, batch: dict[str, Tensor]) -> None:
     optimizer.step()
 
 
-def same(found: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+def same(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
 
 
 @settings(max_examples=4, deadline=None)
@@ -88,18 +88,18 @@ def test_logits_of_any_plan_are_those_of_the_module(data):
     def seen(world: World) -> list[Tensor]:
         model = parallel(MODULES[world.rank], plan, world)
         first = model(**batch_of(0))
-        found = [first["logits"].detach()]
+        actual = [first["logits"].detach()]
         step(model, batch_of(0))
-        return [*found, model(**own(batch_of(1), world))["logits"].detach()]
+        return [*actual, model(**own(batch_of(1), world))["logits"].detach()]
 
     module = words()
     expected = [module(**batch_of(0))["logits"]]
     step(module, batch_of(0))
     expected.append(module(**batch_of(1))["logits"])
-    found = on_ranks(RANKS, seen)
-    for whole, _ in found:
+    actual = on_ranks(RANKS, seen)
+    for whole, _ in actual:
         same(whole, expected[0])
-    same(torch.cat([part for _, part in found]), expected[1])
+    same(torch.cat([part for _, part in actual]), expected[1])
 
 
 def test_without_labels_there_are_outputs_and_no_loss():
@@ -108,10 +108,10 @@ def test_without_labels_there_are_outputs_and_no_loss():
         with torch.no_grad():
             return model(own(batch_of(2), world)["ids"])
 
-    found = on_ranks(RANKS, seen)
-    assert all(set(output) == {"logits"} for output in found)
+    actual = on_ranks(RANKS, seen)
+    assert all(set(output) == {"logits"} for output in actual)
     expected = words()(batch_of(2)["ids"])["logits"]
-    same(torch.cat([output["logits"] for output in found]), expected)
+    same(torch.cat([output["logits"] for output in actual]), expected)
 
 
 def test_evaluation_is_that_of_the_module():

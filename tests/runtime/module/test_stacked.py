@@ -153,16 +153,16 @@ def test_what_four_ranks_write_is_all_of_it(name: str):
             Resuming(model._own.engine, shards, {}).shards_of(optimizer)
         ), model.state_dict()
 
-    found = on_ranks(RANKS, on_rank)
+    by_rank = on_ranks(RANKS, on_rank)
     whole: dict[str, Tensor] = {}
-    for shard in (shard for shards, _ in found for shard in shards if shard.writes):
+    for shard in (shard for shards, _ in by_rank for shard in shards if shard.writes):
         target = whole.setdefault(shard.name, torch.full(shard.shape, torch.nan).double())
         ends = zip(shard.offsets, shard.tensor.shape, strict=True)
         at = tuple(slice(start, start + size) for start, size in ends)
         assert target[at].isnan().all()
         target[at] = shard.tensor.detach().double()
     assert not any(tensor.isnan().any() for tensor in whole.values())
-    for parameter, tensor in found[0][1].items():
+    for parameter, tensor in by_rank[0][1].items():
         assert torch.equal(whole[f"model.{parameter}"], tensor)
         for state in ("exp_avg", "exp_avg_sq"):
             assert whole[f"optimizer.{parameter}.{state}"].shape == tensor.shape

@@ -49,14 +49,14 @@ def piece_values(layout: Layout) -> dict[Piece, torch.Tensor]:
 
 def moved(move: Transfer, values: dict[int, torch.Tensor], *, back: bool = False):
     """What every rank has after the transfer, or after its adjoint."""
-    found = instructions(move)
+    steps = instructions(move)
     target = move.source if back else move.target
 
     known = pattern(move)
 
     def work(world):
         world.prepare(known[1] if known else ())
-        instruction = found[world.rank]
+        instruction = steps[world.rank]
         if instruction is None:
             return None
         shape = extent(target, world.rank) if world.rank in target.by_device else None
@@ -85,17 +85,17 @@ def check(move: Transfer) -> None:
     source, target = move.source, move.target
     pieces = piece_values(source)
     values = {device: pieces[piece] for device, piece in source.pieces}
-    found = moved(move, values)
+    actual = moved(move, values)
     for device, piece in target.pieces:
         partials = range(piece.partial * move.group, (piece.partial + 1) * move.group)
         wanted = torch.stack([whole(source, pieces, p) for p in partials]).sum(0)
-        assert torch.allclose(given(found[device]), wanted[place(target, device)], atol=1e-12)
+        assert torch.allclose(given(actual[device]), wanted[place(target, device)], atol=1e-12)
     shares = {
         device: torch.randn(extent(target, device), dtype=torch.float64)
         for device in target.devices
     }
     back = moved(move, shares, back=True)
-    forward = sum((given(found[device]) * share).sum() for device, share in shares.items())
+    forward = sum((given(actual[device]) * share).sum() for device, share in shares.items())
     # A device that takes no part gives nothing, and its gradient is none.
     backward = sum((values[d] * given(back[d])).sum() for d in values if back[d] is not None)
     assert float(forward) == pytest.approx(float(backward), abs=1e-9)
@@ -142,11 +142,11 @@ def test_any_transfer_between_layouts(data):
 )
 def test_regular_transfers_are_collectives(source, target, kind, groups):
     move = Transfer(source, target)
-    found = [i for i in instructions(move) if isinstance(i, Collective)]
-    assert {type(instruction) for instruction in found} == {kind}
-    assert {type(i.adjoint.adjoint) for i in found} == {kind}
-    assert len({instruction.group for instruction in found}) == groups
-    assert all(instruction.adjoint.adjoint == instruction for instruction in found)
+    collectives = [i for i in instructions(move) if isinstance(i, Collective)]
+    assert {type(instruction) for instruction in collectives} == {kind}
+    assert {type(i.adjoint.adjoint) for i in collectives} == {kind}
+    assert len({instruction.group for instruction in collectives}) == groups
+    assert all(instruction.adjoint.adjoint == instruction for instruction in collectives)
     check(move)
 
 
@@ -163,7 +163,7 @@ def test_a_swap_between_some_is_no_all_to_all():
 
 def test_instructions_say_what_they_do():
     move = Transfer(layout((6, 1)), layout((1, 1), copies=6))
-    found = collective(move, 4, "a", "b")
-    assert found is not None
-    assert str(found) == "b = all_gather(a) over 0, 1, 2, 3, 4, 5"
-    assert str(found.adjoint) == "a = reduce_scatter(b) over 0, 1, 2, 3, 4, 5"
+    instruction = collective(move, 4, "a", "b")
+    assert instruction is not None
+    assert str(instruction) == "b = all_gather(a) over 0, 1, 2, 3, 4, 5"
+    assert str(instruction.adjoint) == "a = reduce_scatter(b) over 0, 1, 2, 3, 4, 5"

@@ -94,20 +94,20 @@ def test_every_message_that_is_sent_is_received():
     }
     sent = [
         (rank, part.peer, shape(part.region))
-        for rank, found in exchanges.items()
-        for exchange in found
+        for rank, messages in exchanges.items()
+        for exchange in messages
         for part in exchange.sends
     ]
     received = [
         (part.peer, rank, shape(part.region))
-        for rank, found in exchanges.items()
-        for exchange in found
+        for rank, messages in exchanges.items()
+        for exchange in messages
         for part in exchange.receives
     ]
     assert sorted(sent) == sorted(received)
     assert len(sent) == 2 * 3
-    for found in exchanges.values():
-        for exchange in found:
+    for messages in exchanges.values():
+        for exchange in messages:
             assert exchange.adjoint.adjoint == exchange
 
 

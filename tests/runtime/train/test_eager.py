@@ -104,12 +104,12 @@ def refused(name: str) -> str:
 
 def test_a_graph_that_is_the_module_agrees(name: str, tmp_path: Path):
     for model, wanted in ((name, len(PARAMETERS)), (write_own(tmp_path), 11)):
-        found = compare_with_module(model)
-        assert found.error is not None
-        assert found.error <= eager.NEAR
-        assert not found.reason
-        assert found.gradients == wanted
-        assert f"{wanted} gradients agree to {found.error:.1e}" in str(found)
+        actual = compare_with_module(model)
+        assert actual.error is not None
+        assert actual.error <= eager.NEAR
+        assert not actual.reason
+        assert actual.gradients == wanted
+        assert f"{wanted} gradients agree to {actual.error:.1e}" in str(actual)
 
 
 @pytest.mark.parametrize("parameter", PARAMETERS)
@@ -129,9 +129,9 @@ def test_another_output_is_refused_by_its_number(
 ):
     for factor in (1.0001, torch.nan):
 
-        def outputs(found: list[Tensor], factor: float = factor) -> list[Tensor]:
-            found[number] = found[number] * factor
-            return found
+        def outputs(given: list[Tensor], factor: float = factor) -> list[Tensor]:
+            given[number] = given[number] * factor
+            return given
 
         disturb(monkeypatch, outputs=outputs)
         assert f"output {number} differs by " in refused(name)
@@ -141,9 +141,9 @@ def test_an_output_of_another_shape_is_refused(name: str, monkeypatch: pytest.Mo
     # Both would broadcast to the shape of the module's, with the same numbers.
     for number, other in ((0, lambda loss: loss[None]), (1, lambda scores: scores[None])):
 
-        def outputs(found: list[Tensor], number: int = number, other: Any = other) -> list[Tensor]:
-            found[number] = other(found[number])
-            return found
+        def outputs(given: list[Tensor], number: int = number, other: Any = other) -> list[Tensor]:
+            given[number] = other(given[number])
+            return given
 
         disturb(monkeypatch, outputs=outputs)
         assert f"output {number} has shape [1" in refused(name)
@@ -169,10 +169,10 @@ def test_a_module_that_is_not_finite_is_not_compared(tmp_path: Path):
         model = write(tmp_path, extra)
         path = Path(model.rpartition(":")[0])
         path.write_text(path.read_text().replace(old, new) if old else path.read_text())
-        found = compare_with_module(model)
-        assert found.error is None, what
-        assert what in found.reason
-        assert "not finite" in str(found)
+        comparison = compare_with_module(model)
+        assert comparison.error is None, what
+        assert what in comparison.reason
+        assert "not finite" in str(comparison)
 
 
 def test_what_raises_on_random_inputs_is_not_compared(tmp_path: Path):
@@ -189,10 +189,10 @@ def only_examples(self, x):
 Net.only_examples = only_examples
 """
     )
-    found = compare_with_module(model)
-    assert found.error is None
-    assert "RuntimeError: two" in found.reason
-    assert "\n" not in str(found)
+    comparison = compare_with_module(model)
+    assert comparison.error is None
+    assert "RuntimeError: two" in comparison.reason
+    assert "\n" not in str(comparison)
 
 
 def test_too_large_a_model_is_left_alone(name: str, monkeypatch: pytest.MonkeyPatch):
@@ -205,10 +205,10 @@ def test_too_large_a_model_is_left_alone(name: str, monkeypatch: pytest.MonkeyPa
     ):
         with monkeypatch.context() as patch:
             patch.setattr(eager, limit, count - 1)
-            found = compare_with_module(name)
-        assert (found.error, found.gradients) == (None, 0)
-        assert found.reason.startswith(said)
-        assert str(found).startswith("not compared with the module itself")
+            comparison = compare_with_module(name)
+        assert (comparison.error, comparison.gradients) == (None, 0)
+        assert comparison.reason.startswith(said)
+        assert str(comparison).startswith("not compared with the module itself")
     monkeypatch.setattr(eager, "MOST_PARAMETERS", count)
     assert compare_with_module(name).error is not None
 
@@ -233,5 +233,5 @@ def make():
     return Large(), (torch.zeros(2, 5000),)
 """
     )
-    found = compare_with_module(f"{path}:make")
-    assert found.reason == "it has 25,005,000 parameters, more than 20,000,000"
+    comparison = compare_with_module(f"{path}:make")
+    assert comparison.reason == "it has 25,005,000 parameters, more than 20,000,000"

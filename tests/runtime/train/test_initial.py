@@ -39,10 +39,10 @@ def planned(name, planner, devices, batch=8):
     machine = load_machine("dgx-a100").with_devices(devices)
     captured, library = capture_model(name, batch, 1), load_library()
     try:
-        found = planner_of(planner, machine, library, 20.0, SGD, None).plan(name, captured.graph)
+        answer = planner_of(planner, machine, library, 20.0, SGD, None).plan(name, captured.graph)
     except NegativeAnswer as none:
         pytest.skip(str(none))
-    return of_module(found.plan, captured, library.rules)
+    return of_module(answer.plan, captured, library.rules)
 
 
 def module_of(name):
@@ -90,8 +90,8 @@ def own(tmp_path_factory):
 @pytest.mark.parametrize(("devices", "planner"), SOME)
 def test_a_users_model_begins_with_its_own_values(own, devices, planner):
     plan = planned(own, planner, devices)
-    found = begun(plan, TrainingOptions(steps=0, seed=SEED, model=own))
-    assert_own(plan, found, module_of(own).state_dict())
+    weights = begun(plan, TrainingOptions(steps=0, seed=SEED, model=own))
+    assert_own(plan, weights, module_of(own).state_dict())
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ def test_a_users_model_begins_with_its_own_values(own, devices, planner):
 )
 def test_models_of_the_zoo_begin_with_their_own_values(name, devices, planner):
     plan = planned(name, planner, devices, 4 * devices)
-    found = begun(plan, TrainingOptions(steps=0, seed=SEED, model=name))
-    assert_own(plan, found, module_of(name).state_dict())
+    weights = begun(plan, TrainingOptions(steps=0, seed=SEED, model=name))
+    assert_own(plan, weights, module_of(name).state_dict())
 
 
 def eager_losses(plan, module, steps):

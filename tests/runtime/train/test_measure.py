@@ -49,24 +49,24 @@ def test_a_kernel_takes_its_part_of_the_call(quick):
         lengths.append(length)
         return float(length), 4, lambda: time.sleep(PAUSE * length)
 
-    found = list(measure._series(World(), case, [1, 2, 3]))
+    points = list(measure._series(World(), case, [1, 2, 3]))
     # The first takes longer than LONGEST already, and a profile has two sizes at least.
-    assert [timing.size for timing in found] == [1, 2]
+    assert [timing.size for timing in points] == [1, 2]
     assert lengths == [1, 2]
-    assert PAUSE / 4 <= found[0].seconds < 3 * PAUSE
-    assert found[0].spread >= 0
+    assert PAUSE / 4 <= points[0].seconds < 3 * PAUSE
+    assert points[0].spread >= 0
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_each_kind_of_operator_is_measured_by_ascending_size(quick, dtype):
-    found = dict(measure._operators(World(), dtype))
-    assert list(found) == ["contraction", "pointwise", "reduction", "function", "update"]
-    for series in found.values():
+    by_kind = dict(measure._operators(World(), dtype))
+    assert list(by_kind) == ["contraction", "pointwise", "reduction", "function", "update"]
+    for series in by_kind.values():
         assert all(a.size < b.size for a, b in pairwise(series))
         assert all(timing.seconds > 0 for timing in series)
-    assert found["contraction"][0].size == 2 * 8**3
+    assert by_kind["contraction"][0].size == 2 * 8**3
     itemsize = measure.DTYPES[dtype].itemsize
-    assert found["pointwise"][0].size == 2.5 * 64 * itemsize
+    assert by_kind["pointwise"][0].size == 2.5 * 64 * itemsize
 
 
 def test_links_are_measured_by_messages_and_collectives(quick, monkeypatch):
@@ -76,8 +76,8 @@ def test_links_are_measured_by_messages_and_collectives(quick, monkeypatch):
     def work(world):
         return [list(measure._link(world, *units)) for units in ((1, 2), (2, 4), (4, 4))]
 
-    found = on_ranks(4, work)[0]
-    for level in found[:2]:
+    links = on_ranks(4, work)[0]
+    for level in links[:2]:
         assert [(link.of, link.devices) for link in level] == [
             ("message", 2),
             ("all_gather", 2),
@@ -87,7 +87,7 @@ def test_links_are_measured_by_messages_and_collectives(quick, monkeypatch):
         # What a device sends in a step; a collective of two has twice as much in the end.
         assert sizes == [[64, 256], [128, 512], [128, 512]]
         assert all(timing.seconds > 0 for link in level for timing in link.timings)
-    assert found[2] == []
+    assert links[2] == []
 
 
 @settings(max_examples=10, deadline=None)
@@ -119,7 +119,7 @@ def test_the_cost_model_gives_back_what_was_measured(devices, lines):
     hops = machine.hops(range(devices))
     link = machine.link(0, 1)
     for i in range(3):
-        message, gather, reduce = (found.points[i] for found in series)
+        message, gather, reduce = (line.points[i] for line in series)
         assert link.latency + message.size / link.bandwidth == near(message.seconds)
         assert seconds(ring(hops), gather.size) == near(gather.seconds)
         assert seconds(all_reduce(hops), reduce.size) == near(reduce.seconds)
@@ -236,6 +236,6 @@ def test_links_between_nodes_under_torchrun(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     profile, _ = load_profile(path, load_machine(tmp_path / "pairs.toml").with_nodes(2))
-    found = [(link.level, link.of, link.devices) for link in profile.links]
+    links = [(link.level, link.of, link.devices) for link in profile.links]
     patterns = ("message", "all_gather", "all_reduce")
-    assert found == [(level, of, 2) for level in ("node", "cluster") for of in patterns]
+    assert links == [(level, of, 2) for level in ("node", "cluster") for of in patterns]

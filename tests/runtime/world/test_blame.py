@@ -77,9 +77,11 @@ def test_one_rank_speaks_and_all_blame_the_same(monkeypatch):
     pulses = [
         Pulse(store, Told(rank, waits=rank != 1, since=time.monotonic())) for rank in (0, 1, 2)
     ]
-    found = [pulses[0].verdict(), pulses[2].verdict()]
-    assert [verdict.text for verdict in found] == ["rank 1 hangs in step 4, computing for 0 s"] * 2
-    assert [verdict.speaks for verdict in found] == [True, False]
+    verdicts = [pulses[0].verdict(), pulses[2].verdict()]
+    assert [verdict.text for verdict in verdicts] == [
+        "rank 1 hangs in step 4, computing for 0 s"
+    ] * 2
+    assert [verdict.speaks for verdict in verdicts] == [True, False]
     pulses[1].leave("its own fault")
 
 

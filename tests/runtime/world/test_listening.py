@@ -28,13 +28,13 @@ def listening(process: int) -> list[str]:
             continue
         if target.startswith("socket:["):
             own.add(target[8:-1])
-    found: list[str] = []
+    addresses: list[str] = []
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/{process}/net/{table}").read_text().splitlines()[1:]:
             fields = line.split()
             if fields[3] == LISTENS and fields[9] in own:
-                found.append(fields[1].partition(":")[0])
-    return found
+                addresses.append(fields[1].partition(":")[0])
+    return addresses
 
 
 def meet(parent: str) -> list[list[str]]:
@@ -42,8 +42,8 @@ def meet(parent: str) -> list[list[str]]:
     with open_world("cpu", 60) as world:
         world.prepare([(0, 1)])
         world.total(1.0)
-        found = world.gather(listening(os.getpid()))
-        return [*found, listening(int(parent))]
+        sockets = world.gather(listening(os.getpid()))
+        return [*sockets, listening(int(parent))]
 
 
 def is_loopback(address: str) -> bool:
@@ -57,29 +57,29 @@ def is_loopback(address: str) -> bool:
 def test_nothing_listens_beyond_loopback(monkeypatch, chosen):
     if chosen is not None:  # for runs across nodes
         monkeypatch.setenv("GLOO_SOCKET_IFNAME", chosen)
-    found = launch(meet, (str(os.getpid()),), 2)
-    addresses = {address for own in found for address in own}
+    reports = launch(meet, (str(os.getpid()),), 2)
+    addresses = {address for own in reports for address in own}
     assert addresses
     assert all(map(is_loopback, addresses)), addresses
-    assert found[-1], "the store of the parent"
+    assert reports[-1], "the store of the parent"
 
 
 def meet_again(parent: str, folder: str, starts: int) -> list[list[list[str]]]:
     """The same in every start, of which all but the last fail once all have met."""
     mine = sorted(Path(folder).glob(f"start-*-{os.environ['RANK']}"))
-    found = meet(parent)
-    (Path(folder) / f"start-{len(mine)}-{os.environ['RANK']}").write_text(json.dumps(found))
+    sockets = meet(parent)
+    (Path(folder) / f"start-{len(mine)}-{os.environ['RANK']}").write_text(json.dumps(sockets))
     if len(mine) + 1 < starts:
         raise RuntimeError("again")
-    return [json.loads(path.read_text()) for path in mine] + [found]
+    return [json.loads(path.read_text()) for path in mine] + [sockets]
 
 
 def test_nor_after_restarts_and_none_is_left(tmp_path):
     """Every start has a store of its own, and that of the one before has gone."""
     before = listening(os.getpid())
-    found = launch(meet_again, (str(os.getpid()), str(tmp_path), 3), 2, restarts=2)
-    assert len(found) == 3
-    for start in found:
+    reports = launch(meet_again, (str(os.getpid()), str(tmp_path), 3), 2, restarts=2)
+    assert len(reports) == 3
+    for start in reports:
         assert all(is_loopback(address) for own in start for address in own)
         assert len(start[-1]) == len(before) + 1, "the store of this start alone"
     assert listening(os.getpid()) == before

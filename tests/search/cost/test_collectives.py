@@ -79,18 +79,18 @@ def test_gradients_that_share_a_buffer_share_its_latency(hop: Hop, parts: list[f
     """Together they take as long as the buffers that they fill; a large one takes its own time."""
     lines, total = all_reduce([hop]), sum(parts)
     whole = float(seconds(lines, BUCKET))
-    found = sum(float(bucketed(lines, part * BUCKET)) for part in parts)
-    assert found == pytest.approx(total * whole)
+    in_buckets = sum(float(bucketed(lines, part * BUCKET)) for part in parts)
+    assert in_buckets == pytest.approx(total * whole)
     assert bucketed(lines, 3 * BUCKET) == seconds(lines, 3 * BUCKET)
 
 
 def test_on_192_gpus_latency_is_not_that_of_a_flat_ring():
     machine = load_machine("summit").with_nodes(32)
-    found = machine.hops(range(192))
+    hops = machine.hops(range(192))
     link = machine.group_link(range(192))
     small, large = 4.0, 1e9
-    assert seconds(all_reduce(found), small) < 0.1 * 2 * around(link, 192, small)
-    assert seconds(all_reduce(found), large) <= 2 * around(link, 192, large)
+    assert seconds(all_reduce(hops), small) < 0.1 * 2 * around(link, 192, small)
+    assert seconds(all_reduce(hops), large) <= 2 * around(link, 192, large)
 
 
 @pytest.mark.parametrize("machine", [("summit", 4), ("p3-16xlarge", 2), ("dgx-a100", 3)])

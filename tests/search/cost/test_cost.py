@@ -182,14 +182,14 @@ return reduce(mean_loss(multiply(d, d)), degree=2)
 
 def test_elements_of_data_parallelism():
     """Paper, section 1: 2 (c_in h + h c_out), the weights' gradients."""
-    found = communication_elements(packed(checked(DATA_PARALLEL)))
-    assert found == 2 * (784 * 512 + 512 * 10) == 813_056
+    elements = communication_elements(packed(checked(DATA_PARALLEL)))
+    assert elements == 2 * (784 * 512 + 512 * 10) == 813_056
 
 
 def test_elements_of_reduction_parallelism():
     """Paper, section 1: 4 b h, the hidden layer and its gradient."""
-    found = communication_elements(packed(checked(REDUCTION_PARALLEL)))
-    assert found == 4 * 64 * 512 == 131_072
+    elements = communication_elements(packed(checked(REDUCTION_PARALLEL)))
+    assert elements == 4 * 64 * 512 == 131_072
 
 
 def test_no_gradient_for_data_or_for_predictions():
@@ -202,10 +202,10 @@ def test_no_gradient_for_data_or_for_predictions():
         return mean_loss(z), replicate(z, degree=2)
         """
     )
-    found = packed(graph)
+    priced = packed(graph)
     # Half of y to the first device, and z to the second; nothing comes back.
-    assert communication_elements(found) == 32 + 64
-    assert gradients(found).weights == (graph.leaves[1],)
+    assert communication_elements(priced) == 32 + 64
+    assert gradients(priced).weights == (graph.leaves[1],)
 
 
 def test_gradients_enter_a_part_of_a_model_at_all_outputs():

@@ -53,10 +53,12 @@ sizes = st.floats(0, 1e16)
 
 @given(st.sampled_from(["contraction", "reduction", "pointwise"]), sizes, sizes, st.floats(1, 100))
 def test_curves_are_monotone_and_above_the_roofline(kind: Any, flops, moved, factor):
-    found, plain = (s.seconds(kind, A100.device, "bf16", flops, moved) for s in (standard(), PLAIN))
-    assert plain <= found <= 2 * plain + 1e-5
+    seconds, plain = (
+        s.seconds(kind, A100.device, "bf16", flops, moved) for s in (standard(), PLAIN)
+    )
+    assert plain <= seconds <= 2 * plain + 1e-5
     more = standard().seconds(kind, A100.device, "bf16", flops * factor, moved * factor)
-    assert more >= found
+    assert more >= seconds
 
 
 @pytest.mark.parametrize(("size", "reached"), [(1024, 119.4), (2048, 221.8), (8192, 253.7)])
@@ -259,9 +261,9 @@ def check_priced(chooser: Chooser, graph: Graph, strategy: tuple[int, ...]) -> N
     forward, backward = chooser.pricing.cost.compute_seconds(
         inner, frozenset({1}), cut.views[inner]
     )
-    found = simulate(schedule(cut.graph, cut.views), chooser.pricing.cost)
-    assert forward <= found.forward
-    assert backward <= found.backward
+    simulation = simulate(schedule(cut.graph, cut.views), chooser.pricing.cost)
+    assert forward <= simulation.forward
+    assert backward <= simulation.backward
 
 
 # -- a published step -------------------------------------------------------------------------

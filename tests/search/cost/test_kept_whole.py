@@ -28,18 +28,18 @@ return mean_loss(add(y, {BOTTOM.name}(x)))
 def test_shares_are_of_the_step_and_by_function() -> None:
     graph = parse_graph(TEXT)
     plan, cost = make_plan(graph, graph, 1, {}), CostModel(load_machine("local").with_devices(1))
-    found = {kept.function: kept for kept in kept_whole(plan, cost)}
-    assert {name: kept.calls for name, kept in found.items()} == {
+    by_function = {kept.function: kept for kept in kept_whole(plan, cost)}
+    assert {name: kept.calls for name, kept in by_function.items()} == {
         "aten.tril.default": 2,
         "aten.triu.default": 1,
     }
     top = next(node for node in graph.operators if node.name == TOP.name)
     forward, backward = (cost.compute_seconds(top, needs) for needs in NEEDS)
     # One reads what is trained, the other does not; the step of this plan takes half a second.
-    assert found["aten.triu.default"].share == pytest.approx(sum(forward) / 0.5)
-    assert found["aten.tril.default"].share == pytest.approx(2 * sum(backward) / 0.5)
+    assert by_function["aten.triu.default"].share == pytest.approx(sum(forward) / 0.5)
+    assert by_function["aten.tril.default"].share == pytest.approx(2 * sum(backward) / 0.5)
     assert sum(backward) > sum(forward)
-    assert str(found["aten.tril.default"]).startswith("aten.tril.default (2 calls, ")
+    assert str(by_function["aten.tril.default"]).startswith("aten.tril.default (2 calls, ")
 
 
 def test_a_plan_without_such_functions_has_none() -> None:

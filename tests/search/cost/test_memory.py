@@ -15,10 +15,10 @@ from pcg.placement.schedule import schedule
 from pcg.placement.view import MachineView
 from pcg.plan.text import parse_graph
 from pcg.plan.training import Optimizer, Training
-from search.cost.chains import worth_recomputing
 from search.cost.cost import SGD, CostModel
 from search.cost.liveness import liveness, saved_positions
 from search.cost.memory import peak_memory
+from search.cost.pointwise_chains import worth_recomputing
 from search.cost.simulate import recomputing, simulate
 
 
@@ -114,8 +114,8 @@ def test_computing_again_takes_less_memory_and_more_time():
     before, after = (peak_memory(steps, SGD, remade=nodes) for nodes in ((), again))
     assert after.activations < before.activations
     forward = sum(cost.compute_seconds(node, frozenset())[0] for node in again)
-    found, plain = recomputing(steps, cost, again).simulation, simulate(steps, cost)
-    assert found.step_seconds == pytest.approx(plain.step_seconds + forward)
+    recomputed, plain = recomputing(steps, cost, again).simulation, simulate(steps, cost)
+    assert recomputed.step_seconds == pytest.approx(plain.step_seconds + forward)
 
 
 def test_nothing_is_computed_again_where_that_saves_nothing():
@@ -133,15 +133,15 @@ def test_each_tensor_lives_until_its_last_use(seed: int):
     steps = steps_of(graph)
     every = frozenset(n for n in operators(graph) if n.name in ("relu", "gelu", "add", "multiply"))
     for remade in (frozenset(), every, worth_recomputing(steps)):
-        found = liveness(steps, remade)
-        assert all(0 <= life.first <= life.last <= found.end for life in found.lifetimes)
-        numbers = [i for made in found.recomputed.values() for i in made]
+        intervals = liveness(steps, remade)
+        assert all(0 <= life.first <= life.last <= intervals.end for life in intervals.lifetimes)
+        numbers = [i for made in intervals.recomputed.values() for i in made]
         assert len(numbers) == len(set(numbers))
         assert {getattr(steps.steps[i], "node", None) for i in numbers} <= remade
         seen: set[int] = set()
-        for reader in sorted(found.recomputed, reverse=True):
-            for i in found.recomputed[reader]:
-                sources = [s for s in found.recomputed[reader] if s < i]
+        for reader in sorted(intervals.recomputed, reverse=True):
+            for i in intervals.recomputed[reader]:
+                sources = [s for s in intervals.recomputed[reader] if s < i]
                 assert sources == sorted(sources)
                 seen.add(i)
         assert peak_memory(steps, SGD, remade=remade).activations > 0

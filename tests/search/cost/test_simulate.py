@@ -66,23 +66,23 @@ return mean_loss(add(relu(w), gelu(v)))
 
 def test_one_device_does_one_thing_after_the_other():
     graph, cost = checked(BRANCHES), cost_of(2)
-    found = simulate(schedule(graph, views_at(graph, {})), cost)
+    simulation = simulate(schedule(graph, views_at(graph, {})), cost)
     operators = [node for node in graph.nodes if not node.is_leaf]
     both = [cost.compute_seconds(n, frozenset(range(len(n.inputs)))) for n in operators]
-    assert found.forward == pytest.approx(sum(forward for forward, _ in both))
-    assert found.backward == pytest.approx(sum(backward for _, backward in both))
-    assert found.sync == 0
+    assert simulation.forward == pytest.approx(sum(forward for forward, _ in both))
+    assert simulation.backward == pytest.approx(sum(backward for _, backward in both))
+    assert simulation.sync == 0
     device = cost.machine.device
     update = device.kernel_latency + 3 * 4 * 512 * 512 / device.memory_bandwidth
-    assert found.update == pytest.approx(2 * update)
-    phases = found.forward + found.backward + found.sync + found.update
-    assert found.step_seconds == pytest.approx(phases)
+    assert simulation.update == pytest.approx(2 * update)
+    phases = simulation.forward + simulation.backward + simulation.sync + simulation.update
+    assert simulation.step_seconds == pytest.approx(phases)
 
 
 def test_disjoint_branches_run_at_the_same_time():
     graph, cost = checked(BRANCHES), cost_of(2)
     steps = schedule(graph, views_at(graph, {"gelu": 1}))
-    found = simulate(steps, cost)
+    simulation = simulate(steps, cost)
     seconds = {
         node.name: cost.compute_seconds(node, frozenset({0, 1} if node.name == "add" else {0}))
         for node in graph.nodes
@@ -92,15 +92,15 @@ def test_disjoint_branches_run_at_the_same_time():
     moved = cost.movement(move.transfer).longest
     rest = seconds["add"][0] + seconds["mean_loss"][0]
     branches = max(seconds["relu"][0], seconds["gelu"][0])
-    assert found.forward == pytest.approx(branches + moved + rest)
+    assert simulation.forward == pytest.approx(branches + moved + rest)
     last = max(
         seconds["relu"][1],  # device 0 goes on once the gradient is sent, device 1 has it then
         seconds["gelu"][1],
     )
     rest = seconds["add"][1] + seconds["mean_loss"][1]
-    assert found.backward == pytest.approx(rest + moved + last)
+    assert simulation.backward == pytest.approx(rest + moved + last)
     together = simulate(schedule(graph, views_at(graph, {})), cost)
-    assert found.update == pytest.approx(together.update / 2, rel=0.5)
+    assert simulation.update == pytest.approx(together.update / 2, rel=0.5)
 
 
 def test_gradients_from_several_readers_are_added_up():
@@ -119,14 +119,14 @@ def test_gradients_from_several_readers_are_added_up():
 def test_a_deep_model_is_simulated_from_its_end():
     layers = "".join(f"y{i + 1} = relu(y{i})\n" for i in range(1500))
     graph = checked(f"y0 = weight[2, 2]\n{layers}return mean_loss(y1500)")
-    found = simulate(schedule(graph, views_at(graph, {})), cost_of(1))
-    assert found.backward > 1500 * cost_of(1).machine.device.kernel_latency
+    simulation = simulate(schedule(graph, views_at(graph, {})), cost_of(1))
+    assert simulation.backward > 1500 * cost_of(1).machine.device.kernel_latency
 
 
 def test_nothing_goes_back_without_weights():
     graph = checked("x = input[8, 8]\nreturn mean_loss(relu(x))")
-    found = simulate(schedule(graph, views_at(graph, {})), cost_of(1))
-    assert found.backward == found.sync == found.update == 0
+    simulation = simulate(schedule(graph, views_at(graph, {})), cost_of(1))
+    assert simulation.backward == simulation.sync == simulation.update == 0
 
 
 def test_data_parallelism_exchanges_gradients():
@@ -138,10 +138,10 @@ def test_data_parallelism_exchanges_gradients():
         """
     )
     cost = cost_of(2)
-    found = simulate(schedule(graph, views_at(graph, {})), cost)
+    simulation = simulate(schedule(graph, views_at(graph, {})), cost)
     link = cost.machine.group_link((0, 1))
     # A weight of 1 MiB has a buffer of its own.
-    assert found.sync == pytest.approx(2 * (link.latency + 2**19 / link.bandwidth))
+    assert simulation.sync == pytest.approx(2 * (link.latency + 2**19 / link.bandwidth))
 
 
 def data_parallel(widths: int, size: int = 512) -> Graph:
@@ -160,7 +160,7 @@ def test_gradients_are_exchanged_behind_the_rest_of_the_backward_pass(monkeypatc
     monkeypatch.setattr("search.cost.tasks.FULL", 1 << 20)  # each has a buffer of its own
     graph, cost = data_parallel(3), cost_of(2)
     steps = schedule(graph, views_at(graph, {}))
-    found, apart = simulate(steps, cost), simulate(steps, cost, overlap=False)
+    overlapped, apart = simulate(steps, cost), simulate(steps, cost, overlap=False)
     done = run(tasks(program(steps, cost)), 2)
     syncs = [event for event in events(done, 1) if event.task.phase == SYNC]
     assert len(syncs) == 3
@@ -169,13 +169,13 @@ def test_gradients_are_exchanged_behind_the_rest_of_the_backward_pass(monkeypatc
     ends = {event.task.what: event.end for event in back}
     adding = [i for i, step in enumerate(program(steps, cost).steps) if step.weights]
     assert [sync.start for sync in syncs] == pytest.approx([ends[i] for i in reversed(adding)])
-    assert found.sync == pytest.approx(syncs[-1].seconds)
+    assert overlapped.sync == pytest.approx(syncs[-1].seconds)
     assert apart.sync == pytest.approx(3 * syncs[0].seconds)
     # In the backward pass nobody waits for the loss, unless there is but one stream.
     (loss,) = [step.transfer for step in steps.steps if isinstance(step, Reshard)]
     summed = cost.movement(loss).longest
-    assert found.forward == pytest.approx(apart.forward)
-    assert found.backward + summed == pytest.approx(apart.backward)
+    assert overlapped.forward == pytest.approx(apart.forward)
+    assert overlapped.backward + summed == pytest.approx(apart.backward)
     used = usage(done, 0)
     assert used.communicating == pytest.approx(used.hidden + used.exposed)
     hidden = exposures(done, 0, SYNC)
@@ -191,14 +191,14 @@ def test_small_gradients_share_an_all_reduce():
     before the sums are there."""
     graph, cost = data_parallel(3, 256), cost_of(2)
     done = run(tasks(program(schedule(graph, views_at(graph, {})), cost)), 2)
-    found = {phase: [e for e in events(done, 0) if e.task.phase == phase] for phase in range(4)}
-    syncs = found[SYNC]
+    by_phase = {phase: [e for e in events(done, 0) if e.task.phase == phase] for phase in range(4)}
+    syncs = by_phase[SYNC]
     assert len(syncs) == 3
     link = cost.machine.group_link((0, 1))
     together = 2 * (link.latency + 3 * 2**18 / 2 / link.bandwidth)
     assert sum(sync.seconds for sync in syncs) == pytest.approx(together)
-    assert syncs[0].start == pytest.approx(found[BACKWARD][-1].end)
-    assert found[UPDATE][0].start == pytest.approx(syncs[-1].end)
+    assert syncs[0].start == pytest.approx(by_phase[BACKWARD][-1].end)
+    assert by_phase[UPDATE][0].start == pytest.approx(syncs[-1].end)
 
 
 @pytest.mark.parametrize(
@@ -262,10 +262,10 @@ def test_tasks_start_when_they_can(given_program, overlap):
     issued = tasks(given_program, overlap=overlap)
     done = run(issued, DEVICES)
     expected, last = by_hand(issued)
-    for task, found, each in zip(issued, done.ready, expected, strict=True):
+    for task, actual, each in zip(issued, done.ready, expected, strict=True):
         taking = task.duration.groups.ravel()
         np.testing.assert_array_equal(
-            np.broadcast_to(found, DEVICES)[taking], np.array(each)[taking]
+            np.broadcast_to(actual, DEVICES)[taking], np.array(each)[taking]
         )
     assert done.simulation.step_seconds == last
 
@@ -313,13 +313,13 @@ def test_a_change_is_simulated_as_the_whole(pair):
     before, after = (tasks(given_program) for given_program in pair)
     whole, changed = run(after, DEVICES), run(after, DEVICES, run(before, DEVICES))
     assert changed.simulation == whole.simulation
-    for found, expected in zip(changed.starts, whole.starts, strict=True):
-        np.testing.assert_array_equal(found, expected)
-    for found, expected in zip(changed.ready, whole.ready, strict=True):
-        np.testing.assert_array_equal(found, expected)
-    for found, expected in zip(changed.states, whole.states, strict=True):
-        assert found.ends == expected.ends
-        for a, b in zip(found.clocks, expected.clocks, strict=True):
+    for actual, expected in zip(changed.starts, whole.starts, strict=True):
+        np.testing.assert_array_equal(actual, expected)
+    for actual, expected in zip(changed.ready, whole.ready, strict=True):
+        np.testing.assert_array_equal(actual, expected)
+    for actual, expected in zip(changed.states, whole.states, strict=True):
+        assert actual.ends == expected.ends
+        for a, b in zip(actual.clocks, expected.clocks, strict=True):
             np.testing.assert_array_equal(a, b)
 
 

@@ -11,9 +11,9 @@ from pcg.graph.graph import Graph
 from pcg.machine import load_machine
 from pcg.placement.schedule import Schedule, schedule
 from pcg.plan.training import Training
-from search.cost.chains import worth_recomputing
 from search.cost.cost import CostModel
 from search.cost.memory import peak_memory
+from search.cost.pointwise_chains import worth_recomputing
 from search.cost.simulate import recomputing
 from search.cost.unroll import NotAlike, Repeated
 from search.map.building import Builder

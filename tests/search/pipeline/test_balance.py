@@ -107,14 +107,14 @@ def test_no_partition_is_more_even(few, row, stages, micro_batches, limit):
         if not few:  # tables are made by parts too
             patch.setattr(balance, "LARGEST", 1)
             patch.setattr(balance, "PART", 2)
-        found = balanced(table, seconds, stages, holds)
-    if found is None:
+        partition = balanced(table, seconds, stages, holds)
+    if partition is None:
         assert best == np.inf
         return
     assert holds.bands is not None
-    assert (found[0], found[-1], len(found)) == (0, count, stages + 1)
-    assert all(a < b for a, b in pairwise(found))
-    assert slowest(found) == best
+    assert (partition[0], partition[-1], len(partition)) == (0, count, stages + 1)
+    assert all(a < b for a, b in pairwise(partition))
+    assert slowest(partition) == best
 
 
 @settings(max_examples=40, deadline=None)
@@ -129,8 +129,8 @@ def test_what_could_not_fit_has_no_stages_that_do(row, stages, micro_batches, li
     fits = any(
         all(holds.allowed(s, Band(a, a), Band(b, b))[0, 0] for s, (a, b) in own) for own in pairs
     )
-    found = balanced(lambda _, a, b: own(a, b), seconds, stages, holds)
-    assert (found is not None) == fits
+    partition = balanced(lambda _, a, b: own(a, b), seconds, stages, holds)
+    assert (partition is not None) == fits
     assert holds.bands is not None or not fits
 
 
@@ -160,11 +160,11 @@ def test_of_a_long_row_little_is_looked_at():
         looked.append(made.size)
         return made
 
-    found = balanced(table, seconds, 8)
+    partition = balanced(table, seconds, 8)
     assert sum(looked) < 8 * 100 * 100
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(balance, "FEW", len(seconds))
-        assert balanced(table, seconds, 8) == found
+        assert balanced(table, seconds, 8) == partition
 
 
 def test_more_stages_than_operators_are_none():

@@ -58,11 +58,11 @@ def test_a_pipeline_computes_what_the_model_does(name, slices, stages, library):
     for seed in (3, 4):
         parts = parts_of_leaves(graph, seed, Reals())
         before, after = (
-            [meaning(found, Reals()) for found in evaluate_shards(g, parts, Reals())]
+            [meaning(actual, Reals()) for actual in evaluate_shards(g, parts, Reals())]
             for g in (graph, cut.graph)
         )
-        for expected, found in zip(before, after, strict=True):
-            np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-9)
+        for expected, actual in zip(before, after, strict=True):
+            np.testing.assert_allclose(actual, expected, rtol=1e-7, atol=1e-9)
 
 
 Tensors = dict[Value, torch.Tensor]
@@ -76,26 +76,26 @@ def run(nodes: list[Node], known: Tensors) -> None:
 
 def sliced_from_whole(source: Streams) -> set[Value]:
     """What is there as a whole and read slice by slice: along its first dimension."""
-    found: set[Value] = set()
+    sliced: set[Value] = set()
     for node, name in source.axes.items():
         ranks = tuple(value.rank for value in node.inputs)
         (axis,) = (a for a in node.operator_call.typing(ranks).axes if a.name == name)
         for value, dim in zip(node.inputs, axis.operands, strict=True):
             if dim is not None and value.node not in source.axes:
                 assert dim == 0
-                found.add(value)
-    return found
+                sliced.add(value)
+    return sliced
 
 
 def leaves(graph: Graph) -> Tensors:
     parts = parts_of_leaves(graph, 5, Reals())
-    found: Tensors = {}
+    tensors: Tensors = {}
     for node in graph.leaves:
         values = torch.tensor(parts[node.leaf.name][0], dtype=torch.float64)
-        found[node.value()] = values.long() if node.leaf.below else values
+        tensors[node.value()] = values.long() if node.leaf.below else values
         if node.leaf.kind == "weight":
-            found[node.value()].requires_grad_()
-    return found
+            tensors[node.value()].requires_grad_()
+    return tensors
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -129,8 +129,8 @@ def test_gradients_need_no_other_slice(name, slices, library):
         known[graph.outputs[0]].backward()
     for leaf in graph.leaves:
         if leaf.leaf.kind == "weight":
-            expected, found = whole[leaf.value()].grad, cut[leaf.value()].grad
-            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+            expected, actual = whole[leaf.value()].grad, cut[leaf.value()].grad
+            torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_inputs_are_pipelined_once_and_nothing_is_joined_between(library):

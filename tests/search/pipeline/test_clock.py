@@ -32,8 +32,8 @@ def test_interleaved_equal_stages_take_the_closed_form(count, rounds, interleave
     same = [StageSeconds(1.0, 2.0)] * (count * interleave)
     working = 3.0 * interleave * micro_batches
     waiting = working * (count - 1) / (interleave * micro_batches)
-    found = step_seconds(same, micro_batches, interleave=interleave)
-    assert found == pytest.approx(working + waiting)
+    seconds = step_seconds(same, micro_batches, interleave=interleave)
+    assert seconds == pytest.approx(working + waiting)
 
 
 def longest_path(
@@ -66,8 +66,8 @@ def longest_path(
 @given(chunks, st.integers(1, 6))
 def test_a_step_takes_the_longest_chain_of_waiting(own, micro_batches):
     chunks_of_stages, interleave = own
-    found = step_seconds(chunks_of_stages, micro_batches, interleave=interleave)
-    assert found == pytest.approx(longest_path(chunks_of_stages, micro_batches, interleave))
+    seconds = step_seconds(chunks_of_stages, micro_batches, interleave=interleave)
+    assert seconds == pytest.approx(longest_path(chunks_of_stages, micro_batches, interleave))
 
 
 @settings(max_examples=40, deadline=None)
@@ -78,8 +78,8 @@ def test_many_micro_batches_take_what_all_turns_take(own, micro_batches):
     count = len(every) // interleave
     ends = flush_ends(every, micro_batches, interleave)
     last = [ends[s] + sum(chunk.after for chunk in every[s::count]) for s in range(count)]
-    found = step_seconds(every, micro_batches, interleave=interleave)
-    assert found == pytest.approx(max(last), rel=1e-9)
+    seconds = step_seconds(every, micro_batches, interleave=interleave)
+    assert seconds == pytest.approx(max(last), rel=1e-9)
 
 
 def test_few_of_many_micro_batches_are_followed(monkeypatch):
@@ -107,18 +107,18 @@ def test_equal_stages_wait_by_zb_h1_as_its_paper_says(count, more, shorter, forw
     micro_batches = count + more
     working = micro_batches * (forward + backward + weights)
     waiting = (count - 1) * (forward + backward - weights)
-    found = step_seconds(same, micro_batches, "zb-h1")
-    assert found == pytest.approx(working + waiting)
+    seconds = step_seconds(same, micro_batches, "zb-h1")
+    assert seconds == pytest.approx(working + waiting)
     whole = [StageSeconds(forward, backward + weights)] * count
-    assert step_seconds(whole, micro_batches) == pytest.approx(found + 2 * (count - 1) * weights)
+    assert step_seconds(whole, micro_batches) == pytest.approx(seconds + 2 * (count - 1) * weights)
 
 
 @settings(max_examples=40, deadline=None)
 @given(stages_with_weights, st.integers(1, 40))
 def test_a_step_by_zb_h1_takes_the_longest_chain_of_waiting(own, micro_batches):
     """Also of many micro-batches, of which only some are followed."""
-    found = step_seconds(own, micro_batches, "zb-h1")
-    assert found == pytest.approx(longest_path(own, micro_batches, 1, "zb-h1"), rel=1e-9)
+    seconds = step_seconds(own, micro_batches, "zb-h1")
+    assert seconds == pytest.approx(longest_path(own, micro_batches, 1, "zb-h1"), rel=1e-9)
 
 
 @settings(max_examples=20, deadline=None)

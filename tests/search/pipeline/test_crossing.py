@@ -78,8 +78,8 @@ def test_estimates_are_those_of_what_is_built(bandwidth):
         exact += cost.movement(transfer(between, wanted)).longest / 2
     peers = Mesh(machine.with_devices(2)).peers(1)
     assert peers.members == 2
-    found = crossing_seconds(machine.link(0, 2), peers, 64 * 1000 * cost.itemsize)
-    assert found == pytest.approx(exact, rel=1e-9)
+    actual = crossing_seconds(machine.link(0, 2), peers, 64 * 1000 * cost.itemsize)
+    assert actual == pytest.approx(exact, rel=1e-9)
 
 
 def test_where_all_links_are_alike_tensors_cross_whole():

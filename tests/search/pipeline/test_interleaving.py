@@ -58,15 +58,15 @@ def test_an_outline_is_estimated_as_it_is_priced(library):
     batches = batches_of(layers(16, 4096, 4096), library, machine.with_devices(1), 4)
     one = outline(batches, machine, 4, "1f1b", batches.choose())
     assert one is not None
-    found = interleaved(one, machine)
-    assert found.interleave > 1
-    assert found.seconds < one.seconds
-    cut = build(batches, found.chosen, found.bounds, found.interleave)
-    steps, groups = schedule(cut.graph, cut.views), StageGroups(4, 1, 4, found.interleave)
+    outlined = interleaved(one, machine)
+    assert outlined.interleave > 1
+    assert outlined.seconds < one.seconds
+    cut = build(batches, outlined.chosen, outlined.bounds, outlined.interleave)
+    steps, groups = schedule(cut.graph, cut.views), StageGroups(4, 1, 4, outlined.interleave)
     priced = stage_seconds(steps, CostModel(machine), groups)
-    assert len(priced) == 4 * found.interleave
-    step = step_seconds(priced, 4, interleave=found.interleave)
-    assert step == pytest.approx(found.seconds, rel=0.05)
+    assert len(priced) == 4 * outlined.interleave
+    step = step_seconds(priced, 4, interleave=outlined.interleave)
+    assert step == pytest.approx(outlined.seconds, rel=0.05)
 
 
 def test_chunks_together_do_what_their_stage_does(library):

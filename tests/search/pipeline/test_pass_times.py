@@ -22,34 +22,34 @@ flushed = st.one_of(
 """Chunks, how many each stage has, and their order."""
 
 
-def by_batch(found: list[Pass], kind: str, stage: int) -> list[Pass]:
-    own = [one for one in found if (one.kind, one.stage) == (kind, stage)]
+def by_batch(timetable: list[Pass], kind: str, stage: int) -> list[Pass]:
+    own = [one for one in timetable if (one.kind, one.stage) == (kind, stage)]
     return sorted(own, key=lambda one: one.batch)
 
 
 @given(flushed, st.integers(1, 6))
 def test_a_flushed_step_ends_when_it_is_priced_to(given_chunks, micro_batches):
     own, interleave, kind = given_chunks
-    found = list(passes(own, micro_batches, kind, interleave))
-    assert min(one.start for one in found) == pytest.approx(0.0, abs=SLACK)
+    timetable = list(passes(own, micro_batches, kind, interleave))
+    assert min(one.start for one in timetable) == pytest.approx(0.0, abs=SLACK)
     step = step_seconds(own, micro_batches, kind, interleave)
-    assert max(one.end for one in found) == pytest.approx(step)
+    assert max(one.end for one in timetable) == pytest.approx(step)
 
 
 @given(flushed, st.integers(1, 6))
 def test_a_flushed_step_is_in_its_order(given_chunks, micro_batches):
     """Each stage does one thing after the other, and each chunk waits for the one before."""
     own, interleave, kind = given_chunks
-    found = list(passes(own, micro_batches, kind, interleave))
+    timetable = list(passes(own, micro_batches, kind, interleave))
     count = len(own) // interleave
     every = {
         (one.stage, Turn(one.kind, one.batch, one.chunk)): one
-        for one in found
+        for one in timetable
         if one.kind in (*WAYS, "weights")
     }
     for stage in range(count):
         order = [every[stage, t] for t in turns(stage, count, micro_batches, interleave, kind)]
-        (before,), (after,) = (by_batch(found, kind, stage) for kind in ("before", "after"))
+        (before,), (after,) = (by_batch(timetable, kind, stage) for kind in ("before", "after"))
         for one, then in pairwise([before, *order, after]):
             assert one.end <= then.start + SLACK
     for (stage, turn), one in every.items():
@@ -64,16 +64,16 @@ def test_a_flushed_step_is_in_its_order(given_chunks, micro_batches):
 
 @given(stages, st.integers(1, 6), kinds)
 def test_micro_batches_go_through_the_stages_and_back(own, micro_batches, kind):
-    found = list(passes(own, micro_batches, kind))
+    timetable = list(passes(own, micro_batches, kind))
     last = len(own) - 1
     for stage in range(len(own)):
-        forward, backward = (by_batch(found, way, stage) for way in WAYS)
+        forward, backward = (by_batch(timetable, way, stage) for way in WAYS)
         assert [one.batch for one in forward] == list(range(micro_batches))
         for there, back in zip(forward, backward, strict=True):
             assert there.end <= back.start + SLACK
         for way, source in ((forward, stage - 1), (backward, stage + 1)):
             if 0 <= source <= last:
-                before = by_batch(found, way[0].kind, source)
+                before = by_batch(timetable, way[0].kind, source)
                 for one, sent in zip(way, before, strict=True):
                     assert sent.end <= one.start + SLACK
 
@@ -82,13 +82,13 @@ def test_micro_batches_go_through_the_stages_and_back(own, micro_batches, kind):
 def test_steps_without_a_flush_follow_each_other_in_their_time(own, micro_batches):
     """A step goes through the stages in more than its time; in one like it at each such time, no
     stage does two things at once."""
-    found = list(passes(own, micro_batches, "2bw"))
+    timetable = list(passes(own, micro_batches, "2bw"))
     period = step_seconds(own, micro_batches, "2bw")
     slack = SLACK * max(period, 1.0)
     for stage in range(len(own)):
         placed = sorted(
             (one.start % period, one.seconds)
-            for one in found
+            for one in timetable
             if one.stage == stage and one.seconds > slack
         )
         for (start, length), (then, _) in pairwise(placed):
@@ -102,23 +102,23 @@ def test_steps_without_a_flush_follow_each_other_in_their_time(own, micro_batche
 def test_even_stages_keep_as_many_under_way_as_in_1f1b(count, micro_batches):
     """Without a flush nobody ever waits: the last stage sends each micro-batch back at once."""
     even = [StageSeconds(1.0, 2.0, 0.0, 1.5)] * count
-    found = list(passes(even, micro_batches, "2bw"))
+    timetable = list(passes(even, micro_batches, "2bw"))
     for stage in range(count):
-        forward, backward = (by_batch(found, way, stage) for way in WAYS)
+        forward, backward = (by_batch(timetable, way, stage) for way in WAYS)
         assert backward[0].start - forward[0].end < 3.0 * (count - stage) + 1.5
 
 
 def test_uneven_stages_keep_more_under_way_than_make_the_slowest_wait():
     """The second stage pauses for as long as two micro-batches take the first."""
     uneven = [StageSeconds(1.0, 1.0, 0.0, 0.0), StageSeconds(0.25, 0.25, 0.0, 6.0)]
-    found = list(passes(uneven, 4, "2bw"))
+    timetable = list(passes(uneven, 4, "2bw"))
     assert step_seconds(uneven, 4, "2bw") == 8.0
     under_way = [
         sum(
             there.start + 8.0 * step < one.end <= back.end + 8.0 * step
-            for there, back in zip(*(by_batch(found, way, 0) for way in WAYS), strict=True)
+            for there, back in zip(*(by_batch(timetable, way, 0) for way in WAYS), strict=True)
             for step in range(-3, 4)
         )
-        for one in by_batch(found, "forward", 0)
+        for one in by_batch(timetable, "forward", 0)
     ]
     assert max(under_way) > 2

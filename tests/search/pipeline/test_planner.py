@@ -84,13 +84,13 @@ def test_small_micro_batches_pay_for_every_kernel(library):
 def test_an_outline_is_estimated_as_it_is_priced(stages, library):
     machine = load_machine("summit").with_devices(6)
     batches = batches_of(layers(12, 3072, 1536), library, machine.with_devices(6 // stages), 8)
-    found = outline(batches, machine, stages, "1f1b", batches.choose())
-    assert found is not None
-    cut = build(batches, found.chosen, found.bounds)
+    outlined = outline(batches, machine, stages, "1f1b", batches.choose())
+    assert outlined is not None
+    cut = build(batches, outlined.chosen, outlined.bounds)
     priced = stage_seconds(
         schedule(cut.graph, cut.views), CostModel(machine), StageGroups(stages, 6 // stages, 8)
     )
-    assert step_seconds(priced, 8) == pytest.approx(found.seconds, rel=0.05)
+    assert step_seconds(priced, 8) == pytest.approx(outlined.seconds, rel=0.05)
 
 
 @pytest.mark.parametrize("kind", ["1f1b", "2bw"])
@@ -127,18 +127,18 @@ def planned(library):
 
 
 def test_a_plan_is_a_pipeline_on_groups_of_devices(planned):
-    found = planned.pipeline
-    assert found is not None
-    assert found.stages > 1
-    size = 6 // found.stages
+    pipeline = planned.pipeline
+    assert pipeline is not None
+    assert pipeline.stages > 1
+    size = 6 // pipeline.stages
     order = [min(v.devices) // size for v in planned.views.values()]
     assert order == sorted(order)
-    assert set(order) == set(range(found.stages))
+    assert set(order) == set(range(pipeline.stages))
     assert all(len({d // size for d in v.devices}) == 1 for v in planned.views.values())
     slices = {t for n in planned.graph.nodes for x in n.types for t in x.degrees.slices}
-    assert slices == {1, found.micro_batches}
+    assert slices == {1, pipeline.micro_batches}
     assert pipeline_text(planned) == (
-        f"pipeline {found.stages} stages x {found.micro_batches} micro-batches, ZB-H1"
+        f"pipeline {pipeline.stages} stages x {pipeline.micro_batches} micro-batches, ZB-H1"
     )
 
 
@@ -147,9 +147,9 @@ def test_a_plan_is_saved_and_read_again_and_the_runtime_takes_it(planned, tmp_pa
     save_plan(planned, path)
     again = load_plan(path)
     assert (again.pipeline, again.graph.digest) == (planned.pipeline, planned.graph.digest)
-    found = Lowering(again, str(path)).program(0).pipeline
-    assert found is not None
-    assert len(found.slices) == planned.pipeline.micro_batches
+    pipeline = Lowering(again, str(path)).program(0).pipeline
+    assert pipeline is not None
+    assert len(pipeline.slices) == planned.pipeline.micro_batches
 
 
 @pytest.mark.parametrize(
@@ -165,8 +165,8 @@ def test_pipeline_decisions_that_do_not_fit_the_plan_are_refused(
 ):
     path = tmp_path / "plan.json"
     save_plan(planned, path)
-    found = planned.pipeline
-    old = old.replace("S", str(found.stages)).replace("M", str(found.micro_batches))
+    pipeline = planned.pipeline
+    old = old.replace("S", str(pipeline.stages)).replace("M", str(pipeline.micro_batches))
     text = path.read_text().replace(": ", ":")
     assert old in text
     path.write_text(text.replace(old, new))
@@ -210,9 +210,9 @@ def test_one_sample_makes_no_micro_batches(library):
 
 def test_any_number_of_samples_makes_micro_batches(library):
     machine = load_machine("summit").with_nodes(1)
-    found = PipelinePlanner(machine, library).plan("layers", layers(2, 7, 16)).plan.pipeline
-    assert found is not None
-    assert found.micro_batches == 7
+    pipeline = PipelinePlanner(machine, library).plan("layers", layers(2, 7, 16)).plan.pipeline
+    assert pipeline is not None
+    assert pipeline.micro_batches == 7
 
 
 def test_a_machine_that_is_too_small_is_said_to_lack_so_much(library):
@@ -220,10 +220,10 @@ def test_a_machine_that_is_too_small_is_said_to_lack_so_much(library):
     machine = small(load_machine("summit").with_nodes(1), 1e6)
     with pytest.raises(NegativeAnswer) as none:
         PipelinePlanner(machine, library).plan("layers", layers(12, 3072, 1536))
-    found = re.fullmatch(r"layers .* misses by (.*) GB a device", str(none.value))
-    assert found is not None
+    match = re.fullmatch(r"layers .* misses by (.*) GB a device", str(none.value))
+    assert match is not None
     weights = 2 * 12 * 1536 * 1536 * 4 / 6
-    assert weights - 1e6 <= float(found[1]) * 1e9 + 5e6 <= 1.5 * weights
+    assert weights - 1e6 <= float(match[1]) * 1e9 + 5e6 <= 1.5 * weights
 
 
 def test_no_pipeline_is_faster_than_nothing(library):
@@ -259,9 +259,9 @@ def test_the_better_of_two_planners(planned):
 
     for plain, pipelined, best in ((1.0, 2.0, 0), (2.0, 1.0, 1), (1.0, 1.0, 0)):
         both = taking(plain), taking(pipelined)
-        found = WithPipelines(both[0], lambda *_, other=both[1]: other).plan("m", planned.model)
-        assert found.plan is both[best].plan_of
-        assert found.data_parallel_seconds == 1.0
+        better = WithPipelines(both[0], lambda *_, other=both[1]: other).plan("m", planned.model)
+        assert better.plan is both[best].plan_of
+        assert better.data_parallel_seconds == 1.0
     some, none = taking(1.0), Known(None)
     for one, other in ((some, none), (none, some)):
         both = WithPipelines(one, lambda *_, other=other: other)

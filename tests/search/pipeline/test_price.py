@@ -40,7 +40,7 @@ def test_a_device_holds_what_lives_on_it(name, slices, stages, interleave, kind,
     steps = schedule(plan.graph, plan.views)
     cost = CostModel(load_machine("dgx-a100").with_devices(DEVICES))
     groups = StageGroups(stages, DEVICES // stages, slices, interleave)
-    *_, found = held_by_device(steps, cost, groups, kind, remade)
+    *_, by_device = held_by_device(steps, cost, groups, kind, remade)
     chunks = chunks_on(steps, groups)
     numbers, has_pass = chunks.numbers if chunks else {}, kind == "zb-h1"
     living = liveness(steps, remade, groups.size, numbers, has_weights_pass=has_pass)
@@ -94,4 +94,4 @@ def test_a_device_holds_what_lives_on_it(name, slices, stages, interleave, kind,
 
     for device in range(DEVICES):
         turns = flights(device // groups.size, stages, slices, interleave, kind)
-        assert found[device] == max(at_turn(device, *flight) for flight in turns)
+        assert by_device[device] == max(at_turn(device, *flight) for flight in turns)

@@ -69,6 +69,6 @@ def test_the_best_is_as_good_as_the_best_of_all(count, batch):
             if made is not None:
                 ways = (interleaved(made, machine), with_weights_pass(made, machine))
                 every += [made.seconds] if stages == 1 else [way.seconds for way in ways]
-    found = list(tries)
-    assert min(o.seconds for o in found) == pytest.approx(min(every))
-    assert len(found) < len(every) / 2
+    tried = list(tries)
+    assert min(o.seconds for o in tried) == pytest.approx(min(every))
+    assert len(tried) < len(every) / 2

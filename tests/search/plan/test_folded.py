@@ -49,8 +49,8 @@ def test_a_deep_plan_is_a_plan_of_the_whole(model, monkeypatch: pytest.MonkeyPat
     free = planner().plan("deep", whole)
     monkeypatch.setattr(module, "MOST_FREE", 20)
     assert folded(whole) is not None
-    found = planner().plan("deep", whole)
-    plan = found.plan
+    planned = planner().plan("deep", whole)
+    plan = planned.plan
     assert plan.model == whole
     steps = schedule(plan.graph, plan.views)
     cost = CostModel(planner().machine, TRAINING)
@@ -61,7 +61,7 @@ def test_a_deep_plan_is_a_plan_of_the_whole(model, monkeypatch: pytest.MonkeyPat
     assert not replay(plan, load_library().rules).findings
     # What it gives up is the freedom to cut blocks in the middle unlike each other.
     assert plan.estimates.step_seconds <= 1.02 * free.plan.estimates.step_seconds
-    assert found.data_parallel_seconds == pytest.approx(free.data_parallel_seconds)
+    assert planned.data_parallel_seconds == pytest.approx(free.data_parallel_seconds)
 
 
 @pytest.mark.parametrize("part", [0.8, 0.3])
@@ -77,18 +77,18 @@ def test_a_deep_plan_recomputes_alike_in_all_blocks(part: float, monkeypatch: py
     room = least + int(part * (most - least))
     limited = planner(2, large)
     used = limited.machine.memory_limit() / large
-    found = planner(2, int(room / used)).plan("deep", whole).plan
-    assert bytes_of(found) <= room
-    assert found.recompute
-    steps = schedule(found.graph, found.views)
+    plan = planner(2, int(room / used)).plan("deep", whole).plan
+    assert bytes_of(plan) <= room
+    assert plan.recompute
+    steps = schedule(plan.graph, plan.views)
     cost = CostModel(limited.machine, TRAINING)
-    run = recomputing(steps, cost, found.recompute)
-    assert found.estimates.step_seconds == run.simulation.step_seconds
-    assert bytes_of(found) == peak_memory(steps, TRAINING, found.recompute).total
+    run = recomputing(steps, cost, plan.recompute)
+    assert plan.estimates.step_seconds == run.simulation.step_seconds
+    assert bytes_of(plan) == peak_memory(steps, TRAINING, plan.recompute).total
     assert run.simulation.step_seconds <= full.estimates.step_seconds * (1 + 1e-9)
     monkeypatch.setattr(module, "MOST_FREE", 100_000)
     free = planner(2, int(room / used)).plan("deep", whole).plan
-    assert found.estimates.step_seconds <= 1.1 * free.estimates.step_seconds
+    assert plan.estimates.step_seconds <= 1.1 * free.estimates.step_seconds
 
 
 def test_what_is_unlike_its_few_blocks_is_searched_as_it_is(monkeypatch: pytest.MonkeyPatch):

@@ -55,8 +55,8 @@ def test_every_second_product_leaves_partial_sums(mesh_axes):
 def test_a_transformer_is_cut_by_heads_and_by_what_is_between_two_products():
     cut = cut_by_hand(build_model("bert-large-tiny", None, 4))
     layer = [*[COLUMNS] * 3, HEADS, ROWS, COLUMNS, ROWS]
-    found = words(cut, "matmul", "attention")
-    assert found[:14] == layer * 2
+    lines = words(cut, "matmul", "attention")
+    assert lines[:14] == layer * 2
     assert set(words(cut, "layer_norm")) == {"data 2 x copies 2"}
     assert set(words(cut, "gelu")) == {COLUMNS}
 
@@ -82,5 +82,5 @@ def test_no_plan_by_hand_is_faster(preset, devices, width, batch):
     machine = machine.with_nodes(nodes).with_devices(devices)
     by_hand, _ = best_by_hand(machine, size, batch, on_all=True)
     planner = MeshPlanner(machine, load_library(), "megatron")
-    found = planner.plan("mlp", mlp(batch, size.widths)).plan
-    assert found.estimates.step_seconds <= by_hand
+    plan = planner.plan("mlp", mlp(batch, size.widths)).plan
+    assert plan.estimates.step_seconds <= by_hand

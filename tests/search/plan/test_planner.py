@@ -36,8 +36,8 @@ from search.map.building import Builder
 from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.cuts import Cuts
 from search.map.space.allow import Allowed, batch_axes, everything
-from search.plan.devices import fewer
 from search.plan.families import PLANNERS, TURNED
+from search.plan.fewer_devices import fewer
 from search.plan.planner import MeshPlanner
 from search.refine.overlap import Trial
 from search.report.describe import cut_text, rows
@@ -102,10 +102,10 @@ def test_no_choice_of_strategies_is_faster(name, machine, sizes):
     graph = parse_graph(SMALL[name].format(**dict(zip("bho", sizes, strict=True))))
     chooser = engine_of(target, graph)
     trial = Trial(chooser, graph, Derivation.start(graph), lambda made: None)
-    found = min(tried.seconds for tried in trial.choices(0.0, everything))
+    fastest = min(tried.seconds for tried in trial.choices(0.0, everything))
     others = few_choices(chooser, graph, Random(name), 100)
     # The estimate leaves out copies within a device, and the first of equal transfers is shared.
-    assert found <= 1.02 * min(simulated(chooser, choice) for choice in others)
+    assert fastest <= 1.02 * min(simulated(chooser, choice) for choice in others)
 
 
 @pytest.mark.parametrize("model", ["mlp-mnist", "xdl-tiny", "bert-large-tiny"])
@@ -165,9 +165,9 @@ def test_plans_are_compared_with_data_parallelism_even_where_that_is_not_allowed
     plain = MeshPlanner(machine, library, mode=Mode.PARALLEL).plan("mlp-tiny", graph)
     allowed = frozenset(dimensions)
     planner = MeshPlanner(machine, library, mode=Mode.PARALLEL, dimensions=allowed)
-    found = planner.plan("mlp-tiny", graph)
-    assert found.data_parallel_seconds == plain.data_parallel_seconds
-    assert found.plan.estimates.step_seconds > plain.plan.estimates.step_seconds
+    planned = planner.plan("mlp-tiny", graph)
+    assert planned.data_parallel_seconds == plain.data_parallel_seconds
+    assert planned.plan.estimates.step_seconds > plain.plan.estimates.step_seconds
 
 
 def test_tensor_parallelism_has_the_degrees_that_a_node_has():

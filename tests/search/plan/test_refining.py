@@ -54,12 +54,12 @@ def _little_work(monkeypatch):
 def test_branches_gain_and_the_plan_is_derived_and_as_fast_as_it_says(library, monkeypatch):
     _, graph = branched(1)
     machine = load_machine("dgx-a100")
-    found = planned(library, graph, machine=machine)
-    plan = found.plan
+    chosen = planned(library, graph, machine=machine)
+    plan = chosen.plan
     assert not replay(plan, library.rules).findings
     seconds = simulate(schedule(plan.graph, plan.views), CostModel(machine)).step_seconds
     assert plan.estimates.step_seconds == seconds
-    assert found.report.phases["refining"] > 0
+    assert chosen.report.phases["refining"] > 0
     monkeypatch.setattr(plans, "refine", lambda *_: None)
     before = planned(library, graph, machine=machine).plan
     assert seconds < 0.9 * before.estimates.step_seconds
@@ -85,6 +85,6 @@ def test_a_plan_that_takes_what_its_work_takes_has_nothing_to_gain(library, monk
 
 
 def test_it_has_no_more_time_than_the_search(library):
-    found = planned(library, parse_graph(TWO_TOWERS), seconds=0.0)
-    assert found.report.stop == "time"
-    assert "refining" not in found.report.phases
+    chosen = planned(library, parse_graph(TWO_TOWERS), seconds=0.0)
+    assert chosen.report.stop == "time"
+    assert "refining" not in chosen.report.phases

@@ -51,27 +51,27 @@ def test_random_tables(seed, limited):
     own = [drawn.integers(1, 100, size).astype(float) for size in sizes]
     held = HeldBytes(own, 0.9 * sum(one.mean() for one in own)) if limited else None
     sums = all_sums(sizes, factors, held)
-    found = solve(sizes, factors, held)
-    if found is None:
+    solution = solve(sizes, factors, held)
+    if solution is None:
         assert sums.min() == inf
         return
-    assert found.seconds == pytest.approx(sums.min(), rel=1e-7)
-    assert found.seconds == pytest.approx(sums[found.places], rel=1e-12)
-    assert found.relaxed <= found.seconds * (1 + 1e-7)
-    assert not found.is_relaxed or found.relaxation_gap < 1e-7
-    assert solve(sizes, factors, held, better_than=found.seconds * 0.999) is None
+    assert solution.seconds == pytest.approx(sums.min(), rel=1e-7)
+    assert solution.seconds == pytest.approx(sums[solution.places], rel=1e-12)
+    assert solution.relaxed <= solution.seconds * (1 + 1e-7)
+    assert not solution.is_relaxed or solution.relaxation_gap < 1e-7
+    assert solve(sizes, factors, held, better_than=solution.seconds * 0.999) is None
 
 
 def test_a_cycle_of_three_is_branched():
     """Three that are each to differ from two others, of two values: the relaxation takes halves."""
     alike = np.eye(2) * 1e-3
     factors = [Factor(pair, alike) for pair in ((0, 1), (0, 2), (1, 2))]
-    found = solve([2, 2, 2], factors)
-    assert found is not None
-    assert found.seconds == pytest.approx(1e-3)
-    assert not found.is_relaxed
-    assert found.relaxation_gap == pytest.approx(1.0)
-    assert found.gap == 0.0
+    solution = solve([2, 2, 2], factors)
+    assert solution is not None
+    assert solution.seconds == pytest.approx(1e-3)
+    assert not solution.is_relaxed
+    assert solution.relaxation_gap == pytest.approx(1.0)
+    assert solution.gap == 0.0
 
 
 @lru_cache(maxsize=1)

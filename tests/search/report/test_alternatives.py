@@ -70,8 +70,8 @@ def test_they_cost_what_the_search_says():
             other = {**choice.strategies, whole: space.strategy(place)}
             made = builder.cut(replace(choice, strategies=other))
             wanted.add(simulate(schedule(made.graph, made.views), cost).step_seconds)
-        found = {one.step_seconds for one in alternatives.of(node, 512).simulated}
-        rounded = {f"{seconds:.12g}" for seconds in found | {base.step_seconds}}
+        actual = {one.step_seconds for one in alternatives.of(node, 512).simulated}
+        rounded = {f"{seconds:.12g}" for seconds in actual | {base.step_seconds}}
         missing = {f"{seconds:.12g}" for seconds in wanted} - rounded
         assert not missing, (whole.name, missing)
         compared += len(wanted)
@@ -83,8 +83,8 @@ def test_readers_of_partial_sums_do_without_them():
     plan = plan_of(LINEAR, LINEAR_MODEL)
     alternatives = Alternatives(simulated(plan))
     with np.errstate(all="raise"):
-        found = [alternatives.of(node, 512) for node in plan.views]
-    assert all(len(one.simulated) == one.placements for one in found)
+        offered = [alternatives.of(node, 512) for node in plan.views]
+    assert all(len(one.simulated) == one.placements for one in offered)
 
 
 def test_what_does_not_fit_says_by_how_much():

@@ -15,10 +15,10 @@ from search.report.difference import check_comparable, difference
 @pytest.mark.parametrize("name", CUTS)
 def test_a_plan_does_not_differ_from_itself(name):
     base = simulated(plan_of(CUTS[name]))
-    found = difference(base, base)
-    assert found.is_none
-    assert found.same == len(base.plan.views)
-    assert found.a == found.b
+    differences = difference(base, base)
+    assert differences.is_none
+    assert differences.same == len(base.plan.views)
+    assert differences.a == differences.b
 
 
 @pytest.mark.parametrize(("a", "b"), [(DATA, TENSOR), (DATA, SHARDED), (TENSOR, SHARDED)])
@@ -34,26 +34,26 @@ def test_it_is_the_same_read_from_the_other_side(a, b):
 
 
 def test_operators_that_are_cut_otherwise():
-    found = difference(simulated(plan_of(DATA)), simulated(plan_of(TENSOR)))
-    changed = {(c.operator, c.a and c.a.cut, c.b and c.b.cut) for c in found.changes}
+    differences = difference(simulated(plan_of(DATA)), simulated(plan_of(TENSOR)))
+    changed = {(c.operator, c.a and c.a.cut, c.b and c.b.cut) for c in differences.changes}
     assert ("matmul", "data 4", "model 4") in changed
     assert ("matmul", "data 4", "reduction 4") in changed
     assert ("relu", "data 4", "model 4") in changed
-    assert found.same == 2  # the softmax and the loss
-    assert found.a.memory_bytes > found.b.memory_bytes
+    assert differences.same == 2  # the softmax and the loss
+    assert differences.a.memory_bytes > differences.b.memory_bytes
 
 
 def test_weights_that_are_stored_otherwise():
-    found = difference(simulated(plan_of(DATA)), simulated(plan_of(SHARDED)))
-    (change,) = found.changes
+    differences = difference(simulated(plan_of(DATA)), simulated(plan_of(SHARDED)))
+    (change,) = differences.changes
     assert change.b is not None
     assert change.b.cut == "data 4 (weights stored: Shard(0) over 4)"
 
 
 def test_rewrites_make_and_leave_out_operators():
     fused = MODEL.replace("relu(matmul(x, w1))", "matmul_relu(x, w1)")
-    found = difference(simulated(plan_of(MODEL)), simulated(plan_of(fused)))
-    only = {(c.operator, c.a is None, c.b is None) for c in found.changes}
+    actual = difference(simulated(plan_of(MODEL)), simulated(plan_of(fused)))
+    only = {(c.operator, c.a is None, c.b is None) for c in actual.changes}
     expected = {("matmul", False, True), ("relu", False, True), ("matmul_relu", True, False)}
     assert only == expected
 
@@ -62,14 +62,14 @@ def test_decisions_about_the_whole_plan():
     plan = plan_of(DATA)
     relu = next(node for node in plan.views if node.name == "relu")
     other = replace(plan, training=Training("adam", "bf16"), recompute=frozenset([relu]))
-    found = difference(simulated(plan), simulated(other))
-    settings = {(setting.what, setting.a, setting.b) for setting in found.settings}
+    differences = difference(simulated(plan), simulated(other))
+    settings = {(setting.what, setting.a, setting.b) for setting in differences.settings}
     assert settings == {
         ("recomputation", "none", "1 operator"),
         ("optimizer", "sgd", "adam"),
         ("precision", "fp32", "bf16"),
     }
-    assert found.b.memory_bytes > found.a.memory_bytes
+    assert differences.b.memory_bytes > differences.a.memory_bytes
 
 
 def test_plans_of_other_models_and_machines_are_refused():

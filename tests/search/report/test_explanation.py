@@ -36,26 +36,26 @@ def test_every_task_is_charged_once(name):
 
 
 def test_placements_are_told_in_the_words_of_the_glossary():
-    found = explained(TENSOR, "w2")
-    assert found.row.cut == "reduction 4"
-    assert found.row.devices == "0-3"
-    assert [placed for _, placed in found.operands] == ["Shard(1) over 4", "Shard(0) over 4"]
-    assert [placed for _, placed in found.results] == ["Partial over 4"]
-    (index,) = [index for index in found.indices if index.name == "n"]
+    explanation = explained(TENSOR, "w2")
+    assert explanation.row.cut == "reduction 4"
+    assert explanation.row.devices == "0-3"
+    assert [placed for _, placed in explanation.operands] == ["Shard(1) over 4", "Shard(0) over 4"]
+    assert [placed for _, placed in explanation.results] == ["Partial over 4"]
+    (index,) = [index for index in explanation.indices if index.name == "n"]
     assert (index.length, index.degree) == (10, 1)
     assert index.refused == "10 elements in 4 blocks of equal size do not go, in 2 at most"
-    assert [i.refused for i in found.indices if i.name != "n"] == [None, None]
+    assert [i.refused for i in explanation.indices if i.name != "n"] == [None, None]
 
 
 def test_it_says_where_a_weight_is_stored():
-    found = explained(SHARDED, "w2")
-    assert found.operands[1][1] == "Replicate over 4 (stored: Shard(0) over 4)"
+    explanation = explained(SHARDED, "w2")
+    assert explanation.operands[1][1] == "Replicate over 4 (stored: Shard(0) over 4)"
     assert explained(DATA, "w2").operands[1][1] == "Replicate over 4"
 
 
 def test_what_is_reduced_inside_a_function_is_never_cut():
-    found = explained(DATA, "softmax")
-    refused = {index.length: index.refused for index in found.indices}
+    explanation = explained(DATA, "softmax")
+    refused = {index.length: index.refused for index in explanation.indices}
     assert refused[48] is None
     assert "10 elements" not in (refused[10] or "")
     assert "other blocks" in (refused[10] or "") or "reduced inside" in (refused[10] or "")

@@ -71,9 +71,9 @@ def test_what_comes_later_may_not_read_a_block_that_is_left_out():
 def test_a_graph_that_is_not_deep_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch):
     assert folded(blocks(20)) is None
     monkeypatch.setattr(module, "MOST_FREE", 20)
-    found = folded(blocks(20))
-    assert found is not None
-    assert len(found.graph.operators) < len(blocks(20).operators)
+    graph = folded(blocks(20))
+    assert graph is not None
+    assert len(graph.graph.operators) < len(blocks(20).operators)
     assert folded(blocks(5)) is None
     assert folded(with_look_back(20)) is None
     assert folded(parse_graph("x = input[4, 4]\nreturn mean_loss(x)")) is None

@@ -45,8 +45,8 @@ def test_a_window_keeps_types_gradients_and_who_reads(graph: Graph, seed: int) -
 def test_a_step_in_a_window_makes_what_it_makes_in_the_whole(graph: Graph) -> None:
     algebra = Algebra.of(load_library().concrete(graph))
     operators = (node for node in graph.nodes if not node.is_leaf)
-    found = (next(algebra.applications(node, graph), None) for node in operators)
-    steps = list(islice((step for step in found if step is not None), 4))
+    first_steps = (next(algebra.applications(node, graph), None) for node in operators)
+    steps = list(islice((step for step in first_steps if step is not None), 4))
     assert len(steps) == 4
     for step in steps:
         nodes = _around(graph, _touched(graph, (step,)), 1)

@@ -60,20 +60,20 @@ def drawn(draw: st.DrawFn) -> Drawn:
 @given(drawn(), st.sampled_from((1.0, 1.05, 1.2, 2.0)))
 def test_the_best_of_what_is_reached_within_the_threshold(space: Drawn, threshold: float):
     """Whatever the estimates are, as long as nothing costs less than its own."""
-    found = space.search(Extent(threshold))
-    cost = space.costs[found.best]
+    outcome = space.search(Extent(threshold))
+    cost = space.costs[outcome.best]
     assert cost <= min(space.costs[state] for state in space.reached(threshold * cost))
-    assert found.best in space.reached(inf)
-    assert found.left == 0
+    assert outcome.best in space.reached(inf)
+    assert outcome.left == 0
 
 
 @given(drawn(), st.integers(0, 3))
 def test_patience_bounds_what_is_priced_in_vain(space: Drawn, patience: int):
-    found = space.search(Extent(inf, patience))
+    outcome = space.search(Extent(inf, patience))
     gains = len(space.costs)
-    assert found.priced <= patience * (gains + 1) + gains
+    assert outcome.priced <= patience * (gains + 1) + gains
     if not patience:
-        assert found.best == found.priced == 0
+        assert outcome.best == outcome.priced == 0
 
 
 def test_a_step_that_costs_leads_to_one_that_gains():
@@ -85,8 +85,8 @@ def test_a_step_that_costs_leads_to_one_that_gains():
 def test_what_is_cut_short_says_what_is_left():
     space = Drawn((100, 101, 102), (100, 101, 102), ((1, 2), (), ()))
     over = iter((False, True))
-    found = space.search(Extent(1.05, is_over=lambda: next(over)))
-    assert (found.best, found.priced, found.left) == (0, 0, 2)
+    outcome = space.search(Extent(1.05, is_over=lambda: next(over)))
+    assert (outcome.best, outcome.priced, outcome.left) == (0, 0, 2)
 
 
 def test_little_is_no_gain():

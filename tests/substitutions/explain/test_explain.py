@@ -113,14 +113,14 @@ def texts(block, a=0, b=0):
 @cache
 def small_rules():
     """Small rules, each proved: what the algebra of a few operators consists of."""
-    found = [as_rule(text, rank) for text in texts(POINTWISE) for rank in (2, 3, 4)]
-    found += [as_rule(text, 2) for text in texts(MATRICES)]
-    found += [as_rule(text, 3) for a in range(3) for text in texts(AXIS, a)]
+    rules = [as_rule(text, rank) for text in texts(POINTWISE) for rank in (2, 3, 4)]
+    rules += [as_rule(text, 2) for text in texts(MATRICES)]
+    rules += [as_rule(text, 3) for a in range(3) for text in texts(AXIS, a)]
     pairs = [(a, b) for a in range(3) for b in range(3)]
-    found += [as_rule(text, 3) for a, b in pairs if a < b for text in texts(TWO_AXES, a, b)]
-    found += [as_rule(text, 3) for a, b in pairs if a != b for text in texts(DIFFERENT_AXES, a, b)]
-    found += [as_rule(text, 3) for text in texts(LINEAR)]
-    return (*found, as_rule(JOINED, 3, equal=JOINED_EQUAL))
+    rules += [as_rule(text, 3) for a, b in pairs if a < b for text in texts(TWO_AXES, a, b)]
+    rules += [as_rule(text, 3) for a, b in pairs if a != b for text in texts(DIFFERENT_AXES, a, b)]
+    rules += [as_rule(text, 3) for text in texts(LINEAR)]
+    return (*rules, as_rule(JOINED, 3, equal=JOINED_EQUAL))
 
 
 @cache
@@ -279,8 +279,8 @@ def test_sizes_do_not_coincide_and_fit():
     )
     first, second = typed_pairs(left, right, ())
     types = [[t for node in p.left.nodes for t in node.types] for p in (first, second)]
-    numbers = [{size for t in found for size in t.shape} for found in types]
-    assert all(len(found) == 7 for found in numbers)
+    numbers = [{size for t in own for size in t.shape} for own in types]
+    assert all(len(own) == 7 for own in numbers)
     assert numbers[0].isdisjoint(numbers[1])
     assert skeleton(first.left) == skeleton(second.left)
 
@@ -304,7 +304,7 @@ def test_walks_of_three_steps_are_found_again():
     both = [r for r in both if not r.right[0].node.is_leaf and r.is_applicable]
     inputs = [leaf("input", name, (7, 5)) for name in "xyz"]
     names = dict.fromkeys("xyz", 2)
-    found = set()
+    walks = set()
     for _ in range(40):
         start = graph = Graph((_random_value(random, inputs),))
         for _ in range(3):
@@ -318,8 +318,8 @@ def test_walks_of_three_steps_are_found_again():
         assert parse_values(side_text(left), names) == left
         attempt = Explainer(rules).attempt(left, right)
         assert attempt.derivation is not None, (side_text(left), side_text(right))
-        found.add(len(attempt.derivation.steps))
-    assert found == {0, 1, 2, 3}
+        walks.add(len(attempt.derivation.steps))
+    assert walks == {0, 1, 2, 3}
 
 
 def _random_value(random, inputs):

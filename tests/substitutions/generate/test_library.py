@@ -63,11 +63,11 @@ def test_the_report_adds_up(part):
 
 @pytest.mark.soak
 def test_derived_rules_are_marked():
-    found = generate([OPERATORS["matmul"]], max_ops=1, jobs=1, derived=True).library
-    own = [rule for rule in found.rules if not rule.derived]
+    library = generate([OPERATORS["matmul"]], max_ops=1, jobs=1, derived=True).library
+    own = [rule for rule in library.rules if not rule.derived]
     least = generate([OPERATORS["matmul"]], max_ops=1, jobs=1).library
-    assert 0 < len(own) < len(found.rules)
-    assert {rule.left for rule in least.rules} <= {rule.left for rule in found.rules}
+    assert 0 < len(own) < len(library.rules)
+    assert {rule.left for rule in least.rules} <= {rule.left for rule in library.rules}
 
 
 def test_what_is_not_proved_does_not_enter(part):
@@ -90,8 +90,10 @@ def test_an_operator_of_ones_own_takes_part():
     square = Operator("square", "out[i...] = x[i...] * x[i...]")
     told: list[tuple[str, int, int]] = []
     with known_within(square):
-        found = generate([square], max_ops=1, jobs=1, progress=lambda *event: told.append(event))
-    rules = {f"{rule.left} == {rule.right}" for rule in found.library.rules}
+        generated = generate(
+            [square], max_ops=1, jobs=1, progress=lambda *event: told.append(event)
+        )
+    rules = {f"{rule.left} == {rule.right}" for rule in generated.library.rules}
     cut = "combine(pointwise(partition(x, dim=1, degree=k)), dim=1, degree=k)"
     assert {f"{cut} == pointwise(x)", f"pointwise(x) == {cut}"} & rules
     assert not any("reduce(square" in rule for rule in rules)

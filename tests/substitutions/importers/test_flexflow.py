@@ -118,14 +118,14 @@ def common(x, y):
 
 def split(x, dim):
     need(len(x.pieces[dim]) == 2)
-    found, start = [], 0
+    parts, start = [], 0
     for (n, d), inner in x.pieces[dim]:
         need(n % d == 0)
         stop = start + n // d
         values = x.values.take(range(start, stop), axis=dim)
-        found.append(Simulated(values, x.degrees, with_entry(x.pieces, dim, inner)))
+        parts.append(Simulated(values, x.degrees, with_entry(x.pieces, dim, inner)))
         start = stop
-    return found
+    return parts
 
 
 def simulate(side, inputs, degree):
@@ -248,13 +248,13 @@ def agrees(rule, sizes, degree, *, symbolic):
     except NoMeaningError:
         expected = None
     imported = imported_or_none(rule, symbolic)
-    found = imported and evaluate(imported, imported.cases[0].left, inputs, degree)
+    actual = imported and evaluate(imported, imported.cases[0].left, inputs, degree)
     if symbolic and imported is None:
         return False  # it may have a meaning at one degree and none at another
-    assert (found is None) == (expected is None), rule.name
-    if expected is None or found is None:
+    assert (actual is None) == (expected is None), rule.name
+    if expected is None or actual is None:
         return False
-    for a, b in zip(found, expected, strict=True):
+    for a, b in zip(actual, expected, strict=True):
         assert np.array_equal(a, b.values), rule.name
     return True
 

@@ -28,8 +28,8 @@ def test_ranks(rule, left, right, expected):
 
 
 def test_kernels_are_what_convolutions_are_with(rule):
-    found = ranks_of(rule(f"EW_ADD(-4, -5) {CONV.format(-1, 't0')}", "RELU(-1)"))
-    assert found.kernels == {-4, -5}
+    ranks = ranks_of(rule(f"EW_ADD(-4, -5) {CONV.format(-1, 't0')}", "RELU(-1)"))
+    assert ranks.kernels == {-4, -5}
 
 
 @pytest.mark.parametrize(

@@ -29,13 +29,13 @@ def problem(path):
 
 
 def test_fields_are_read(rule):
-    found = rule(LEFT, RIGHT)
-    assert found.source is RuleSystem.TASO
-    assert [o.name for o in found.left.operators] == ["OP_RELU", "OP_CONCAT", "OP_SPLIT"]
-    assert [(r.op, r.port) for r in found.left.outputs] == [(2, 0), (2, 1)]
-    assert [(r.op, r.port) for r in found.right.outputs] == [(1, 0), (0, 0)]
-    assert found.left.operators[1].parameters["PM_AXIS"] == 1
-    assert found.left.inputs == {-1}
+    parsed = rule(LEFT, RIGHT)
+    assert parsed.source is RuleSystem.TASO
+    assert [o.name for o in parsed.left.operators] == ["OP_RELU", "OP_CONCAT", "OP_SPLIT"]
+    assert [(r.op, r.port) for r in parsed.left.outputs] == [(2, 0), (2, 1)]
+    assert [(r.op, r.port) for r in parsed.right.outputs] == [(1, 0), (0, 0)]
+    assert parsed.left.operators[1].parameters["PM_AXIS"] == 1
+    assert parsed.left.inputs == {-1}
 
 
 def changed(rule, place, value):
@@ -82,8 +82,8 @@ WRONG = [
 @pytest.mark.parametrize(("place", "value", "expected"), WRONG, ids=lambda value: str(value)[:40])
 def test_what_is_wrong_is_said_with_its_place(as_json, write, place, value, expected):
     good = as_json(LEFT, RIGHT)
-    found = problem(write(good, changed(good, place, value)))
-    assert expected in found
+    actual = problem(write(good, changed(good, place, value)))
+    assert expected in actual
 
 
 def test_a_rule_without_a_parameter_means_nothing_and_the_others_stay(as_json, write):
@@ -105,8 +105,8 @@ def test_the_same_outputs_are_mapped_once(as_json, write):
 
 
 def test_operators_stand_in_any_order(rule):
-    found = rule("RELU(t2) RELU(t0) RELU(-1) -> t1", "RELU(-1)")
-    assert found.left.order == (2, 0, 1)
+    parsed = rule("RELU(t2) RELU(t0) RELU(-1) -> t1", "RELU(-1)")
+    assert parsed.left.order == (2, 0, 1)
 
 
 def test_a_side_has_a_limit(as_json, write, monkeypatch):
@@ -183,8 +183,8 @@ def test_the_system_is_told_by_the_file(rule, side, source):
 
 def test_the_system_is_that_of_the_whole_file(as_json, write):
     linear = as_json("LINEAR(-1, -4; ACTI=0)", "LINEAR(-1, -4; ACTI=0)")
-    found = read_foreign(write(as_json(RELU, RELU), linear))
-    assert {rule.source for rule in found.rules} == {RuleSystem.FLEXFLOW}
+    foreign = read_foreign(write(as_json(RELU, RELU), linear))
+    assert {rule.source for rule in foreign.rules} == {RuleSystem.FLEXFLOW}
 
 
 MIXED = [
@@ -198,9 +198,9 @@ def test_two_systems_in_one_file(as_json, write):
     """Each rule is of its own system; one with operators of both has a verdict of its own."""
     linear = as_json("LINEAR(-1, -4; ACTI=0)", "LINEAR(-1, -4; ACTI=0)")
     matmul = as_json("MATMUL(-1, -4; ACTI=0)", "MATMUL(-1, -4; ACTI=0)")
-    found = read_foreign(write(linear, *(as_json(*sides) for sides in MIXED), matmul)).rules
-    assert [rule.source for rule in (found[0], found[-1])] == [RuleSystem.FLEXFLOW, RuleSystem.TASO]
-    verdicts = [decide_foreign(rule) for rule in found]
+    rules = read_foreign(write(linear, *(as_json(*sides) for sides in MIXED), matmul)).rules
+    assert [rule.source for rule in (rules[0], rules[-1])] == [RuleSystem.FLEXFLOW, RuleSystem.TASO]
+    verdicts = [decide_foreign(rule) for rule in rules]
     proved, wrong = Verdict.PROVED, Verdict.ILL_TYPED
     assert [v.verdict for v in verdicts] == [proved, wrong, wrong, wrong, proved]
     assert verdicts[1].reason == (

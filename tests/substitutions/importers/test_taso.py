@@ -40,8 +40,8 @@ def conv2d(p, x, k):
         p.get("PM_KERNEL_W", k.shape[3]),
     )
     x = padded(x, k.shape[2:], p)
-    found = functional.conv2d(x, k, stride=strides, groups=x.shape[1] // k.shape[1])
-    return ACTIVATIONS[p["PM_ACTI"]](found)
+    result = functional.conv2d(x, k, stride=strides, groups=x.shape[1] // k.shape[1])
+    return ACTIVATIONS[p["PM_ACTI"]](result)
 
 
 def pool(kind, p, x):
@@ -150,8 +150,8 @@ def check(rule, side, imported, *, sizes=SIZES, constants=None, pieces=None):
     fitting = [(case, solved(case.equal, known)) for case in imported.cases]
     ((case, values),) = [(case, values) for case, values in fitting if values is not None]
     leaves = {tensors.input_name(op): x.numpy() for op, x in inputs.items()}
-    found = evaluate_whole(Graph(getattr(case, side)), leaves, Reals(), values)
-    for a, b in zip(found, expected, strict=True):
+    actual = evaluate_whole(Graph(getattr(case, side)), leaves, Reals(), values)
+    for a, b in zip(actual, expected, strict=True):
         assert a.shape == tuple(b.shape)
         np.testing.assert_allclose(a, b.numpy(), rtol=1e-9, atol=1e-9)
 

@@ -6,7 +6,7 @@ import pytest
 
 from pcg.graph.graph import Graph, Node, apply, leaf, tensor
 from pcg.graph.opaque import Batched, TensorType, batched, opaque
-from pcg.graph.slices import SharedIndex, SliceForm, form_of
+from pcg.graph.slicewise import SharedIndex, SliceForm, form_of
 from pcg.language.poly import Poly
 from pcg.ops.parallel import combine, partition
 from substitutions.generate.cuts.cuts import OperatorCuts
@@ -43,8 +43,8 @@ FORMS = {
 def test_they_are_those_that_the_generator_finds(form: SliceForm) -> None:
     layout = OperatorCuts.of(form)
     assert layout is not None
-    found = {canonical_pair(layout.written(relation)) for relation in layout.basis([])}
-    assert {canonical_pair((rule.left, rule.right)) for rule in rules_of_form(form)} == found
+    generated = {canonical_pair(layout.written(relation)) for relation in layout.basis([])}
+    assert {canonical_pair((rule.left, rule.right)) for rule in rules_of_form(form)} == generated
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)

@@ -81,8 +81,8 @@ def test_rules_about_operators_that_are_not_reached_are_left_out():
 
 def test_stand_ins_take_what_is_reached():
     graph = parse_graph("x = input[4]\nreturn silu(x)\n")
-    found = names(Expander((CUT, SILU)).concrete(graph))
-    assert {name for name in found if name.startswith("cut")} == {
+    expanded = names(Expander((CUT, SILU)).concrete(graph))
+    assert {name for name in expanded if name.startswith("cut")} == {
         "cut[0,0;sigmoid]",
         "cut[0,0;silu]",
     }
@@ -130,9 +130,9 @@ def test_a_general_rule_is_applied_at_every_axis(dim):
 def test_the_committed_library_for_a_graph():
     library = load_library()
     graph = Graph(TWO.outputs)
-    found = library.concrete(graph)
-    assert len(names(found)) == len(found)
-    assert all(node.ranks[0] <= 3 for rule in found for node in Graph(rule.left).nodes)
-    reached = {n.name for r in found for n in Graph((*r.left, *r.right)).nodes if not n.is_leaf}
+    concrete = library.concrete(graph)
+    assert len(names(concrete)) == len(concrete)
+    assert all(node.ranks[0] <= 3 for rule in concrete for node in Graph(rule.left).nodes)
+    reached = {n.name for r in concrete for n in Graph((*r.left, *r.right)).nodes if not n.is_leaf}
     assert {"relu", "scale", "partition"} <= reached
     assert "conv2d" not in reached

@@ -113,17 +113,17 @@ def ranks(rule: General) -> dict[str, int]:
     ],
 )
 def test_an_axis_is_inserted_wherever_one_may_be(text: str, expected: str, inputs: dict[str, int]):
-    found = widest(text)
-    assert (found.text, ranks(found)) == (expected, inputs)
+    actual = widest(text)
+    assert (actual.text, ranks(actual)) == (expected, inputs)
 
 
 @each("text", RECOGNISED)
 def test_a_pair_is_an_instance_of_its_general_form(text: str):
     pair = parse(text)
-    found = general(*pair)
-    assert found.runs == free_runs(*found.pair)
-    assert is_instance(General(*pair), found)
-    assert all(node.ranks for node in Graph((*found.left, *found.right)).nodes)
+    general_form = general(*pair)
+    assert general_form.runs == free_runs(*general_form.pair)
+    assert is_instance(General(*pair), general_form)
+    assert all(node.ranks for node in Graph((*general_form.left, *general_form.right)).nodes)
 
 
 @each("count", [0, 2])
@@ -142,8 +142,8 @@ def proved_at_other_ranks(number: int, count: int):
         assert wider is not None
         decision = decide(wider.left, wider.right, wider.requirements)
     else:
-        found = general(rule.left, rule.right)
-        pair = at_counts(found, (count,) * len(found.runs))
+        general_form = general(rule.left, rule.right)
+        pair = at_counts(general_form, (count,) * len(general_form.runs))
         assert pair is not None
         decision = decide(*pair)
     if decision.reason != "no small sizes fit the degrees":
@@ -155,11 +155,11 @@ def proved_at_other_ranks(number: int, count: int):
 @given(data=st.data())
 def test_all_instances_of_a_form_have_the_same_general_form(text: str, data: st.DataObject):
     """The form does not depend on the ranks at which a rule was found."""
-    found = general(*parse(text))
-    counts = tuple(data.draw(st.integers(0, 2)) for _ in found.runs)
-    pair = at_counts(found, counts)
+    general_form = general(*parse(text))
+    counts = tuple(data.draw(st.integers(0, 2)) for _ in general_form.runs)
+    pair = at_counts(general_form, counts)
     if pair is not None:
-        assert canonical(general(*pair)) == canonical(found)
+        assert canonical(general(*pair)) == canonical(general_form)
 
 
 # -- one text for equal rules -----------------------------------------------------------------
@@ -394,7 +394,7 @@ def test_the_most_general_do_not_depend_on_the_order(data: st.DataObject):
 
 def test_calls_of_a_general_form_print_and_parse():
     for line in SOUND[::2]:
-        found = canonical(general(*parse(line)))
-        sides = tuple(parse_values(side, ranks(found)) for side in found.text.split(" == "))
-        assert sides == found.pair
+        form = canonical(general(*parse(line)))
+        sides = tuple(parse_values(side, ranks(form)) for side in form.text.split(" == "))
+        assert sides == form.pair
         assert all(isinstance(n.call, Call) or n.is_leaf for n in Graph(sides[0]).nodes)

@@ -58,10 +58,10 @@ def _work(number: int) -> int:
 
 @pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.soak), 3])
 def test_each_item_has_its_answer_or_what_it_spent(jobs: int):
-    found = list(limited_map(_work, range(12), jobs, SMALL))
-    shown = [result.spent if isinstance(result, Lost) else result for result in found]
+    answers = list(limited_map(_work, range(12), jobs, SMALL))
+    shown = [result.spent if isinstance(result, Lost) else result for result in answers]
     assert shown == [BAD[i][1] if i in BAD else i * i for i in range(12)]
-    assert all(result.seconds >= 0 for result in found if isinstance(result, Lost))
+    assert all(result.seconds >= 0 for result in answers if isinstance(result, Lost))
     assert not active_children()
 
 
@@ -84,9 +84,9 @@ def test_errors_are_raised_here():
 
 
 def test_a_map_that_is_left_ends_its_workers():
-    found = limited_map(_work, range(12), 2, SMALL)
-    assert next(found) == 0
-    found.close()  # type: ignore[attr-defined]
+    answers = limited_map(_work, range(12), 2, SMALL)
+    assert next(answers) == 0
+    answers.close()  # type: ignore[attr-defined]
     assert not active_children()
 
 

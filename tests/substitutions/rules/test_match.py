@@ -36,12 +36,12 @@ def rule(left: str, right: str, **inputs: int) -> Rule:
 
 
 def rewrites(rule: Rule, graph: Graph, **free: int) -> list[str]:
-    found: list[str] = []
+    results: list[str] = []
     for match in matches(rule, graph):
         outputs = build(rule, match, free)
         if outputs is not None:
-            found.append(side_text(rewrite(graph, match, outputs).outputs))
-    return found
+            results.append(side_text(rewrite(graph, match, outputs).outputs))
+    return results
 
 
 def test_every_place_is_found():
@@ -137,10 +137,10 @@ def test_outputs_of_different_operators_are_found_through_what_they_share():
     h = relu(matmul(x, a))
     return matmul(x, b), h, matmul(relu(x), other)
     """
-    found = rewrites(MERGE, parse_graph(text))
+    rewritten = rewrites(MERGE, parse_graph(text))
     merged = "split(matmul(x, concat(b, a, axis=1)), axis=1, at=3)"
-    assert f"{merged}.0, relu({merged}.1), matmul(relu(x), other)" in found
-    assert len(found) == 2  # in either order
+    assert f"{merged}.0, relu({merged}.1), matmul(relu(x), other)" in rewritten
+    assert len(rewritten) == 2  # in either order
 
 
 def test_three_operators_that_share_an_input_are_merged_in_pairs():
@@ -174,8 +174,8 @@ def test_an_input_may_be_an_output():
         y=1,
     )
     graph = parse_graph("x = input[4]\ny = input[2]\nreturn relu(x), concat(x, y, axis=0)\n")
-    (found,) = rewrites(kept, graph)
-    assert found.startswith("relu(split(concat(x, y, axis=0), axis=0, at=4).0), ")
+    (rewritten,) = rewrites(kept, graph)
+    assert rewritten.startswith("relu(split(concat(x, y, axis=0), axis=0, at=4).0), ")
 
 
 def test_outputs_that_share_nothing_are_not_looked_for():
@@ -215,8 +215,8 @@ def test_one_unknown_of_a_sum_or_product_is_solved_for():
         "b = slice(x, axis=0, start={}, size=2)\nreturn add(a, b)\n"
     )
     assert later.is_applicable
-    found = {match.symbols["t"] for match in matches(later, parse_graph(text.format(5)))}
-    assert found == {2, -2}  # either operand of an addition may be the later one
+    solutions = {match.symbols["t"] for match in matches(later, parse_graph(text.format(5)))}
+    assert solutions == {2, -2}  # either operand of an addition may be the later one
     assert list(matches(later, parse_graph(text.format(4)))) == []
 
 

@@ -49,9 +49,9 @@ def path(tmp_path):
 
 def test_a_library_is_read_back(path):
     save_library(LIBRARY, path)
-    found = load_library(path)
-    assert found.hash == library_hash(LIBRARY)
-    (rule,) = found.rules
+    library = load_library(path)
+    assert library.hash == library_hash(LIBRARY)
+    (rule,) = library.rules
     assert (rule.name, rule.inputs, rule.conditions) == ("r1", (("x", 3),), ())
     assert (rule.runs, rule.family, rule.derived) == (((("x", 0),), (("x", 2),)), "cut", 0)
     assert rule.text == f"{RULE.left} == {RULE.right}"

@@ -75,14 +75,14 @@ def index_operands(
     known |= {name: value for name, value in given.items() if isinstance(value, int)}
     for name, bound in equation.bounds:
         known[f"|{name}|"] = bound.evaluate(known)
-    found: dict[int, int] = {}
+    positions: dict[int, int] = {}
     for part in (part for output in equation.outputs for part in walk(output.body)):
         match part:
             case Apply("eq", (Access(operand), IndexValue(index))):
                 (name,) = index.symbols
-                found[operand] = known[f"|{name}|"]
+                positions[operand] = known[f"|{name}|"]
             case Apply("eq", (Access(operand), Const())):
-                found[operand] = 2
+                positions[operand] = 2
             case _:
                 pass
-    return found
+    return positions

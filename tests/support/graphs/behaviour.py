@@ -64,7 +64,7 @@ def behaviour(graph: Graph, leaves: dict[str, torch.Tensor], run: RunTask = by_k
     for name in weights:
         known[name].requires_grad_()
     outputs = tuple(
-        meaning(found, RING) for found in evaluate_shards(graph, known, RING, by_kernel)
+        meaning(value, RING) for value in evaluate_shards(graph, known, RING, by_kernel)
     )
     read = [known[name] for name in weights]
     gradients = torch.autograd.grad(outputs[0].sum(), read, materialize_grads=True)
@@ -74,11 +74,11 @@ def behaviour(graph: Graph, leaves: dict[str, torch.Tensor], run: RunTask = by_k
 def assert_same(model: Graph, graph: Graph, run: RunTask = by_kernel) -> None:
     """Demand that a graph computes what a model does, and that no value is out of hand."""
     leaves = leaves_of(model, 3)
-    wanted, found = behaviour(model, leaves, run), behaviour(graph, leaves, run)
-    for a, b in zip(wanted.outputs, found.outputs, strict=True):
+    wanted, actual = behaviour(model, leaves, run), behaviour(graph, leaves, run)
+    for a, b in zip(wanted.outputs, actual.outputs, strict=True):
         assert torch.isfinite(a).all()
         torch.testing.assert_close(b, a, rtol=RTOL, atol=ATOL)
-    assert wanted.gradients.keys() >= found.gradients.keys()
+    assert wanted.gradients.keys() >= actual.gradients.keys()
     for name, gradient in wanted.gradients.items():
         assert torch.isfinite(gradient).all()
-        torch.testing.assert_close(found.gradients[name], gradient, rtol=RTOL, atol=ATOL)
+        torch.testing.assert_close(actual.gradients[name], gradient, rtol=RTOL, atol=ATOL)

@@ -51,13 +51,13 @@ def assert_agrees(module: nn.Module, inputs, captured: Captured | None = None) -
     captured = captured or capture(module, inputs)
     expected = module(*inputs)
     expected = expected if isinstance(expected, tuple) else (expected,)
-    found = evaluate(captured.graph, leaves_for(captured, module, inputs))
-    for a, b in zip(found, expected, strict=True):
+    actual = evaluate(captured.graph, leaves_for(captured, module, inputs))
+    for a, b in zip(actual, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=NEAR, atol=NEAR)
     parameters = [p for p in module.parameters() if p.requires_grad]
     gradients = [
         torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-        for loss in (found[0], expected[0])
+        for loss in (actual[0], expected[0])
     ]
     for a, b in zip(*gradients, strict=True):
         torch.testing.assert_close(a, b, rtol=NEAR, atol=NEAR)

@@ -62,11 +62,12 @@ def random_instance(
         degrees = _degrees(a, b, random, pins)
         if degrees is None:
             continue
-        found = _sized(left, right, sizes, degrees, random)
-        if found is not None and all(
-            a.type == b.type for a, b in zip(found.left.outputs, found.right.outputs, strict=True)
+        instance = _sized(left, right, sizes, degrees, random)
+        if instance is not None and all(
+            a.type == b.type
+            for a, b in zip(instance.left.outputs, instance.right.outputs, strict=True)
         ):
-            return found
+            return instance
     return None
 
 
@@ -79,8 +80,8 @@ def _degrees(a: Typing, b: Typing, random: Random, pins: int) -> dict[str, int] 
     values = {s: random.choice(DEGREES) for s in pinned}
     equations = [Powers.of(s).over(Powers.number(v)) for s, v in values.items()]
     equations += [*a.equations, *b.equations, *differences(a, b)]
-    found = solve(equations, [*a.whole, *b.whole], names)
-    return dict(found) if found is not None else None
+    solution = solve(equations, [*a.whole, *b.whole], names)
+    return dict(solution) if solution is not None else None
 
 
 def _sized(
@@ -97,9 +98,13 @@ def _sized(
         values = {s: base[i] * cuts[s] * own for i, s in enumerate(symbols)}
         values |= {s: random.choice(OFFSETS) for s in others}
         pair = (left, right)
-        found = instantiate(Origin(pair, sizes, values, degrees, real_symbols(pair)))
-        if found is not None and _largest(found) <= MAX_ELEMENTS and _most(found) <= MAX_NUMBERS:
-            return found
+        instance = instantiate(Origin(pair, sizes, values, degrees, real_symbols(pair)))
+        if (
+            instance is not None
+            and _largest(instance) <= MAX_ELEMENTS
+            and _most(instance) <= MAX_NUMBERS
+        ):
+            return instance
     return None
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pcg.errors import OperatorError
 from pcg.graph.opaque import TensorType
-from pcg.graph.slices import SharedIndex
+from pcg.graph.slicewise import SharedIndex
 from pcg.graph.torch_calls import parse_call
 
 OPERAND = re.compile(r"(f|i(\d+)|b)\[([\d,]*)\]")
@@ -37,12 +37,12 @@ class TorchCase:
         return [self._drawn(part, generator) for part in self.operands.split()]
 
     def _drawn(self, text: str, generator: torch.Generator) -> Tensor:
-        found = OPERAND.fullmatch(text)
-        assert found is not None, text
-        shape = [int(size) for size in found[3].split(",") if size]
-        if found[2]:
-            return torch.randint(int(found[2]), shape, generator=generator)
-        if found[1] == "b":
+        match = OPERAND.fullmatch(text)
+        assert match is not None, text
+        shape = [int(size) for size in match[3].split(",") if size]
+        if match[2]:
+            return torch.randint(int(match[2]), shape, generator=generator)
+        if match[1] == "b":
             return torch.rand(shape, generator=generator) < 0.7
         drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
         if POSITIVE.search(self.function) and shape[-1:] == shape[-2:-1]:

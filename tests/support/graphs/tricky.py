@@ -143,11 +143,11 @@ def weighted(m, x):
 def routed(m, x):
     """The best two of several experts for each row, without a capacity."""
     shares, chosen = m.a(x).softmax(-1).topk(2)
-    found = torch.zeros_like(x)
+    mixed = torch.zeros_like(x)
     for expert in range(WIDTH):
         weight = (shares * (chosen == expert)).sum(-1, keepdim=True)
-        found = found + weight * torch.tanh(m.b(x) * (expert + 1))
-    return found.square().sum()
+        mixed = mixed + weight * torch.tanh(m.b(x) * (expert + 1))
+    return mixed.square().sum()
 
 
 def standard_deviation(m, x):
@@ -166,11 +166,11 @@ def graph_network(m, x):
     h = m.a(x)[:, :]
     h = torch.cat([h, h[:1]])
     messages = torch.tanh(m.b(h[source] + h[target]))
-    found = torch.zeros_like(h).index_add(0, target, messages)
+    received = torch.zeros_like(h).index_add(0, target, messages)
     spread = torch.zeros_like(h).scatter_add(
         0, target[:, None].expand(-1, WIDTH), messages * h[source]
     )
-    return (found * spread).square().sum()
+    return (received * spread).square().sum()
 
 
 def sinusoidal(m, x):

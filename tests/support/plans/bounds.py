@@ -107,9 +107,9 @@ def _one_of_each_kind(machine: Machine) -> list[MachineView]:
     return [MachineView(node * machine.devices_per_node, (1,), (0,)) for node in nodes]
 
 
-def fastest(found: Iterable[Least | None]) -> Least:
+def fastest(each: Iterable[Least | None]) -> Least:
     """The least of several cuts of an operator, of each figure on its own."""
-    known = [least for least in found if least is not None]
+    known = [least for least in each if least is not None]
     return Least(
         min(least.forward for least in known),
         min(least.backward for least in known),
@@ -142,18 +142,18 @@ class _Waiting:
             forward.append(start + _shortest(step.forward))
         later, back = self._rest(forward)
         ends = [*forward, *later]
-        found = [0.0] * len(steps)
+        bounds = [0.0] * len(steps)
         for i in range(len(steps) - 1, -1, -1):
             if steps[i].backward is not NOTHING:
-                found[i] = max(forward[i], back[i]) + _shortest(steps[i].backward)
+                bounds[i] = max(forward[i], back[i]) + _shortest(steps[i].backward)
                 # The gradient of a weight may come after that of what else was read.
-                first = found[i] - _shortest(steps[i].late)
+                first = bounds[i] - _shortest(steps[i].late)
                 for source in steps[i].reads:
                     back[source] = max(back[source], first)
         for number, (sync, update) in enumerate(weights):
-            added = max(found[i] for i, step in enumerate(steps) if number in step.weights)
+            added = max(bounds[i] for i, step in enumerate(steps) if number in step.weights)
             ends.append(added + _shortest(sync) + _shortest(update))
-        return max([0.0, *ends, *found])
+        return max([0.0, *ends, *bounds])
 
     def _rest(self, forward: Sequence[float]) -> tuple[list[float], list[float]]:
         """When the operators that are not placed end, in the backward pass too, and when at the

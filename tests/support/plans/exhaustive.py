@@ -166,7 +166,7 @@ def closure(graph: Graph, library: Library, growth: int) -> list[Graph]:
     """All graphs that rules about whole tensors reach, each once, with at most ``growth`` operators
     more than the first."""
     most = sum(not node.is_leaf for node in graph.nodes) + growth
-    found = {graph.digest: graph}
+    reached = {graph.digest: graph}
     pending = [graph]
     while pending:
         base = pending.pop()
@@ -175,10 +175,10 @@ def closure(graph: Graph, library: Library, growth: int) -> list[Graph]:
             for applied in () if node.is_leaf else algebra.applications(node, base):
                 made = rewrite(base, applied.match, applied.made)
                 size = sum(not n.is_leaf for n in made.nodes)
-                if size <= most and made.digest not in found:
-                    found[made.digest] = made
+                if size <= most and made.digest not in reached:
+                    reached[made.digest] = made
                     pending.append(made)
-    return list(found.values())
+    return list(reached.values())
 
 
 def stored_ways(weight: Value, devices: int) -> Iterator[Value]:

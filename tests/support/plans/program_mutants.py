@@ -38,8 +38,8 @@ def mutants(programs: Programs) -> Iterator[Mutant]:
     for program in programs:
         for mutant in (*_of_instructions(program), *_of_orders(program), *_of_program(program)):
             kind, at, made = mutant
-            found = tuple(made if p.rank == program.rank else p for p in programs)
-            yield Mutant(kind, f"rank {program.rank}: {at}", found)
+            altered = tuple(made if p.rank == program.rank else p for p in programs)
+            yield Mutant(kind, f"rank {program.rank}: {at}", altered)
     yield from of_all(programs)
 
 

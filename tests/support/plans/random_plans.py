@@ -129,7 +129,7 @@ class Cutter:
         sizes = bind_sizes(call, call.instance(ranks), shapes)
         degrees = [[d for d in (1, 2, 4) if sizes[f"|{a.name}|"] % d == 0] for a in typing.axes]
         partials = [v.type.degrees.partials for v in inputs]
-        found: list[tuple[ParallelTensor, ...]] = []
+        choices: list[tuple[ParallelTensor, ...]] = []
         for cuts, copies, carriers in product(
             product(*degrees), (1, 2, 4), (frozenset(), *typing.carriers)
         ):
@@ -142,8 +142,8 @@ class Cutter:
             )
             have = [v.type.degrees for v in inputs]
             if all(t.degrees.copies % h.copies == 0 for t, h in zip(types, have, strict=True)):
-                found.append(types)
-        return found
+                choices.append(types)
+        return choices
 
     def operand(self, typing, i, shape, cuts, copies, passing) -> ParallelTensor:
         dims, times = [1] * len(shape), copies * (1 if passing[0] else passing[1])

@@ -18,7 +18,7 @@ def compared(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Captured, f
     begin = time.process_time()
     captured = capture(module, inputs)
     seconds = time.process_time() - begin
-    found = compare_module(module, inputs, captured, "model")
-    assert found.error is not None, found.reason
-    assert found.error < NEAR, found.error
+    comparison = compare_module(module, inputs, captured, "model")
+    assert comparison.error is not None, comparison.reason
+    assert comparison.error < NEAR, comparison.error
     return captured, seconds

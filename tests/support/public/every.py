@@ -48,10 +48,10 @@ def public(name: str, attention: str = "sdpa") -> Public:
 def maker_of(name: str) -> Maker | Plain:
     """What makes the model. Raises KeyError where no package has one of that name."""
     package, _, own = name.rpartition("/")
-    found = [MODELS[package]] if package else [m for m in MODELS.values() if own in m]
-    if not found:
+    matching = [MODELS[package]] if package else [m for m in MODELS.values() if own in m]
+    if not matching:
         raise KeyError(name)
-    return found[0][own]
+    return matching[0][own]
 
 
 def has_attention(name: str) -> bool:

@@ -52,8 +52,8 @@ class Sage(nn.Module):
         for kind, own, other in zip(("mean", "amax"), self.own, self.other, strict=True):
             sent, into = x[source], torch.zeros_like(x)
             at = for_each(target, sent)
-            found = into.scatter_reduce(0, at, sent, kind, include_self=False)
-            x = f.dropout(torch.relu(own(x) + other(found)), 0.1)
+            received = into.scatter_reduce(0, at, sent, kind, include_self=False)
+            x = f.dropout(torch.relu(own(x) + other(received)), 0.1)
         return f.cross_entropy(self.head(x), labels)
 
 
@@ -93,8 +93,8 @@ class Attention(nn.Module):
         share = (score - most[target]).exp()
         total = torch.zeros(len(x), 2).index_add(0, target, share)
         share = share / (total[target] + 1e-16)
-        found = torch.zeros_like(held).index_add(0, target, held[source] * share[..., None])
-        return f.cross_entropy(self.head(f.elu(found.flatten(1))), labels)
+        received = torch.zeros_like(held).index_add(0, target, held[source] * share[..., None])
+        return f.cross_entropy(self.head(f.elu(received.flatten(1))), labels)
 
 
 class OfGraphs(nn.Module):
@@ -115,8 +115,8 @@ class OfGraphs(nn.Module):
         x = self.layer((1 + self.epsilon) * x + into)
         total = torch.zeros(len(wanted), 8).scatter_add_(0, graphs[:, None].expand_as(x), x)
         count = torch.zeros(len(wanted)).scatter_add_(0, graphs, torch.ones(len(x)))
-        found = self.head(total / count.clamp(min=1)[:, None]).squeeze(1)
-        return f.mse_loss(found, wanted)
+        actual = self.head(total / count.clamp(min=1)[:, None]).squeeze(1)
+        return f.mse_loss(actual, wanted)
 
 
 def nodes() -> Tensor:

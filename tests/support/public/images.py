@@ -29,10 +29,10 @@ class Classified(nn.Module):
         self.model = model
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
-        found: Any = self.model(x)
-        heads = found.values() if isinstance(found, dict) else found
-        if isinstance(found, Tensor):
-            return f.cross_entropy(found, labels)
+        output: Any = self.model(x)
+        heads = output.values() if isinstance(output, dict) else output
+        if isinstance(output, Tensor):
+            return f.cross_entropy(output, labels)
         return torch.stack([f.cross_entropy(head, labels) for head in heads]).sum()
 
 
@@ -153,8 +153,8 @@ class Flow(nn.Module):
         self.model = m.optical_flow.raft_small(weights=None)
 
     def forward(self, first: Tensor, second: Tensor, flow: Tensor) -> Tensor:
-        found = self.model(first, second, num_flow_updates=2)
-        return torch.stack([(one - flow).abs().mean() for one in found]).sum()
+        flows = self.model(first, second, num_flow_updates=2)
+        return torch.stack([(one - flow).abs().mean() for one in flows]).sum()
 
 
 SWIN: Mapping[str, Any] = {

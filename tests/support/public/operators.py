@@ -71,8 +71,8 @@ class One(nn.Module):
         first, args, kwargs = tree_unflatten(leaves, self.spec)
         if isinstance(first, Tensor) and first.is_floating_point():
             first = first * 1.0  # so that it may be changed in place
-        found = tree_flatten(self.operator(first, *args, **kwargs))[0]
-        tensors = [t for t in found if isinstance(t, Tensor)]
+        flat = tree_flatten(self.operator(first, *args, **kwargs))[0]
+        tensors = [t for t in flat if isinstance(t, Tensor)]
         real = [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in tensors]
         return [t for t in real if t.is_floating_point()]
 
@@ -96,8 +96,8 @@ def operators() -> Iterator[tuple[str, One, int]]:
             continue
         if operator.full_name in ROUNDS or "sparse" in operator.name:
             continue
-        if (found := _largest(operator)) is not None:
-            yield operator.full_name, *found
+        if (sample := _largest(operator)) is not None:
+            yield operator.full_name, *sample
 
 
 def _largest(operator: Any) -> tuple[One, int] | None:
@@ -131,15 +131,15 @@ def outcome(module: One, most: int) -> Outcome:
     except Exception:
         return Outcome("traceback", traceback.format_exc(limit=-2))
     try:
-        found = compare_module(module, example, captured, "model")
+        comparison = compare_module(module, example, captured, "model")
     except UnityError as error:
         return Outcome("wrong", str(error))
     except Exception:
         return Outcome("traceback", traceback.format_exc(limit=-2))
-    if found.error is None:
-        return Outcome("not compared", found.reason)
-    if not found.error < NEAR:
-        return Outcome("wrong", f"by {found.error:.1e}")
+    if comparison.error is None:
+        return Outcome("not compared", comparison.reason)
+    if not comparison.error < NEAR:
+        return Outcome("wrong", f"by {comparison.error:.1e}")
     return _captured(captured)
 
 

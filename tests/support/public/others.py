@@ -50,8 +50,8 @@ class UNet(nn.Module):
     def attended(self, x: Tensor) -> Tensor:
         rows = self.norm(x).flatten(2).mT
         q, k, v = self.qkv(rows).view(*rows.shape[:2], 3, 2, 8).permute(2, 0, 3, 1, 4)
-        found = f.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-        return x + self.out(found).mT.reshape(x.shape)
+        mixed = f.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        return x + self.out(mixed).mT.reshape(x.shape)
 
 
 class Recurrent(nn.Module):

@@ -128,14 +128,14 @@ def gained_or_not(public: Public, nodes: int, budget: float, precision: str) -> 
     """The same of a model that may be too large for data parallelism, or for the machine."""
     begin = process_time()
     try:
-        found = gained(public, nodes, budget, precision)
+        gain = gained(public, nodes, budget, precision)
     except NegativeAnswer as error:
         return Gained(process_time() - begin, None, {}, problem=str(error))
     try:
         planned(public, nodes, budget, precision, "data-parallel")
     except NegativeAnswer:
-        return replace(found, is_data_fit=False)
-    return replace(found, is_data_fit=True)
+        return replace(gain, is_data_fit=False)
+    return replace(gain, is_data_fit=True)
 
 
 def row(

@@ -52,8 +52,8 @@ def plan_of(subject: Subject, way: str) -> Plan:
         None,
         SearchOptions(asked.mode, asked.dimensions),
     )
-    found = planner.plan("public", subject.captured.graph).plan
-    return of_module(found, subject.captured, library.rules)
+    plan = planner.plan("public", subject.captured.graph).plan
+    return of_module(plan, subject.captured, library.rules)
 
 
 def is_cut(plan: Plan) -> bool:

@@ -234,11 +234,11 @@ PUBLISHED: Mapping[str, Mapping[str, Callable[[], Public]]] = {
 
 def published(name: str) -> Public:
     """The model of a name, on the meta device. Raises KeyError for others."""
-    found = [models[name] for models in PUBLISHED.values() if name in models]
-    if not found:
+    matching = [models[name] for models in PUBLISHED.values() if name in models]
+    if not matching:
         raise KeyError(name)
     with torch.device("meta"):
-        return found[0]()
+        return matching[0]()
 
 
 def names_of(given: Sequence[str]) -> Iterator[str]:

@@ -33,12 +33,12 @@ class Table:
         return all(passes)
 
     def _shown(self, name: str, attention: str) -> bool:
-        found = self._earlier(name, attention) or self._asked(name, attention)
-        if isinstance(found, str):
-            print(line(name, attention or "-", found), flush=True)
+        row = self._earlier(name, attention) or self._asked(name, attention)
+        if isinstance(row, str):
+            print(line(name, attention or "-", row), flush=True)
             return False
-        print(found.text, flush=True)
-        return found.holds
+        print(row.text, flush=True)
+        return row.holds
 
     def _earlier(self, name: str, attention: str) -> Row | None:
         """The line in the file of results, where it has these numbers of nodes."""
@@ -65,11 +65,11 @@ class Table:
         data = json.loads(done.stdout.splitlines()[-1])
         if "refused" in data:
             return f"refused: {data['refused']}"
-        found = from_data(data)
+        row = from_data(data)
         if given.results is not None:
             with given.results.open("a", encoding="utf-8") as file:
-                file.write(f"{json.dumps(as_data(found))}\n")
-        return found
+                file.write(f"{json.dumps(as_data(row))}\n")
+        return row
 
 
 def arguments(budget: float, limit: float) -> argparse.ArgumentParser:

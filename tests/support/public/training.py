@@ -147,15 +147,15 @@ def _trained(
     """A loop of one's own."""
     update = OPTIMIZERS[optimizer](module.parameters())
     losses: list[float] = []
-    found: list[list[Piece]] = []
+    by_rank: list[list[Piece]] = []
     for step in range(STEPS):
         loss = forward(step)
         loss.backward()
         losses.append(loss.item())
-        found.append(pieces())
+        by_rank.append(pieces())
         update.step()
         update.zero_grad()
-    return Trained(losses, found, dict(module.state_dict()))
+    return Trained(losses, by_rank, dict(module.state_dict()))
 
 
 def _replayed(module: nn.Module, loss: Callable[[], Any], normals: list[Tensor]) -> Any:
@@ -198,9 +198,9 @@ def _rank_main(rank: int, subject: Subject, plan: Plan, optimizer: str, folder: 
     torch.set_num_threads(1)
     store, size = (folder / "store").as_uri(), plan.machine.devices
     dist.init_process_group("gloo", store, TIMEOUT, size, rank)
-    found = on_rank(subject, plan, optimizer)
-    pieces = [[(p.name, p.region, p.values) for p in step] for step in found.gradients]
-    torch.save((found.losses, pieces, found.state), folder / f"{rank}.pt")
+    own = on_rank(subject, plan, optimizer)
+    pieces = [[(p.name, p.region, p.values) for p in step] for step in own.gradients]
+    torch.save((own.losses, pieces, own.state), folder / f"{rank}.pt")
     dist.destroy_process_group()
 
 
@@ -215,7 +215,7 @@ def on_rank(subject: Subject, plan: Plan, optimizer: str) -> Trained:
     own = model._own  # pyright: ignore[reportPrivateUsage]
 
     def pieces() -> list[Piece]:
-        found: list[Piece] = []
+        held: list[Piece] = []
         for place in own.places:
             gradient = place.parameter.grad
             weight = own.engine.weights.get(place.leaf)
@@ -226,12 +226,12 @@ def on_rank(subject: Subject, plan: Plan, optimizer: str) -> Trained:
             if record.transposed:
                 region = (*region[:-2], *region[-2:][::-1])
             if not record.stacked:
-                found.append(Piece(place.name, region, gradient.clone()))
+                held.append(Piece(place.name, region, gradient.clone()))
                 continue
             names = record.stacked[slice(*region[0])]
             parts = zip(names, gradient.clone(), strict=True)
-            found += [Piece(name, region[1:], part) for name, part in parts]
-        return found
+            held += [Piece(name, region[1:], part) for name, part in parts]
+        return held
 
     def forward(step: int) -> Tensor:
         return returned_loss(subject.loss(model, step)())
@@ -243,28 +243,28 @@ def difference(ranks: list[Trained], alone: Trained) -> float:
     """The largest difference of losses, gradients and weights, relative to the largest loss,
     gradient of the step and weight. Raises AssertionError where a gradient is missing, or whole
     numbers of the state differ, as the batches that a batch norm has counted."""
-    found: list[float] = []
+    distances: list[float] = []
     for step, whole in enumerate(alone.gradients):
         by_name = {piece.name: piece.values for piece in whole}
         size = max(g.abs().max().item() for g in by_name.values() if g.numel())
         seen = dict.fromkeys(by_name, 0)
         for piece in (piece for rank in ranks for piece in rank.gradients[step]):
             own = by_name[piece.name][as_slices(piece.region)]
-            found.append(_largest(piece.values - own) / size)
+            distances.append(_largest(piece.values - own) / size)
             seen[piece.name] += piece.values.numel()
         missing = [n for n, count in seen.items() if count < by_name[n].numel()]
         assert not any(by_name[n].any() for n in missing), f"no gradients of {missing}"
-        found += [abs(r.losses[step] / alone.losses[step] - 1) for r in ranks]
+        distances += [abs(r.losses[step] / alone.losses[step] - 1) for r in ranks]
     numbers = {n: t for n, t in alone.state.items() if t.is_floating_point()}
     size = max(_largest(tensor) for tensor in numbers.values())
     for rank in ranks:
         assert list(rank.state) == list(alone.state)
-        found += [_largest(rank.state[n] - tensor) / size for n, tensor in numbers.items()]
+        distances += [_largest(rank.state[n] - tensor) / size for n, tensor in numbers.items()]
         others = alone.state.keys() - numbers.keys()
         unequal = [n for n in others if not torch.equal(rank.state[n], alone.state[n])]
         assert not unequal, f"{unequal} differ"
     # Not Python's max, which would drop a NaN.
-    return torch.tensor(found).max().item()
+    return torch.tensor(distances).max().item()
 
 
 def _largest(tensor: Tensor) -> float:

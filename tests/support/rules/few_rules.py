@@ -69,15 +69,15 @@ GIVEN: tuple[tuple[str, Family, dict[str, int], str, str, tuple[str, ...]], ...]
 
 def few_rules() -> tuple[Rule, ...]:
     """Rules that hold, the last as if it followed from others in two steps."""
-    found: list[Rule] = []
+    rules: list[Rule] = []
     for name, family, inputs, left, right, conditions in GIVEN:
         rule = parse_rule(name, inputs, left, right)
         runs = free_runs(rule.left, rule.right)
         derived = 2 if name == "one row" else 0
-        found.append(
+        rules.append(
             Rule(name, rule.inputs, rule.left, rule.right, conditions, runs, family, derived)
         )
-    return tuple(found)
+    return tuple(rules)
 
 
 def few() -> LibraryFile:

@@ -130,7 +130,7 @@ def forge_pair(
 
 
 def _theorems(pair: GraphPair) -> tuple[list[Content], list[str]]:
-    found: dict[str, Content] = {}
+    theorems: dict[str, Content] = {}
     conditions: list[str] = []
     for node in both(pair).nodes:
         if node.is_leaf or node.operator_call.operator.parallel is not None:
@@ -149,8 +149,8 @@ def _theorems(pair: GraphPair) -> tuple[list[Content], list[str]]:
                 "steps": list(steps.taken),
                 "conditions": [script_name(c) for c in needed],
             }
-            found[json.dumps(theorem)] = theorem
-    return list(found.values()), conditions
+            theorems[json.dumps(theorem)] = theorem
+    return list(theorems.values()), conditions
 
 
 def _poly(value: Poly) -> list[Any]:

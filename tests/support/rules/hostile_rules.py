@@ -194,9 +194,9 @@ def _large() -> Iterator[tuple[Rule, Expected]]:
 
 def rules() -> list[tuple[Rule, Expected]]:
     """All of them, by names of their own."""
-    found = [*_captured(), *_sizes(), *_functions(), *_sides(), *_large()]
+    actual = [*_captured(), *_sizes(), *_functions(), *_sides(), *_large()]
     return [
-        ({"name": f"hostile {i}", **rule}, expected) for i, (rule, expected) in enumerate(found)
+        ({"name": f"hostile {i}", **rule}, expected) for i, (rule, expected) in enumerate(actual)
     ]
 
 

@@ -91,10 +91,10 @@ def judge(left: Outputs, right: Outputs) -> Judgement:
     random = Random(f"{Graph(left).digest} {Graph(right).digest}")
     met = {Judgement.UNTYPED}
     for instance in _proposed(left, right, random):
-        found = _compare(instance, random.getrandbits(32))
-        if found is Judgement.VALUE:
-            return found
-        met.add(found)
+        verdict = _compare(instance, random.getrandbits(32))
+        if verdict is Judgement.VALUE:
+            return verdict
+        met.add(verdict)
     return next(judgement for judgement in Judgement if judgement in met)
 
 
@@ -133,8 +133,8 @@ def _proposed(left: Outputs, right: Outputs, random: Random) -> Iterator[Instanc
     """Guesses, then types at which both sides are typed alike; where there are none, types at
     which they are typed at all."""
     for _ in range(GUESSES):
-        if (found := guess(left, right, random)) is not None:
-            yield found
+        if (instance := guess(left, right, random)) is not None:
+            yield instance
     alike = False
     try:
         sides = _typings(left), _typings(right)
@@ -142,12 +142,12 @@ def _proposed(left: Outputs, right: Outputs, random: Random) -> Iterator[Instanc
         return
     if any(_degrees(a, b, random, 0) is not None for a in sides[0] for b in sides[1]):
         for tries in TRIES:
-            if (found := random_instance(left, right, random, tries)) is not None:
-                yield found
+            if (instance := random_instance(left, right, random, tries)) is not None:
+                yield instance
                 alike = True
         for _ in range(0 if alike else MORE_TRIES):
-            if (found := random_instance(left, right, random, 0)) is not None:
-                yield found
+            if (instance := random_instance(left, right, random, 0)) is not None:
+                yield instance
     else:
         yield from _unlike(left, right, sides, random)
 
@@ -167,9 +167,9 @@ def _unlike(
             a, b = (random.choice(side) for side in sides)
             # Without outputs there is nothing in which the typings would have to agree.
             degrees = _degrees(replace(a, types=()), replace(b, types=()), random, pins)
-            found = _sized(left, right, sizes, degrees, random) if sizes and degrees else None
-            if found is not None:
-                yield found
+            instance = _sized(left, right, sizes, degrees, random) if sizes and degrees else None
+            if instance is not None:
+                yield instance
                 break
 
 
@@ -312,8 +312,8 @@ def examine_mutants(
         work.append([m for m, text in zip(found, texts, strict=True) if text not in seen])
         seen.update(texts)
 
-    def examined(found: list[Mutant]) -> list[Finding]:
-        return [examine(left, right, kind, operators) for kind, left, right in found]
+    def examined(mutants_of_kind: list[Mutant]) -> list[Finding]:
+        return [examine(left, right, kind, operators) for kind, left, right in mutants_of_kind]
 
     return [finding for found in parallel_map(examined, work, jobs) for finding in found]
 
@@ -337,13 +337,13 @@ def _mismatch(verdict: Verdict, reason: str, judgement: Judgement) -> str:
     return f"{verdict} ({reason}), yet {judgement}" if wrong else ""
 
 
-def holds(found: Counterexample, operators: Mapping[str, Operator] = OPERATORS) -> bool:
+def holds(counterexample: Counterexample, operators: Mapping[str, Operator] = OPERATORS) -> bool:
     """Whether a counterexample, read back from its text, shows a difference."""
-    left = parse_graph(found.left, "left", operators)
-    right = parse_graph(found.right, "right", operators)
+    left = parse_graph(counterexample.left, "left", operators)
+    right = parse_graph(counterexample.right, "right", operators)
     if [v.type for v in left.outputs] != [v.type for v in right.outputs]:
         return True
-    leaves = {name: np.array(values, np.float64) for name, values in found.values}
+    leaves = {name: np.array(values, np.float64) for name, values in counterexample.values}
     with np.errstate(all="ignore"):
         sides = [evaluate_shards(side, leaves, Reals()) for side in (left, right)]
     return not all(

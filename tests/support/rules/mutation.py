@@ -62,7 +62,7 @@ def mutants(
     pair = (tuple(left), tuple(right))
     symbols = _degree_symbols((*left, *right))
     seen = {_key(*pair)}
-    found: list[Mutant] = []
+    made: list[Mutant] = []
     for number, side in enumerate(pair):
         for kind, values in _changes(side, symbols, operators.values(), is_right=number == 1):
             changed = _rebuilt(side, values)
@@ -73,14 +73,14 @@ def mutants(
             if key in seen or key[0] == key[1]:
                 continue
             seen.add(key)
-            found.append((kind, *mutant))
-    return found
+            made.append((kind, *mutant))
+    return made
 
 
-def spread(found: Sequence[Mutant], most: int | None) -> list[Mutant]:
+def spread(mutants: Sequence[Mutant], most: int | None) -> list[Mutant]:
     """At most so many of the mutants, from all kinds in turn; all of them for None."""
-    kinds = dict.fromkeys(kind for kind, _, _ in found)
-    rows = zip_longest(*([m for m in found if m[0] is kind] for kind in kinds))
+    kinds = dict.fromkeys(kind for kind, _, _ in mutants)
+    rows = zip_longest(*([m for m in mutants if m[0] is kind] for kind in kinds))
     return [mutant for mutant in chain.from_iterable(rows) if mutant is not None][:most]
 
 
@@ -247,16 +247,16 @@ def _others(node: Node, operators: Iterable[Operator]) -> Iterator[Call]:
     call, own = node.operator_call, node.operator_call.operator
     table = list(operators)
     start = table.index(own) + 1 if own in table else 0
-    found = 0
+    count = 0
     for other in (*table[start:], *table[:start]):
         alike = other.arity == own.arity and len(other.outputs) == len(own.outputs)
         if other == own or not alike or not set(other.attributes) <= set(own.attributes):
             continue
         new = other(**{name: call.values[name] for name in other.attributes})
-        if found < OTHER_OPERATORS and _output_ranks(new, node.inputs) == _output_ranks(
+        if count < OTHER_OPERATORS and _output_ranks(new, node.inputs) == _output_ranks(
             call, node.inputs
         ):
-            found += 1
+            count += 1
             yield new
 
 

@@ -81,13 +81,13 @@ def elementwise(function: Callable[..., Array], *, linear: bool = False) -> Call
     def run(*xs: Tensor, **given: float) -> Tensor:
         need(all(x.type == xs[0].type for x in xs))
         need(linear or len(xs[0].parts) == 1)
-        found: list[Array] = []
+        results: list[Array] = []
         for parts in zip(*(x.parts for x in xs), strict=True):
             out = np.zeros(xs[0].shape)
             for block in grid(xs[0].shape, pieces(xs[0])):
                 out[block] = function(*(part[block] for part in parts), **given)
-            found.append(out)
-        return replace(xs[0], parts=tuple(found))
+            results.append(out)
+        return replace(xs[0], parts=tuple(results))
 
     return run
 
@@ -158,10 +158,10 @@ def cut_out(x: Tensor, axis: int, start: int, size: int) -> Tensor:
     def taken(values: Array) -> Array:
         at = np.arange(start, start + size)
         inside = at < values.shape[axis]
-        found = np.take(values, np.where(inside, at, 0), axis)
+        cut = np.take(values, np.where(inside, at, 0), axis)
         shape = [1] * values.ndim
         shape[axis] = size
-        return np.where(inside.reshape(shape), found, 0.0)
+        return np.where(inside.reshape(shape), cut, 0.0)
 
     return replace(x, parts=shaped(x, taken))
 
@@ -183,9 +183,9 @@ def across(function: Callable[[Array, int], Array]) -> Callable[..., Tensor]:
 
 
 def max_axis(x: Tensor, axis: int) -> Tensor:
-    found = across(lambda v, a: v.max(a))(x, axis)
+    greatest = across(lambda v, a: v.max(a))(x, axis)
     cuts, slices = (d[:axis] + d[axis + 1 :] for d in (x.cuts, x.slices))
-    return replace(found, cuts=cuts, slices=slices)
+    return replace(greatest, cuts=cuts, slices=slices)
 
 
 def softmax(values: Array, axis: int) -> Array:

@@ -27,30 +27,30 @@ def decided(line: str) -> tuple[deciding.Decision, Instance, Counterexample]:
 
 def first(line: str) -> tuple[Instance, Counterexample]:
     """The instance at which a pair is first refuted, and the counterexample as it is met there."""
-    _, instance, found = decided(line)
-    return instance, found
+    _, instance, decision = decided(line)
+    return instance, decision
 
 
 def shrunk(line: str) -> Counterexample:
     """The first counterexample to a pair, made small."""
-    found = decided(line)[0].counterexample
-    assert found is not None
-    return found
+    counterexample = decided(line)[0].counterexample
+    assert counterexample is not None
+    return counterexample
 
 
 def refute(left: Outputs, right: Outputs) -> tuple[Instance, Counterexample]:
-    _, instance, found = _refuted(left, right)
-    return instance, found
+    _, instance, counterexample = _refuted(left, right)
+    return instance, counterexample
 
 
 def _refuted(left: Outputs, right: Outputs) -> tuple[deciding.Decision, Instance, Counterexample]:
     met: list[tuple[Instance, Counterexample]] = []
 
     def recorded(instance: Instance, *, once: bool = False) -> Counterexample | None:
-        found = replay(instance, once=once)
-        if found is not None:
-            met.append((instance, found))
-        return found
+        replayed = replay(instance, once=once)
+        if replayed is not None:
+            met.append((instance, replayed))
+        return replayed
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deciding, "replay", recorded)

@@ -88,11 +88,11 @@ def _files() -> tuple[Path, Path]:
 
 
 def _server() -> int:
-    found = _SERVER._forkserver_pid
-    assert isinstance(found, int)
-    return found
+    process = _SERVER._forkserver_pid
+    assert isinstance(process, int)
+    return process
 
 
 def _children(process: int) -> list[int]:
-    found = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    return [int(child) for child in found]
+    numbers = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return [int(child) for child in numbers]

@@ -139,8 +139,8 @@ class Disturbed(Course):
         """Send a signal to one of the workers, as soon as there are some; whether there were any
         before the run ended."""
         while self.process.poll() is None:
-            if found := self.workers():
-                os.kill(found[which % len(found)], sign)
+            if workers := self.workers():
+                os.kill(workers[which % len(workers)], sign)
                 return True
             time.sleep(0.01)
         return False
@@ -164,14 +164,14 @@ class Disturbed(Course):
 
 def marked(mark: str) -> list[int]:
     """The processes that inherited a mark."""
-    found: list[int] = []
+    steps: list[int] = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes():
-                found.append(int(entry.name))
+                steps.append(int(entry.name))
         except OSError:
             continue
-    return found
+    return steps
 
 
 def same_course(disturbed: Course, alone: Course) -> None:

@@ -174,11 +174,11 @@ class Here(Course):
         os.kill(workers_here()[which], sign)
 
     def finish(self, within: float = 0.0) -> tuple[int, str, str]:
-        found = run_here(*self._given)
+        ended = run_here(*self._given)
         self._ended = True
         if self._thread is not None:
             self._thread.join(10)
-        return found.status, found.out, found.err
+        return ended.status, ended.out, ended.err
 
     def is_gone(self) -> bool:
         return no_worker_is_left()

@@ -25,11 +25,11 @@ class Held(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        found = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(found):
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor):
                 self._count(tensor)
-        return found
+        return result
 
     def _count(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()

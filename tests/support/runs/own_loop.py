@@ -112,10 +112,10 @@ def named(plan: Plan, made: Captured) -> Plan:
 def planned(made: Captured, planner: str, ranks: int = RANKS, name: str = "local") -> Plan:
     """A planner's plan; links of the local machine are so slow that it may use one rank."""
     machine, library = load_machine(name).with_devices(ranks), load_library()
-    found = planner_of(planner, machine, library, 10.0, Training("adam"), None).plan(
+    answer = planner_of(planner, machine, library, 10.0, Training("adam"), None).plan(
         "words", made.graph
     )
-    return of_module(found.plan, made, library.rules)
+    return of_module(answer.plan, made, library.rules)
 
 
 def cut_at_random(draw, model: Graph) -> Graph:
@@ -182,10 +182,10 @@ def on_rank(plan: Plan, world: World, *, halves: bool, parts: int = 1) -> Traine
     return trained(model, model.clip_grad_norm_, batch, parts)
 
 
-def assert_same(found: Trained, expected: Trained, near: float = 1e-9) -> None:
+def assert_same(actual: Trained, expected: Trained, near: float = 1e-9) -> None:
     """That two loops found the same."""
-    torch.testing.assert_close(found.losses, expected.losses, rtol=near, atol=near)
-    torch.testing.assert_close(found.norms, expected.norms, rtol=near, atol=near)
-    assert list(found.state) == list(expected.state)
+    torch.testing.assert_close(actual.losses, expected.losses, rtol=near, atol=near)
+    torch.testing.assert_close(actual.norms, expected.norms, rtol=near, atol=near)
+    assert list(actual.state) == list(expected.state)
     for name, tensor in expected.state.items():
-        torch.testing.assert_close(found.state[name], tensor, rtol=near, atol=near, msg=name)
+        torch.testing.assert_close(actual.state[name], tensor, rtol=near, atol=near, msg=name)

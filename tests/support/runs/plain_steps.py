@@ -55,11 +55,11 @@ def stepped(lowering: Lowering, world: World) -> Stepped:
     return Stepped(losses, pieces, executor.running.tensors)
 
 
-def save(found: Stepped, path: str) -> None:
+def save(stepped: Stepped, path: str) -> None:
     """Write it as plain tensors, which another process reads by ``load``."""
-    pieces = [(p.leaf, p.region, p.weight, p.gradient) for p in found.pieces]
-    running = {name: tensor.clone() for name, tensor in found.running.items()}
-    torch.save((found.losses, pieces, running), path)
+    pieces = [(p.leaf, p.region, p.weight, p.gradient) for p in stepped.pieces]
+    running = {name: tensor.clone() for name, tensor in stepped.running.items()}
+    torch.save((stepped.losses, pieces, running), path)
 
 
 def load(path: str) -> Stepped:

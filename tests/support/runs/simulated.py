@@ -151,14 +151,14 @@ class Post:
         """Members meet at what they do together in the same place of the order of all that the
         group does."""
         fronts = [self._front(self._lane(group, rank)) for rank in group.ranks]
-        there = [found for found in fronts if found is not None and found.what != MESSAGES]
+        there = [front for front in fronts if front is not None and front.what != MESSAGES]
         if len(there) < len(fronts):
             return False
-        assert {found.what for found in there} == {first.what}
-        heard = [found.own for found in there]
-        for found in there:
-            found.heard = heard
-            self._end(self._lane(group, found.rank))
+        assert {front.what for front in there} == {first.what}
+        heard = [front.own for front in there]
+        for front in there:
+            front.heard = heard
+            self._end(self._lane(group, front.rank))
         return True
 
     def _front(self, key: Any) -> Operation | None:
@@ -240,11 +240,11 @@ class ThreadNetwork(Network):
 def on_ranks(size: int, work: Callable[[World], T], *, ordered: bool = False) -> list[T]:
     """What every rank's work returns, by rank; all work at the same time. ``ordered``: as with
     NCCL. Demands that every message is received."""
-    post, found, errors = Post(size, ordered), {}, []
+    post, results, errors = Post(size, ordered), {}, []
 
     def run(rank: int) -> None:
         try:
-            found[rank] = work(World(rank, size, network=ThreadNetwork(rank, size, post)))
+            results[rank] = work(World(rank, size, network=ThreadNetwork(rank, size, post)))
         except BaseException:
             errors.append(f"rank {rank}: {traceback.format_exc()}")
         finally:
@@ -257,4 +257,4 @@ def on_ranks(size: int, work: Callable[[World], T], *, ordered: bool = False) ->
         thread.join()
     assert not errors, errors[0]
     assert post.left == 0
-    return [found[rank] for rank in range(size)]
+    return [results[rank] for rank in range(size)]

@@ -140,11 +140,11 @@ def test_no_module_and_hooks_are_refused():
 
 
 def test_names_are_those_of_the_module_and_of_forward():
-    found = made(words(), batch_of(0), devices=1)
-    assert [name for name in found.naming.inputs if name] == ["ids", "labels"]
-    names = {name for p in found.naming.parameters.values() for name in p.names}
+    planned = made(words(), batch_of(0), devices=1)
+    assert [name for name in planned.naming.inputs if name] == ["ids", "labels"]
+    names = {name for p in planned.naming.parameters.values() for name in p.names}
     assert {"table.weight", "head.weight", "inner.0.bias"} <= names
-    assert set(found.buffers.values()) == {"places", "shift"}
+    assert set(planned.buffers.values()) == {"places", "shift"}
 
 
 def test_an_input_may_have_the_name_of_a_weight():
@@ -156,17 +156,17 @@ def test_an_input_may_have_the_name_of_a_weight():
         def forward(self, x, batch):
             return (x * self.x + batch["x"][0]).sum()
 
-    found = made(Same(), (X, {"x": [X]}))
-    names = [name for name in found.naming.inputs if name]
-    assert len({*names, *found.naming.parameters}) == 3
+    planned = made(Same(), (X, {"x": [X]}))
+    names = [name for name in planned.naming.inputs if name]
+    assert len({*names, *planned.naming.parameters}) == 3
     assert names[1] == "batch_x_0"
 
 
 @pytest.mark.parametrize("own", [1, 4])
 @pytest.mark.parametrize("batch", [None, 16])
 def test_the_batch_is_that_of_all_devices(own: int, batch: int | None):
-    found = made(Two(torch.mean), X[:own], batch=batch, devices=8)
-    (leaf,) = [n.leaf for n in found.graph.leaves if n.leaf.kind == "input"]
+    planned = made(Two(torch.mean), X[:own], batch=batch, devices=8)
+    (leaf,) = [n.leaf for n in planned.graph.leaves if n.leaf.kind == "input"]
     assert leaf.shape == (batch or 8 * own, 6)
 
 

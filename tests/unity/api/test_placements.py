@@ -60,8 +60,8 @@ def check(plan: Plan) -> int:
                     assert any(line.startswith(f"{name}: ") for line in said.unsaid)
                     continue
                 sizes, offsets = compute_local_shape_and_global_offset(shape, mesh, placements)
-                found = [(a, a + n) for a, n in zip(offsets, sizes, strict=True)]
-                assert found == own, name
+                slices = [(a, a + n) for a, n in zip(offsets, sizes, strict=True)]
+                assert slices == own, name
                 compared += 1
     return compared
 

@@ -71,12 +71,12 @@ def test_models_without_weights_are_captured() -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("name", ["graph network", "recommender"])
 def test_plans_of_published_sizes_are_as_fast_as_data_parallelism(name: str) -> None:
-    found = gained_or_not(published(name), 1, 300.0, "bf16")
-    assert found.gain is not None
-    assert found.gain >= 1.0
-    assert all(share <= MOST for share in found.shares.values())
+    gain = gained_or_not(published(name), 1, 300.0, "bf16")
+    assert gain.gain is not None
+    assert gain.gain >= 1.0
+    assert all(share <= MOST for share in gain.shares.values())
     # 24 billion parameters, of 16 bytes each with Adam.
-    assert found.is_data_fit is (name != "recommender")
+    assert gain.is_data_fit is (name != "recommender")
 
 
 def test_a_gain_says_what_it_is_over() -> None:

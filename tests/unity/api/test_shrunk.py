@@ -78,9 +78,9 @@ def test_a_large_module_is_compared_as_a_small_copy():
 
 
 def test_it_is_as_narrow_as_it_has_to_be():
-    found = shrunk(deep(hidden_size=16384))
-    assert found is not None
-    small, words = found
+    copy = shrunk(deep(hidden_size=16384))
+    assert copy is not None
+    small, words = copy
     assert words == "a copy with 2 layers, 1/8 as wide"
     assert not any(parameter.is_meta for parameter in small.parameters())
 

@@ -117,10 +117,10 @@ def test_it_trains_as_torch_does(planned: tuple[str, unity.PlannedModel]):
         return trained(ParallelModule(models[world.rank], Lowering(plan.plan), world, 0))
 
     models = [made(name) for _ in range(RANKS)]
-    for found in on_ranks(RANKS, on_rank):
-        torch.testing.assert_close(found.losses, expected.losses, rtol=1e-9, atol=1e-9)
-        assert list(found.state) == list(expected.state)
-        torch.testing.assert_close(found.state, expected.state, rtol=1e-9, atol=1e-9)
+    for actual in on_ranks(RANKS, on_rank):
+        torch.testing.assert_close(actual.losses, expected.losses, rtol=1e-9, atol=1e-9)
+        assert list(actual.state) == list(expected.state)
+        torch.testing.assert_close(actual.state, expected.state, rtol=1e-9, atol=1e-9)
 
 
 class Exchanged(nn.Module):

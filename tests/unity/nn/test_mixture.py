@@ -107,9 +107,9 @@ def test_a_graph_has_no_part_that_is_kept_whole(factor: float | None):
     captured = capture(model, inputs)
     assert not captured.opaque
     assert len(captured.draws) == 3
-    found = compare_module(model, inputs, captured, "model")
-    assert found.error is not None, found
-    assert found.error < 1e-12
+    comparison = compare_module(model, inputs, captured, "model")
+    assert comparison.error is not None, comparison
+    assert comparison.error < 1e-12
 
 
 def test_an_even_router_has_the_least_loss():

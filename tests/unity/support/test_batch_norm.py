@@ -122,8 +122,8 @@ def test_a_plan_that_says_another_number_is_found_out(model, tmp_path, capsys):
 def test_planners_are_compared_on_the_same_function(model, tmp_path, options, groups):
     few = ("--machine", "local", "--gpus", 2, "--planners", "data-parallel,joint")
     assert done("compare", model, *few, "-o", tmp_path / "out", *options) == 0
-    found = json.loads((tmp_path / "out" / "compare.json").read_text())
-    assert [entry["norm_groups"] for entry in found["entries"]] == [groups, groups]
+    content = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert [entry["norm_groups"] for entry in content["entries"]] == [groups, groups]
 
 
 @pytest.mark.parametrize("given", ["", "both", "0", "-2", "2.0", "1e3", "٣", "9" * 5000, " 2"])

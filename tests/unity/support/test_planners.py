@@ -41,10 +41,10 @@ def test_pipelines_are_in_the_space_of_every_mode(mode: Mode, library: Library):
     """But in that of algebra, which is of data parallelism alone."""
     machine, graph = load_machine("summit").with_nodes(4), layers(8, 1536, 4096)
     planner = planner_of("joint", machine, library, 600.0, SGD, None, SearchOptions(mode, DATA))
-    found = planner.plan("layers", graph)
-    assert found.plan.pipeline is not None
-    assert found.data_parallel_seconds is not None
-    assert found.plan.estimates.step_seconds < found.data_parallel_seconds
+    planned = planner.plan("layers", graph)
+    assert planned.plan.pipeline is not None
+    assert planned.data_parallel_seconds is not None
+    assert planned.plan.estimates.step_seconds < planned.data_parallel_seconds
 
 
 def test_algebra_is_for_data_parallelism_alone(library: Library):

@@ -29,10 +29,10 @@ def test_every_derived_typing_is_proved():
 
     def check(operator: Operator) -> None:
         nonlocal count
-        found = [p for i in instances(operator) for p in prove_typing(i.call, i.ranks)]
-        assert found
-        count += len(found)
-        for theorem in found:
+        proofs = [p for i in instances(operator) for p in prove_typing(i.call, i.ranks)]
+        assert proofs
+        count += len(proofs)
+        for theorem in proofs:
             assert theorem.proof is not None, theorem.reason
             assert theorem.proof.side_conditions > 0
 
@@ -104,6 +104,6 @@ def test_a_window_is_not_cut():
     shift = Operator("shift", "x[i] -> out[i] = x[i + 1]")
     assert all(p.proof for p in prove_typing(shift(), (1,)))
     typing = LocalTyping((Axis("i", (0,), (0,)),), ())
-    (found,) = prove_typing(shift(), (1,), typing)
-    assert found.proof is None
-    assert found.reason
+    (proof,) = prove_typing(shift(), (1,), typing)
+    assert proof.proof is None
+    assert proof.reason

@@ -160,8 +160,8 @@ def test_a_mixed_mask_is_told_apart():
     mask = Operator("mask", "out[i, j] = exp(x[i, j]) if j <= i else exp(x[i, |j| - 1 - j])")
     plain = Operator("plain", "out[i, j] = exp(x[i, j])")
     total = Operator("total", "out[i] = relu(sum k: x[i, k])")
-    found = check("total(mask(x))", "total(plain(x))", mask, plain, total, x=2)
-    assert found.verdict is Verdict.REFUTED
+    verdict = check("total(mask(x))", "total(plain(x))", mask, plain, total, x=2)
+    assert verdict.verdict is Verdict.REFUTED
 
 
 def test_reading_outside_of_a_tensor_is_zero():
@@ -234,9 +234,9 @@ def test_what_is_too_large_is_unknown(monkeypatch):
     monkeypatch.setattr(meaning, "MAX_TERMS", 3)
     left = "multiply(add(x, y), add(x, z))"
     right = "add(multiply(x, add(x, z)), multiply(y, add(x, z)))"
-    found = check(left, right, x=1, y=1, z=1)
-    assert found.verdict is Verdict.UNKNOWN
-    assert "more than 3 terms" in found.reason
+    verdict = check(left, right, x=1, y=1, z=1)
+    assert verdict.verdict is Verdict.UNKNOWN
+    assert "more than 3 terms" in verdict.reason
 
 
 def test_an_operator_whose_type_is_not_proved_is_in_no_proof(monkeypatch):
@@ -245,15 +245,15 @@ def test_an_operator_whose_type_is_not_proved_is_in_no_proof(monkeypatch):
 
 
 def test_conditions_are_what_the_right_side_asks_beyond_the_left():
-    found = check("relu(x)", "combine(relu(partition(x, dim=0, degree=k)), dim=0, degree=k)", x=1)
-    assert found.conditions == ()
+    verdict = check("relu(x)", "combine(relu(partition(x, dim=0, degree=k)), dim=0, degree=k)", x=1)
+    assert verdict.conditions == ()
     left = "matmul(x, w)"
     right = "reduce(matmul(partition(x, dim=1, degree=k), partition(w, dim=0, degree=k)), degree=k)"
     assert check(left, right, x=2, w=2).conditions == ()
-    found = check(right, left, x=2, w=2)
-    assert found.verdict is Verdict.PROVED
-    found = check("x", "partition(combine(x, dim=0, degree=k), dim=0, degree=k)", x=1)
-    assert found.conditions == ("x.d0 / k is whole",)
+    verdict = check(right, left, x=2, w=2)
+    assert verdict.verdict is Verdict.PROVED
+    verdict = check("x", "partition(combine(x, dim=0, degree=k), dim=0, degree=k)", x=1)
+    assert verdict.conditions == ("x.d0 / k is whole",)
 
 
 def test_a_proof_is_the_same_every_time():
@@ -274,8 +274,8 @@ def test_a_script_declares_and_quotes_what_it_uses():
     ]
     assert smt.check(text) == "sat"
     assert smt.check(smt.script([smt.negation(smt.Formula("true"))])) == "unsat"
-    found = smt.model(smt.script([smt.is_zero(R * 2 - 6)]))
-    assert found == {"i": 3}
+    model = smt.model(smt.script([smt.is_zero(R * 2 - 6)]))
+    assert model == {"i": 3}
     assert smt.model(smt.script([smt.is_zero(R * 2 - 5)])) is None
 
 

@@ -94,22 +94,22 @@ def test_rows_follow_from_the_equations(equations):
 @settings(max_examples=40, deadline=None)
 @given(systems, st.lists(monomials, max_size=2))
 def test_a_witness_is_found_where_there_is_one(equations, whole):
-    found = solve(equations, whole, SYMBOLS)
-    if found is None:
+    solution = solve(equations, whole, SYMBOLS)
+    if solution is None:
         assert not any(True for _ in solutions(equations, whole))
         return
-    assert set(found) >= set(SYMBOLS)
-    assert min(found.values()) >= 1
-    assert min(found["k"], found["j"]) >= 2
-    assert all(value(equation, found) == 1 for equation in equations)
-    assert all(value(quotient, found).denominator == 1 for quotient in whole)
+    assert set(solution) >= set(SYMBOLS)
+    assert min(solution.values()) >= 1
+    assert min(solution["k"], solution["j"]) >= 2
+    assert all(value(equation, solution) == 1 for equation in equations)
+    assert all(value(quotient, solution).denominator == 1 for quotient in whole)
 
 
 def test_a_witness_may_be_large():
     large = Powers.of("x.d0").over(Powers.number(2**9 * 5**3))
     assert solve([], [large], ["x.d0"]) is not None
-    found = solve([large], [], ["x.d0"])
-    assert found == {"x.d0": 2**9 * 5**3}
+    solution = solve([large], [], ["x.d0"])
+    assert solution == {"x.d0": 2**9 * 5**3}
 
 
 def test_there_is_no_witness_for_a_fraction_or_a_root():

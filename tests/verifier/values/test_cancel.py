@@ -95,19 +95,19 @@ CANCELLED = [
 
 @pytest.mark.parametrize(("form", "left"), CANCELLED)
 def test_a_sum_cancels_only_against_its_own_reciprocal(form, left):
-    found = cancelled(form, SIMPLIFIER.is_positive)
-    factors = [factor for t in found for factor in t.factors]
+    rest = cancelled(form, SIMPLIFIER.is_positive)
+    factors = [factor for t in rest for factor in t.factors]
     assert sum(isinstance(f, Function) and f.name == "recip" for f in factors) == left
-    assert found == form if left else same(form, found)
+    assert rest == form if left else same(form, rest)
 
 
 def test_every_summand_has_to_be_there():
     parts = (term(e(AT, W), over="w"), term(e(AT, V), over="v", times=2))
     inverse = Function.of("recip", parts)
     whole = tuple(Term(t.coefficient, t.binders, (), (*t.factors, inverse)) for t in parts)
-    found = cancelled(whole, SIMPLIFIER.is_positive)
-    assert found == (Term(Fraction(1)),)
-    assert same(whole, found)
+    rest = cancelled(whole, SIMPLIFIER.is_positive)
+    assert rest == (Term(Fraction(1)),)
+    assert same(whole, rest)
     other = replace(whole[1], coefficient=Fraction(1))
     for missing in (whole[:1], whole[1:], (whole[0], other)):
         assert cancelled(missing, SIMPLIFIER.is_positive) == missing
@@ -125,9 +125,9 @@ polys = st.builds(
 @given(st.lists(polys, min_size=1, max_size=3))
 def test_conditions_become_ranges(guards):
     value = term(Element("x", (Poly.of("a"), AT)), over="a", where=tuple(dict.fromkeys(guards)))
-    found = tightened(value, is_size)
-    assert same((value,), (found,))
-    for left in found.binders:
+    ranges = tightened(value, is_size)
+    assert same((value,), (ranges,))
+    for left in ranges.binders:
         assert all(left[1].evaluate(known) >= 1 for known in SIZES)
 
 
@@ -136,9 +136,9 @@ def test_conditions_become_ranges(guards):
 def test_few_summands_are_written_one_by_one(a, b, c):
     guard = Poly.of("b") * N * a + M * b + Poly.of("b") * c
     value = term(Element("x", (Poly.of("b") * M + AT,)), over="b", where=(guard,))
-    found = unrolled(value)
-    assert not any(t.binders for t in found)
-    assert same((value,), found)
+    summands = unrolled(value)
+    assert not any(t.binders for t in summands)
+    assert same((value,), summands)
 
 
 def test_the_halves_of_a_concat_are_two_ranges():

@@ -102,8 +102,8 @@ EXAMPLES: dict[Law, tuple[NormalForm, NormalForm]] = {
 
 def simplified(form: NormalForm, using: frozenset[Law]) -> list[object]:
     sizes = (SIZE, M, SIZE - M)
-    found = Simplifier(lambda size: size in sizes, lambda *_: True, using).simplify(form)
-    return sorted((key_of_term(term) for term in found), key=str)
+    form_of = Simplifier(lambda size: size in sizes, lambda *_: True, using).simplify(form)
+    return sorted((key_of_term(term) for term in form_of), key=str)
 
 
 def test_each_law_is_proved_or_cited():

@@ -72,10 +72,10 @@ def test_values_and_gradients_are_those_of_torch() -> None:
     with default_dtype(torch.float64):
         example = (torch.randn(SHAPE, dtype=torch.float64),)
         captured = capture(module := Every(), example)
-        found = compare_module(module, example, captured, "model")
+        comparison = compare_module(module, example, captured, "model")
     assert captured.opaque == ()
-    assert found.error is not None, found.reason
-    assert found.error < NEAR
+    assert comparison.error is not None, comparison.reason
+    assert comparison.error < NEAR
 
 
 @pytest.mark.parametrize("name", CASES)

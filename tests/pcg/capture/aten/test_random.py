@@ -99,9 +99,9 @@ DRAWS: dict[str, Function] = {
 def test_what_is_drawn_is_used_as_the_module_does(name: str) -> None:
     torch.manual_seed(0)
     module, rows = Noisy(DRAWS[name]), (torch.zeros(3, 4),)
-    found = compare_module(module, rows, capture(module, rows), "model")
-    assert found.error is not None, found.reason
-    assert found.error < 1e-12
+    comparison = compare_module(module, rows, capture(module, rows), "model")
+    assert comparison.error is not None, comparison.reason
+    assert comparison.error < 1e-12
 
 
 REFUSED: dict[str, Function] = {
@@ -132,18 +132,18 @@ def test_numbers_drawn_again_are_not_compared() -> None:
     """A checkpoint draws once more on the way back, with torch's own generator."""
     module = Noisy(lambda x: checkpoint(f.dropout, x, 0.5, use_reentrant=False))
     rows = (torch.zeros(3, 4),)
-    found = compare_module(module, rows, capture(module, rows), "model")
-    assert found.error is None
-    assert "more random numbers than its graph" in found.reason
+    comparison = compare_module(module, rows, capture(module, rows), "model")
+    assert comparison.error is None
+    assert "more random numbers than its graph" in comparison.reason
 
 
 def test_which_numbers_nobody_needs_has_to_be_known() -> None:
     """Of two of one shape it is not."""
     module = Noisy(lambda x: (torch.rand_like(x), x * torch.rand_like(x))[1])
     rows = (torch.zeros(3, 4),)
-    found = compare_module(module, rows, capture(module, rows), "model")
-    assert found.error is None
-    assert "more random numbers than its graph" in found.reason
+    comparison = compare_module(module, rows, capture(module, rows), "model")
+    assert comparison.error is None
+    assert "more random numbers than its graph" in comparison.reason
 
 
 class Alone(nn.Module):
@@ -176,9 +176,9 @@ def test_distributions(name: str) -> None:
     graph = capture(Alone(function), (torch.ones(2),)).graph
     leaves = {n.leaf.name: torch.ones(n.leaf.shape, dtype=torch.float64) for n in graph.leaves}
     (drawn,) = (n.leaf for n in graph.leaves if n.leaf.name.startswith(DRAWN))
-    found = evaluate(graph, leaves | {drawn.name: input_batch(drawn, 0, 0)})[1]
+    sample = evaluate(graph, leaves | {drawn.name: input_batch(drawn, 0, 0)})[1]
     near = 5 * deviation / SIZE**0.5
-    assert found.mean().item() == pytest.approx(mean, abs=near)
-    assert found.std().item() == pytest.approx(deviation, abs=2 * near)
+    assert sample.mean().item() == pytest.approx(mean, abs=near)
+    assert sample.std().item() == pytest.approx(deviation, abs=2 * near)
     if name == "rand":
-        assert 0 <= found.min() < found.max() < 1
+        assert 0 <= sample.min() < sample.max() < 1

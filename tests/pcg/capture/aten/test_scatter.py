@@ -31,8 +31,8 @@ class Placed(nn.Module):
         self.source = nn.Parameter(torch.randn(shape or (EDGES, WIDTH), dtype=torch.float64))
 
     def forward(self, ids: Tensor) -> Tensor:
-        found = self.function(self.x, ids, self.source)
-        return (found * torch.arange(1, found.numel() + 1).view(found.shape).cos()).sum()
+        placed = self.function(self.x, ids, self.source)
+        return (placed * torch.arange(1, placed.numel() + 1).view(placed.shape).cos()).sum()
 
 
 def captured_of(module: nn.Module, *inputs: Tensor) -> Captured:
@@ -40,9 +40,9 @@ def captured_of(module: nn.Module, *inputs: Tensor) -> Captured:
     torch.manual_seed(0)
     with default_dtype(torch.float64):
         captured = capture(module, inputs)
-        found = compare_module(module, inputs, captured, "model")
-    assert found.error is not None, found.reason
-    assert found.error < NEAR
+        comparison = compare_module(module, inputs, captured, "model")
+    assert comparison.error is not None, comparison.reason
+    assert comparison.error < NEAR
     return captured
 
 
@@ -191,12 +191,12 @@ def test_too_few_rows_for_a_mask_do_not_go_unseen() -> None:
     with default_dtype(torch.float64):
         good, bad = torch.tensor([0, 1, 0, 2, 0, 0]), torch.tensor([0, 1, 1, 2, 0, 0])
         captured = capture(module, (good,))
-        (found,) = evaluate(captured.graph, leaves_for(captured, module, (good,)))
-        torch.testing.assert_close(found, module(good))
+        (output,) = evaluate(captured.graph, leaves_for(captured, module, (good,)))
+        torch.testing.assert_close(output, module(good))
         with pytest.raises(RuntimeError):
             module(bad)
-        (found,) = evaluate(captured.graph, leaves_for(captured, module, (bad,)))
-        assert not found.isfinite()
+        (output,) = evaluate(captured.graph, leaves_for(captured, module, (bad,)))
+        assert not output.isfinite()
 
 
 FROM_THE_END: dict[str, Sum] = {
@@ -214,8 +214,8 @@ def test_negative_ids_count_from_the_end(name: str) -> None:
     module = Placed(FROM_THE_END[name])
     with default_dtype(torch.float64):
         captured = capture(module, (ids,))
-        (found,) = evaluate(captured.graph, leaves_for(captured, module, (ids,)))
-        torch.testing.assert_close(found, module(ids))
+        (output,) = evaluate(captured.graph, leaves_for(captured, module, (ids,)))
+        torch.testing.assert_close(output, module(ids))
     assert names(captured) & {"index_add", "scatter_add"}
 
 
@@ -244,8 +244,8 @@ def test_an_id_of_no_place_is_an_error_as_in_torch(name: str) -> None:
     good, bad = torch.full((EDGES,), least), torch.tensor([0, wrong, 0, 0, 0, 0])
     with default_dtype(torch.float64):
         captured = capture(module, (good,))
-        (found,) = evaluate(captured.graph, leaves_for(captured, module, (good,)))
-        torch.testing.assert_close(found, module(good))
+        (output,) = evaluate(captured.graph, leaves_for(captured, module, (good,)))
+        torch.testing.assert_close(output, module(good))
         with pytest.raises((IndexError, RuntimeError), match="out of"):
             module(bad)
         with pytest.raises((IndexError, RuntimeError), match="out of"):

@@ -93,12 +93,12 @@ def shown(kept: Holdings, program: Program) -> dict[str, str]:
 @pytest.mark.parametrize("name", a_third(ALL))
 def test_lockstep_finds_what_each_rank_is_found_to_do(name):
     plan, programs = lowered(name)
-    found = in_lockstep(plan, programs)
-    if found is None:
+    followed = in_lockstep(plan, programs)
+    if followed is None:
         assert name not in (*OWN, "columns then rows"), "expected to be followed in lockstep"
         return
     alone = each_alone(plan, programs)
-    for program, one, other in zip(programs, found, alone, strict=True):
+    for program, one, other in zip(programs, followed, alone, strict=True):
         assert shown(one, program) == shown(other, program)
 
 
@@ -106,8 +106,8 @@ def test_lockstep_finds_what_each_rank_is_found_to_do(name):
 def test_nothing_is_accepted_in_lockstep_alone(name):
     """Each mutant that lockstep takes is right to the end when each rank is followed by itself."""
     plan, programs = lowered(name)
-    found = list(mutants(programs))
-    for mutant in islice(found, 0, None, max(1, len(found) // EACH)):
+    mutations = list(mutants(programs))
+    for mutant in islice(mutations, 0, None, max(1, len(mutations) // EACH)):
         meaning = PlanMeaning(plan, "plan")
         try:
             made = followed(meaning, mutant.programs, Forms(), "plan", 4)
@@ -125,9 +125,9 @@ def test_nothing_is_accepted_in_lockstep_alone(name):
 def test_classes_meet_the_like():
     """Ranks 0 and 3 have the loss; pairs meet, then all in a circle of three."""
     pairs = NamedGroups([(0, 1), (0, 1), (2, 5), (3, 4), (3, 4), (2, 5)])
-    found = ClassLanes(["loss", None, None, "loss", None, None], [pairs])
-    assert found.stands_for == [0, 1, 2, 0, 1, 2]
-    assert found.followed == (0, 1, 2)
+    lanes = ClassLanes(["loss", None, None, "loss", None, None], [pairs])
+    assert lanes.stands_for == [0, 1, 2, 0, 1, 2]
+    assert lanes.followed == (0, 1, 2)
     apart = NamedGroups([(0, 1), (0, 1), (2, 3), (2, 3), (4,), (5,)])
     assert ClassLanes(["loss", None, None, "loss", None, None], [pairs, apart]).stands_for == [
         *range(6)

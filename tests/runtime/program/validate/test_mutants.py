@@ -34,8 +34,8 @@ def all_mutants(name: str) -> list[Mutant]:
 
 @pytest.mark.parametrize("name", a_third(NAMES))
 def test_mutants_are_caught(name):
-    found = all_mutants(name)
-    some = list(islice(found, 0, None, max(1, len(found) // EACH)))
+    mutations = all_mutants(name)
+    some = list(islice(mutations, 0, None, max(1, len(mutations) // EACH)))
     assert len(some) >= 20
     left = [f"{m.kind}: {m.at}" for m in some if not caught(small_plan(name), m)]
     assert not left
@@ -44,7 +44,7 @@ def test_mutants_are_caught(name):
 @pytest.mark.soak
 @pytest.mark.parametrize("name", NAMES)
 def test_all_mutants_are_caught(name):
-    found = all_mutants(name)
-    print(name, Counter(mutant.kind for mutant in found))
-    left = [f"{m.kind}: {m.at}" for m in found if not caught(small_plan(name), m)]
+    mutations = all_mutants(name)
+    print(name, Counter(mutant.kind for mutant in mutations))
+    left = [f"{m.kind}: {m.at}" for m in mutations if not caught(small_plan(name), m)]
     assert not left

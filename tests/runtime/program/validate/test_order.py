@@ -10,7 +10,7 @@ from runtime.execute.executor import Executor
 from runtime.execute.segment import Meeting, blocks_of
 from runtime.program import buckets
 from runtime.program.lower import Lowering
-from runtime.program.validate import blocks as validated
+from runtime.program.validate import segments as validated
 from runtime.program.validate.frame import Rank
 from runtime.program.validate.local import DeviceCheck
 from runtime.program.validate.meaning import PlanMeaning
@@ -48,28 +48,28 @@ def posted(lowering: Lowering, steps: int) -> list[list[object]]:
 
     def work(world):
         executor = Executor(lowering.program(world.rank), world, "fp64")
-        found: list[object] = []
+        order: list[object] = []
         names = {id(group): name for name, group in world._channels.items()}
         names |= {id(group): ranks for ranks, group in world._groups.items()}
         network = world.network
         reduce, collective, messages = network.all_reduce, network.collective, network.messages
 
         def all_reduce(values, group):
-            found.append((names[id(group)],))
+            order.append((names[id(group)],))
             return reduce(values, group)
 
         def collected(name, result, own, group):
-            found.append((names[id(group)],))
+            order.append((names[id(group)],))
             return collective(name, result, own, group)
 
         def sent(outgoing, incoming, group):
-            found.append((names[id(group)], sorted(outgoing), sorted(incoming)))
+            order.append((names[id(group)], sorted(outgoing), sorted(incoming)))
             return messages(outgoing, incoming, group)
 
         network.all_reduce, network.collective, network.messages = all_reduce, collected, sent
         for step in range(steps):
             executor.step(step, lambda gradients: None, more=step + 1 < steps)
-        return found
+        return order
 
     return on_ranks(lowering.ranks, work, ordered=True)
 
@@ -84,9 +84,9 @@ def test_ranks_post_what_was_foreseen(name, small, monkeypatch):
     lowering = Lowering(small_plan(name))
     pipeline = lowering.program(0).pipeline
     steps = STEPS if pipeline is not None and pipeline.runs_on else 1
-    found = posted(lowering, steps)
-    assert found == expected(lowering)
-    assert all(found) or name == "one device"
+    actual = posted(lowering, steps)
+    assert actual == expected(lowering)
+    assert all(actual) or name == "one device"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -31,10 +31,10 @@ def total(factors: list[Factor], choice: tuple[int, ...]) -> float:
 @given(sums())
 def test_it_finds_the_least_sum_and_a_choice_that_has_it(problem):
     sizes, factors = problem
-    found, choice = least(sizes, factors)
+    minimum, choice = least(sizes, factors)
     every = product(*(range(size) for size in sizes))
-    assert found == pytest.approx(min(total(factors, c) for c in every))
-    assert total(factors, tuple(choice)) == pytest.approx(found)
+    assert minimum == pytest.approx(min(total(factors, c) for c in every))
+    assert total(factors, tuple(choice)) == pytest.approx(minimum)
 
 
 @given(sums())
@@ -42,10 +42,10 @@ def test_a_choice_among_fewer_values_is_one_among_all(problem):
     sizes, factors = problem
     values = [np.arange(size)[-2:] for size in sizes]
     fewer = restricted(factors, values)
-    found, choice = least([len(v) for v in values], fewer)
+    minimum, choice = least([len(v) for v in values], fewer)
     back = tuple(int(values[v][c]) for v, c in enumerate(choice))
-    assert total(factors, back) == pytest.approx(found)
-    assert found >= least(sizes, factors)[0] - 1e-9
+    assert total(factors, back) == pytest.approx(minimum)
+    assert minimum >= least(sizes, factors)[0] - 1e-9
 
 
 def chain(blocks: int) -> tuple[list[int], list[Factor]]:
@@ -71,5 +71,5 @@ def test_any_number_of_settled_variables():
     """numpy has 64 axes at most; what is settled needs none."""
     count = 100
     star = [Factor((0, v), np.array([[float(v)], [0.0]])) for v in range(1, count)]
-    found, choice = least([2] + [1] * (count - 1), star)
-    assert (found, choice[0]) == (0.0, 1)
+    minimum, choice = least([2] + [1] * (count - 1), star)
+    assert (minimum, choice[0]) == (0.0, 1)

@@ -36,8 +36,8 @@ def test_on_a_chain_one_value_of_each_is_enough(problem: Sum):
     """On a chain one pass there and back is exact; where branches meet, or part, it is not."""
     sizes, factors = problem
     values = promising(sizes, factors, 1)
-    found, _ = least([len(v) for v in values], restricted(factors, values))
-    assert found == pytest.approx(least(sizes, factors)[0])
+    minimum, _ = least([len(v) for v in values], restricted(factors, values))
+    assert minimum == pytest.approx(least(sizes, factors)[0])
 
 
 @given(sums(), st.integers(1, 3))
@@ -45,8 +45,8 @@ def test_few_values_are_left_and_a_choice_among_all(problem: Sum, most: int):
     sizes, factors = problem
     values = promising(sizes, factors, most)
     assert all(len(v) <= most + 1 for v in values)
-    found, choice = least([len(v) for v in values], restricted(factors, values))
-    assert found >= least(sizes, factors)[0] - 1e-9
+    minimum, choice = least([len(v) for v in values], restricted(factors, values))
+    assert minimum >= least(sizes, factors)[0] - 1e-9
     assert len(choice) == len(sizes)
 
 
@@ -77,5 +77,5 @@ def test_what_is_left_out_of_large_tables_is_hardly_missed():
     assert FEW_ENTRIES < 30**3
     some = looked_at(sizes, factors, 8)
     assert max(map(len, some)) <= 9
-    found, _ = least([len(v) for v in some], restricted(factors, some))
-    assert found == pytest.approx(least(sizes, factors)[0], rel=0.02)
+    minimum, _ = least([len(v) for v in some], restricted(factors, some))
+    assert minimum == pytest.approx(least(sizes, factors)[0], rel=0.02)

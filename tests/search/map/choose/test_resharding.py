@@ -87,10 +87,10 @@ def key(a: tuple[int, ...], b: tuple[int, ...], primes: tuple[int, ...]):
 def test_what_a_transfer_is(case):
     primes, a, b = case
     source, target = (np.array([way], np.int8).reshape(1, len(primes)) for way in (a, b))
-    found = _keys(source, target, np.array(primes, np.int64))
-    np.testing.assert_allclose(found[0, 0], key(a, b, primes), rtol=1e-12)
+    keys = _keys(source, target, np.array(primes, np.int64))
+    np.testing.assert_allclose(keys[0, 0], key(a, b, primes), rtol=1e-12)
 
 
 def test_mesh_axes_further_out():
-    found = _below_lowest(np.array([[0b1000, 0b0110, 0b0001]], np.int32))
-    assert found.tolist() == [[0b0111, 0b0001, 0]]
+    below = _below_lowest(np.array([[0b1000, 0b0110, 0b0001]], np.int32))
+    assert below.tolist() == [[0b0111, 0b0001, 0]]

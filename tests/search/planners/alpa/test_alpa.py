@@ -88,9 +88,9 @@ def test_a_plan_of_all_devices_runs(batch, ranks, tmp_path):
 def test_pipelines_run(ranks, tmp_path):
     graph = transformer(2, batch=8, length=16)
     search = planner(micro_batches=(4,)).search(Tally())
-    found = search.found("small", graph).pipelines
-    assert {made.outline.stages for made in found} >= {2, 4}
-    for made in found:
+    pipelines = search.found("small", graph).pipelines
+    assert {made.outline.stages for made in pipelines} >= {2, 4}
+    for made in pipelines:
         assert made.outline.bounds[-1] == len(made.cut.views)
         runs(search.plan_of("small", graph, made), ranks, tmp_path)
 
@@ -98,8 +98,8 @@ def test_pipelines_run(ranks, tmp_path):
 @pytest.mark.distributed
 def test_a_wide_resnet_runs(ranks, tmp_path):
     """Its norms reduce over the batch, so that it has no micro-batches and no stages."""
-    found = planner().search(Tally()).found("wide", wide_resnet(16))
-    assert not found.pipelines
+    tried = planner().search(Tally()).found("wide", wide_resnet(16))
+    assert not tried.pipelines
     planned = planner().plan("wide", wide_resnet(16))
     runs(planned.plan, ranks, tmp_path)
 
@@ -140,10 +140,10 @@ def test_nothing_fits():
 
 def test_integer_programs_are_counted():
     tally = Tally()
-    found = planner(micro_batches=(2,)).search(tally).found("small", transformer(1))
+    tried = planner(micro_batches=(2,)).search(tally).found("small", transformer(1))
     assert 0 < tally.integral <= tally.solved
     assert tally.relaxation_gap < 0.05
-    assert found.report.stop == "exhausted"
+    assert tried.report.stop == "exhausted"
     assert f"solved {tally.solved:,} integer programs" in tally.line
 
 

@@ -37,13 +37,13 @@ def test_stages_are_the_best_of_all(data):
         own = [table[a, b, stages - 1 - i] for i, (a, b) in enumerate(pairwise(bounds))]
         return sum(own) + (micro - 1) * max(own) if max(own) < inf else inf
 
-    found = best_stages(count, stages, micro, lambda a, b, after: table[a, b, after])
+    stages_of = best_stages(count, stages, micro, lambda a, b, after: table[a, b, after])
     least = min(map(latency, cuts(count, stages)))
-    if found is None:
+    if stages_of is None:
         assert least == inf
         return
-    assert found[0] == pytest.approx(least, abs=micro * APART)
-    assert found[0] == pytest.approx(latency(found[1]))
+    assert stages_of[0] == pytest.approx(least, abs=micro * APART)
+    assert stages_of[0] == pytest.approx(latency(stages_of[1]))
 
 
 def test_layers_of_a_decoder_are_its_blocks():

@@ -126,12 +126,12 @@ def test_on_one_device_there_is_nothing_to_walk():
 def test_configurations_are_of_results_without_doing_twice():
     graph, own = translation(length=2, layers=1), setting()
     chooser, _ = start_of(graph, own)
-    found = configurations(graph, chooser)
+    of_nodes = configurations(graph, chooser)
     products = [node for node in graph.operators if node.name == "matmul"]
-    assert {len(found[node].sharing) for node in products} == {2}
+    assert {len(of_nodes[node].sharing) for node in products} == {2}
     for node in products:
-        space = found[node].space
-        for place in found[node].places:
+        space = of_nodes[node].space
+        for place in of_nodes[node].places:
             entries = space.strategies[place]
             assert REPLICATE not in entries
             cut = [space.axes[entry] for entry in entries if entry >= 0]

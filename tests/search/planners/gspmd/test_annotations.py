@@ -80,10 +80,10 @@ def test_what_is_annotated_twice_is_told():
 
 
 def test_names_are_those_of_the_graph_or_of_the_module_or_patterns():
-    found = annotated(GRAPH, ["layers.0.weight=data,model", "t0=?,-"], MESH)
+    annotations = annotated(GRAPH, ["layers.0.weight=data,model", "t0=?,-"], MESH)
     by_rank: dict[str, TensorAnnotation] = {
         value.node.leaf.name if value.node.is_leaf else value.node.name: own
-        for value, own in found.items()
+        for value, own in annotations.items()
     }
     assert by_rank["layers_0_weight"].axes == {0: 0, 1: 1}
     assert by_rank["matmul"].open == {0}

@@ -40,7 +40,7 @@ def completed(graph: Graph, stated: dict[Value, TensorAnnotation], seed: int | N
 def stated(draw: st.DrawFn, graph: Graph) -> dict[Value, TensorAnnotation]:
     """Annotations of up to four tensors, some of whose dimensions are open."""
     values = [value for node in graph.nodes for value in node.outputs if value.rank]
-    found: dict[Value, TensorAnnotation] = {}
+    annotations: dict[Value, TensorAnnotation] = {}
     for value in draw(st.lists(st.sampled_from(values), min_size=1, max_size=4, unique=True)):
         left = {0: 2, 1: 4}
         dims: list[tuple[int, ...] | None] = []
@@ -49,8 +49,8 @@ def stated(draw: st.DrawFn, graph: Graph) -> dict[Value, TensorAnnotation]:
             dims.append(draw(st.sampled_from(ways)))
             for axis in dims[-1] or ():
                 left.pop(axis)
-        found[value] = TensorAnnotation(tuple(dims))
-    return found
+        annotations[value] = TensorAnnotation(tuple(dims))
+    return annotations
 
 
 GRAPH = transformer(1, 8, 16)
@@ -69,26 +69,26 @@ def test_the_order_of_operators_does_not_matter_where_shardings_are_compatible(d
 @given(st.data())
 def test_what_users_said_stays_and_nothing_is_left_to_pass_on(data):
     own = data.draw(stated(GRAPH))
-    found = completed(GRAPH, own, None)
+    completion = completed(GRAPH, own, None)
     for value, said in own.items():
-        now = found.shardings.get(value, {})
+        now = completion.shardings.get(value, {})
         assert now.items() >= said.axes.items()
         assert {dim for axis, dim in now.items() if axis not in said.axes} <= said.open
-    refused = {(r.value, r.axis, r.dim) for r in found.refusals}
+    refused = {(r.value, r.axis, r.dim) for r in completion.refusals}
     for node in GRAPH.operators:
         for link in (way for ways in links(node, cuttable(GRAPH)[node]) for way in ways):
             closed = link.target in own and link.target_dim not in own[link.target].open
-            for axis, dim in found.shardings.get(link.source, {}).items():
+            for axis, dim in completion.shardings.get(link.source, {}).items():
                 if dim == link.source_dim and link.level <= BROADCAST and not closed:
-                    taken = found.shardings.get(link.target, {}).get(axis) == link.target_dim
+                    taken = completion.shardings.get(link.target, {}).get(axis) == link.target_dim
                     assert taken or (link.target, axis, link.target_dim) in refused
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_no_axis_cuts_more_than_divides(data):
-    found = completed(GRAPH, data.draw(stated(GRAPH)), None)
-    for value, own in found.shardings.items():
+    completion = completed(GRAPH, data.draw(stated(GRAPH)), None)
+    for value, own in completion.shardings.items():
         for dim, size in enumerate(value.type.shape):
             parts = 1
             for axis, at in own.items():
@@ -110,25 +110,25 @@ return mean_loss(z)
 
 def shardings_of(*shards: str) -> dict[str, dict[int, int]]:
     graph = parse_graph(SMALL)
-    found = completed(graph, dict(annotated(graph, shards, MESH)), None).shardings
+    shardings = completed(graph, dict(annotated(graph, shards, MESH)), None).shardings
     names = node_names(graph)
-    return {names[value.node][value.port]: dict(own) for value, own in found.items()}
+    return {names[value.node][value.port]: dict(own) for value, own in shardings.items()}
 
 
 def test_shardings_go_forward_and_backward_and_merge():
-    found = shardings_of("x=data,-", "w=-,model")
-    assert found["x"] == {0: 0}
-    assert found["w"] == {1: 1}
-    results = [own for name, own in found.items() if name.startswith("t")]
+    shardings = shardings_of("x=data,-", "w=-,model")
+    assert shardings["x"] == {0: 0}
+    assert shardings["w"] == {1: 1}
+    results = [own for name, own in shardings.items() if name.startswith("t")]
     assert results.count({0: 0, 1: 1}) >= 5
-    assert found["b"] == found["c"] == {1: 0}
+    assert shardings["b"] == shardings["c"] == {1: 0}
 
 
 def test_of_two_shardings_that_are_not_compatible_the_first_stays():
     graph = parse_graph(SMALL)
-    found = completed(graph, dict(annotated(graph, ["x=model,-", "w=-,model"], MESH)), None)
-    assert found.refusals
-    assert {refusal.axis for refusal in found.refusals} == {1}
+    completion = completed(graph, dict(annotated(graph, ["x=model,-", "w=-,model"], MESH)), None)
+    assert completion.refusals
+    assert {refusal.axis for refusal in completion.refusals} == {1}
 
 
 LEVELS = """
@@ -144,12 +144,12 @@ return mean_loss(relu(add(e, expand_vector(e, v, axis=1))))
 def test_element_wise_operators_come_before_products_and_broadcasts_last():
     """A product and a broadcast would shard columns; the addition has sharded rows before."""
     graph = parse_graph(LEVELS)
-    found = completed(
+    completion = completed(
         graph, dict(annotated(graph, ["a=model,-", "w=-,model", "v=model"], MESH)), None
     )
     made = [n for n in graph.operators if n.name in ("matmul", "expand_vector", "relu")]
-    assert [found.shardings[node.value()] for node in made] == [{1: 0}] * 3
-    assert {(r.operator.name, r.axis, r.dim) for r in found.refusals} >= {
+    assert [completion.shardings[node.value()] for node in made] == [{1: 0}] * 3
+    assert {(r.operator.name, r.axis, r.dim) for r in completion.refusals} >= {
         ("matmul", 1, 1),
         ("expand_vector", 1, 1),
     }

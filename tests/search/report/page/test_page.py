@@ -86,16 +86,16 @@ def test_it_says_what_the_plan_is(name):
 @pytest.mark.parametrize("name", PLANS)
 def test_devices_are_told_as_they_are_simulated(name):
     base = simulated(PLANS[name])
-    found = devices_of(base, CostModel(base.machine))
-    assert sorted(d for own in found.classes for d in own.devices) == list(
+    rows = devices_of(base, CostModel(base.machine))
+    assert sorted(d for own in rows.classes for d in own.devices) == list(
         range(base.machine.devices)
     )
-    of_busiest = found.classes[found.numbers[base.busiest.device]]
+    of_busiest = rows.classes[rows.numbers[base.busiest.device]]
     assert of_busiest.usage.computing == pytest.approx(base.busiest.computing)
     assert of_busiest.usage.hidden == pytest.approx(base.busiest.hidden, abs=1e-12)
-    assert max(own.memory.total for own in found.classes) == base.memory.total
-    for node, classes in found.of.items():
-        devices = {d for number in classes for d in found.classes[number].devices}
+    assert max(own.memory.total for own in rows.classes) == base.memory.total
+    for node, classes in rows.of.items():
+        devices = {d for number in classes for d in rows.classes[number].devices}
         assert devices == set(base.plan.views[node].devices)
 
 

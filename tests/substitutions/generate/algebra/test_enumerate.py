@@ -29,8 +29,8 @@ def test_instances_of_an_operator():
     assert ranks["expand"] == [(0,), *[(1,)] * 2, *[(2,)] * 3]
     for operator in computing():
         least = min(i.max_rank for i in instances(operator))
-        for found in instances(operator):
-            assert max(found.edges) == found.max_rank <= max(3, least)
+        for built in instances(operator):
+            assert max(built.edges) == built.max_rank <= max(3, least)
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,9 @@ def test_instances_of_an_operator():
     ],
 )
 def test_an_instance_at_given_lengths(name, lengths, text, edges):
-    found = instance(OPERATORS[name], lengths)
-    assert found is not None
-    assert (str(found.call), found.edges) == (text, edges)
+    built = instance(OPERATORS[name], lengths)
+    assert built is not None
+    assert (str(built.call), built.edges) == (text, edges)
 
 
 def test_labels_tell_the_axes_of_runs_from_the_others():

@@ -13,7 +13,7 @@ from pcg.ops import OPERATORS
 from pcg.readings.evaluate import evaluate_values
 from pcg.readings.ring import PrimeField
 from substitutions.generate.algebra.algebra import algebra
-from substitutions.generate.algebra.pairs import PairSearch
+from substitutions.generate.algebra.selection import PairSearch
 from substitutions.generate.algebra.table import ClassTable
 from substitutions.generate.algebra.worlds import AlgebraWorld
 
@@ -37,14 +37,14 @@ def graphs(size: int) -> list[Value]:
         *(OPERATORS[name]() for name in ("matmul", "add", "subtract", "tanh")),
         OPERATORS["transpose"](dim0=0, dim1=1),
     ]
-    found: dict[Value, None] = dict.fromkeys(tensor(name, 2) for name in NAMES)
+    values: dict[Value, None] = dict.fromkeys(tensor(name, 2) for name in NAMES)
     for _ in range(size):
         for call in calls:
-            for inputs in product(list(found), repeat=call.operator.arity):
+            for inputs in product(list(values), repeat=call.operator.arity):
                 value = Value(Node(call, inputs))
                 if operators(value) <= size:
-                    found.setdefault(value)
-    return list(found)
+                    values.setdefault(value)
+    return list(values)
 
 
 def operators(value: Value) -> int:
@@ -110,9 +110,9 @@ def test_candidates_are_equal_on_other_inputs() -> None:
         name: np.random.default_rng(100 + i).integers(1, FIELD.prime, (2, 2))
         for i, name in enumerate(NAMES)
     }
-    found = list(equalities())
-    assert found
-    for left, right in found:
+    pairs = list(equalities())
+    assert pairs
+    for left, right in pairs:
         assert hashed(left, fresh) == hashed(right, fresh)
 
 
@@ -142,6 +142,6 @@ def test_what_everyone_knows_is_among_the_candidates() -> None:
 def test_a_world_may_have_no_graphs_of_the_greatest_size() -> None:
     """Its shapes leave no room for three concats in a row."""
     world = AlgebraWorld("one", ("concat",), ((1, 4),), ((1, 8),))
-    found = algebra(world, 3)
-    assert found.graphs > 0
-    assert all(candidate.inputs for candidate in found.candidates)
+    candidates = algebra(world, 3)
+    assert candidates.graphs > 0
+    assert all(candidate.inputs for candidate in candidates.candidates)

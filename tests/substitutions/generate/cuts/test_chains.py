@@ -92,7 +92,7 @@ def an_op(random: Random, degrees: list[tuple[str, ...]]) -> ParallelOp:
 
 def test_types_of_chains_are_those_of_the_verifier():
     random = Random(7)
-    found: dict[object, set[object]] = defaultdict(set)
+    reached: dict[object, set[object]] = defaultdict(set)
     untyped = 0
     for _ in range(600):
         word = tuple(an_op(random, [K, K2, (*K, *K2)]) for _ in range(random.randrange(4)))
@@ -104,11 +104,11 @@ def test_types_of_chains_are_those_of_the_verifier():
             untyped += type_of(word) is None
             continue
         halos = tuple(halo.dim for halo in typing.types[0].halos)
-        found[type_of(word)].add((tuple(map(str, entries(typing.types[0]))), halos))
+        reached[type_of(word)].add((tuple(map(str, entries(typing.types[0]))), halos))
     assert untyped > 5
-    assert None not in found
-    assert all(len(types) == 1 for types in found.values())
-    assert len({next(iter(types)) for types in found.values()}) == len(found) > 100
+    assert None not in reached
+    assert all(len(types) == 1 for types in reached.values())
+    assert len({next(iter(types)) for types in reached.values()}) == len(reached) > 100
 
 
 def test_chains_of_three_follow_from_the_rules():
@@ -132,16 +132,16 @@ def _words(left: str, right: str) -> tuple[Chain, Chain]:
 
 def _word(text: str) -> Chain:
     """The chain that a text says, read from within."""
-    found: list[ParallelOp] = []
+    operators: list[ParallelOp] = []
     while text != "x":
         name, rest = text.split("(", 1)
         end = _end_of_operand(rest)
         values = dict(item.split("=") for item in rest[end + 2 : -1].split(", "))
         axis = {"1": 0, "3": 1}[values["dim"]] if "dim" in values else -1
         degree = () if values["degree"] == "1" else tuple(values["degree"].split("*"))
-        found.append(ParallelOp(name, axis, degree, haloed="before" in values))
+        operators.append(ParallelOp(name, axis, degree, haloed="before" in values))
         text = rest[:end]
-    return tuple(reversed(found))
+    return tuple(reversed(operators))
 
 
 def _end_of_operand(text: str) -> int:

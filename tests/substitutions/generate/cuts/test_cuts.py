@@ -32,7 +32,7 @@ Classes = Mapping[Key, Sequence[Counts]]
 
 def options(edge: int, rank: int) -> list[tuple[Counts, str, dict[str, int]]]:
     """Nothing, or one parallel operator: what it counts, its name and dimension."""
-    found: list[tuple[Counts, str, dict[str, int]]] = [({}, "", {})]
+    partial: list[tuple[Counts, str, dict[str, int]]] = [({}, "", {})]
     for call in moves(rank, K):
         dim = call.values.get("dim", 0)
         assert isinstance(dim, int)
@@ -44,8 +44,10 @@ def options(edge: int, rank: int) -> list[tuple[Counts, str, dict[str, int]]]:
             "replicate": (2 * rank, 1),
             "reduce": (2 * rank + 1, 1),  # how many there are
         }[call.name]
-        found.append(({(edge, entry): power}, call.name, {} if rank * 2 <= entry else {"dim": dim}))
-    return found
+        partial.append(
+            ({(edge, entry): power}, call.name, {} if rank * 2 <= entry else {"dim": dim})
+        )
+    return partial
 
 
 def moved(value: Value, option: tuple[Counts, str, dict[str, int]]) -> Value:
@@ -80,11 +82,11 @@ def graphs(layout: OperatorCuts) -> Iterator[tuple[Counts, tuple[Value, ...]]]:
 
 def classes(all_graphs: Iterator[tuple[Counts, tuple[Value, ...]]]) -> Classes:
     """The graphs that are typed alike, and so equal."""
-    found: dict[Key, list[Counts]] = defaultdict(list)
+    by_key: dict[Key, list[Counts]] = defaultdict(list)
     for counts, outputs in all_graphs:
         for key in keys(outputs):
-            found[key].append(counts)
-    return found
+            by_key[key].append(counts)
+    return by_key
 
 
 @cache
@@ -102,10 +104,12 @@ def difference(edges: Edges, left: Counts, right: Counts) -> Relation:
     return tuple(powers.items())
 
 
-def unreached(edges: Edges, found: Classes, basis: Sequence[Relation], most: int) -> list[Relation]:
+def unreached(
+    edges: Edges, classes: Classes, basis: Sequence[Relation], most: int
+) -> list[Relation]:
     """The equalities of the classes that do not follow in up to ``most`` steps."""
     steps = RelationSteps(edges)
-    every = {difference(edges, g, group[0]) for group in found.values() for g in group[1:]}
+    every = {difference(edges, g, group[0]) for group in classes.values() for g in group[1:]}
     return [r for r in every if r and steps.distance(r, basis, most) is None]
 
 
@@ -124,7 +128,7 @@ def layout_of(name: str, active: int) -> OperatorCuts:
 @pytest.mark.parametrize(("name", "active"), a_third(SMALL))
 def test_every_equality_around_an_operator_follows(name, active):
     layout = layout_of(name, active)
-    basis = [found.relation for found in layout.basis([])]
+    basis = [relation.relation for relation in layout.basis([])]
     edges = Edges(layout.at.edges)
     assert not unreached(edges, classes_around(name, active), basis, 6)
 
@@ -133,7 +137,7 @@ def test_every_equality_around_an_operator_follows(name, active):
 def test_none_of_the_rules_follows_from_the_others(name, active):
     """In fewer steps than equalities are left out for."""
     layout = layout_of(name, active)
-    basis = [found.relation for found in layout.basis([])]
+    basis = [one.relation for one in layout.basis([])]
     steps = RelationSteps(Edges(layout.at.edges))
     for relation in basis:
         others = [other for other in basis if other != relation]
@@ -151,16 +155,16 @@ def test_each_rule_is_one_of_the_equalities(name, active):
         for b in group
         if (r := difference(edges, a, b))
     }
-    for found in layout.basis([]):
-        if not found.haloed:
-            assert found.relation in every
+    for relation in layout.basis([]):
+        if not relation.haloed:
+            assert relation.relation in every
 
 
 @pytest.mark.parametrize(("name", "active"), a_third(SMALL))
 def test_graphs_and_types_are_counted(name, active):
     layout = layout_of(name, active)
-    found = classes_around(name, active)
-    assert layout.count() == (sum(map(len, found.values())), len(found))
+    classes = classes_around(name, active)
+    assert layout.count() == (sum(map(len, classes.values())), len(classes))
 
 
 def texts(layout: OperatorCuts) -> set[str]:
@@ -174,12 +178,12 @@ def texts(layout: OperatorCuts) -> set[str]:
 def test_one_active_axis_of_a_run_is_enough(name):
     """The axes of a run are all alike, and no rule is about two of them."""
     one, *more = (texts(layout_of(name, active)) for active in (1, 2, 3))
-    assert all(found == one for found in more)
+    assert all(relation == one for relation in more)
 
 
 def test_rules_of_a_matmul():
-    found = [f"{c.left} == {c.right}" for c in cut_rules(ALL["matmul"]).candidates if not c.steps]
-    assert found == [
+    lines = [f"{c.left} == {c.right}" for c in cut_rules(ALL["matmul"]).candidates if not c.steps]
+    assert lines == [
         "matmul(x, y) == batch(matmul(pipeline(x, dim=1, degree=k), y), dim=1, degree=k)",
         "matmul(x, y) == batch(matmul(x, pipeline(y, dim=1, degree=k)), dim=1, degree=k)",
         (
@@ -233,14 +237,14 @@ def test_rules_of_a_matmul():
     ],
 )
 def test_named_rules_are_found(name, inputs, left, right):
-    found = {(c.left, c.right, c.inputs) for c in cut_rules(ALL[name]).candidates}
-    assert (inputs, left, tuple(right.items())) in found
+    candidates = {(c.left, c.right, c.inputs) for c in cut_rules(ALL[name]).candidates}
+    assert (inputs, left, tuple(right.items())) in candidates
 
 
 def test_windows_are_cut_with_halos():
     """Rows and columns of a convolution; the sizes of the halo are conditions."""
-    found = [c for c in cut_rules(ALL["conv2d"]).candidates if "halo_before" in c.right]
-    rules = [c for c in found if not c.steps]
+    candidates = [c for c in cut_rules(ALL["conv2d"]).candidates if "halo_before" in c.right]
+    rules = [c for c in candidates if not c.steps]
     assert [f"combine({dim}" for c in rules for dim in (2, 3) if f"dim={dim}" in c.right] == [
         "combine(2",
         "combine(3",
@@ -285,9 +289,9 @@ def test_an_element_wise_operator_has_the_rules_of_its_stand_in():
 
 def test_derived_rules_are_other_ways_to_write_a_relation():
     layout = layout_of("pointwise", 1)
-    found = list(layout.found())
-    for one in found:
-        same = [other for other in found if other.relation == one.relation]
+    relations = list(layout.found())
+    for one in relations:
+        same = [other for other in relations if other.relation == one.relation]
         assert [other.steps for other in same] == [0] + [1] * (len(same) - 1)
     cut = {f"{c.left} == {c.right}" for c in cut_rules(ALL["pointwise"]).candidates if c.steps}
     one = "pointwise(partition(x, dim=1, degree=k))"
@@ -297,21 +301,21 @@ def test_derived_rules_are_other_ways_to_write_a_relation():
 def test_symbols_and_names_of_inputs_are_never_taken_twice():
     operands = [f"v{i}[i...]" for i in range(10)]
     many = Operator("many", f"out[i...] = k * ({' + '.join(operands)})", reals=("k",))
-    found = cut_rules(many).candidates
-    assert len(found[0].inputs) == 10
-    assert all("degree=k2" in c.right and "k=k" in c.right for c in found)
+    candidates = cut_rules(many).candidates
+    assert len(candidates[0].inputs) == 10
+    assert all("degree=k2" in c.right and "k=k" in c.right for c in candidates)
     layout = OperatorCuts.of(many)
     assert layout is not None
     assert decide(*layout.written(layout.basis([])[0])).verdict is Verdict.PROVED
-    assert len(found) < 100  # not all of the 2**11 ways to write a rule on as many edges
+    assert len(candidates) < 100  # not all of the 2**11 ways to write a rule on as many edges
 
 
 @pytest.mark.parametrize("third", a_third(range(3)))
 def test_all_operators_have_rules(third):
     for operator in [*computing()][third::3]:
-        found = cut_rules(operator)
-        assert found.graphs > found.values > 0
-        assert all(c.steps in (0, 1) for c in found.candidates)
+        rules_of_cuts = cut_rules(operator)
+        assert rules_of_cuts.graphs > rules_of_cuts.values > 0
+        assert all(c.steps in (0, 1) for c in rules_of_cuts.candidates)
 
 
 PAIRS = [
@@ -338,10 +342,10 @@ def test_chains_of_two_operators_have_no_rules_of_their_own(first, active, secon
     start = len(one.at.ranks)
     edges = Edges((*one.at.edges, *two.at.outputs))
     later = [
-        tuple(((edge + start, entry), n) for (edge, entry), n in found.relation)
-        for found in two.basis([])
+        tuple(((edge + start, entry), n) for (edge, entry), n in relation.relation)
+        for relation in two.basis([])
     ]
-    basis = [found.relation for found in one.basis([])] + later
+    basis = [relation.relation for relation in one.basis([])] + later
 
     def chains() -> Iterator[tuple[Counts, tuple[Value, ...]]]:
         after = [options(start + 1 + i, rank) for i, rank in enumerate(two.at.outputs)]

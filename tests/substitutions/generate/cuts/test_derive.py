@@ -39,7 +39,7 @@ SYSTEMS = {
 
 def exhaustive(columns: dict[EdgeEntry, dict[int, int]], edges: Edges) -> set[Relation]:
     """All relations between graphs with up to one parallel operator on each edge."""
-    found: set[Relation] = set()
+    sums: set[Relation] = set()
     for powers in product(range(-2, 3), repeat=len(columns)):
         chosen = {place: n for place, n in zip(columns, powers, strict=True) if n}
         rows = [row for column in columns.values() for row in column]
@@ -47,8 +47,8 @@ def exhaustive(columns: dict[EdgeEntry, dict[int, int]], edges: Edges) -> set[Re
             sum(columns[p].get(row, 0) * n for p, n in chosen.items()) == 0 for row in rows
         )
         if chosen and balanced and all(edges.fit(chosen, edge) for edge in range(len(edges.ranks))):
-            found.add(normal(chosen))
-    return found
+            sums.add(normal(chosen))
+    return sums
 
 
 def is_sum(relation: Relation, known: set[Relation]) -> bool:
@@ -67,11 +67,11 @@ def is_sum(relation: Relation, known: set[Relation]) -> bool:
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_relations_are_those_of_which_all_others_are_sums(name):
     columns = SYSTEMS[name]
-    found = set(relations(columns, FREE))
+    derived = set(relations(columns, FREE))
     every = exhaustive(columns, FREE)
-    assert found <= every
-    assert all(is_sum(relation, found) for relation in every)
-    assert not any(is_sum(relation, found - {relation}) for relation in found)
+    assert derived <= every
+    assert all(is_sum(relation, derived) for relation in every)
+    assert not any(is_sum(relation, derived - {relation}) for relation in derived)
 
 
 def test_what_relations_there_are():

@@ -67,9 +67,9 @@ OWN = (LOG_SUM_EXP, BILINEAR, VARIANCE, SOFT_LOOKUP)
 
 @each("name", NEEDED)
 def test_an_operator_with_an_inner_reduction_is_decomposed(name: str):
-    found = decompose(OPERATORS[name])
-    assert found.pairs, found.reason
-    for pair in found.pairs:
+    decomposition = decompose(OPERATORS[name])
+    assert decomposition.pairs, decomposition.reason
+    for pair in decomposition.pairs:
         assert len(Graph(pair[0]).nodes) == 1 + OPERATORS[name].arity
         assert name not in {node.name for node in Graph(pair[1]).nodes}
 
@@ -157,9 +157,9 @@ def test_one_pair_stands_for_any_number_of_axes(name: str):
     ],
 )
 def test_what_is_left_out_has_a_reason(name: str, reason: str):
-    found = decompose(OPERATORS[name])
-    assert not found.pairs
-    assert reason in found.reason
+    decomposition = decompose(OPERATORS[name])
+    assert not decomposition.pairs
+    assert reason in decomposition.reason
 
 
 @pytest.mark.parametrize(
@@ -174,9 +174,9 @@ def test_what_is_left_out_has_a_reason(name: str, reason: str):
     ],
 )
 def test_an_equation_beyond_the_primitives_has_a_reason(equation: str, reason: str):
-    found = decompose(Operator("own", equation))
-    assert not found.pairs
-    assert reason in found.reason
+    decomposition = decompose(Operator("own", equation))
+    assert not decomposition.pairs
+    assert reason in decomposition.reason
 
 
 # What follows replays derivations. ``onwards`` moves the operator that joins a cut tensor towards
@@ -286,11 +286,11 @@ def moved(rules: list[Rule], graph: Graph) -> Graph:
 
 def communication(graph: Graph) -> dict[str, int]:
     """The largest tensor, in elements, that each kind of parallel operator moves."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for node in graph.nodes:
         if node.is_parallel:
-            found[node.name] = max(found.get(node.name, 0), node.inputs[0].type.elements)
-    return found
+            counts[node.name] = max(counts.get(node.name, 0), node.inputs[0].type.elements)
+    return counts
 
 
 def assert_cut(graph: Graph, result: Value, size: int, degree: int) -> None:

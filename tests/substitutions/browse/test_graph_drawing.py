@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from substitutions.browse.layout import GAP, BoxLayout, Wire, increasing, layout
+from substitutions.browse.graph_drawing import GAP, BoxLayout, Wire, increasing, layout
 
 
 @st.composite
@@ -22,9 +22,9 @@ def graphs(draw) -> tuple[list[float], list[Wire], list[int]]:
     return widths, wires, [box for box in range(len(widths)) if box not in read]
 
 
-def rows(found: BoxLayout) -> dict[int, list[int]]:
+def rows(drawing: BoxLayout) -> dict[int, list[int]]:
     by_layer: dict[int, list[int]] = {}
-    for box, layer in enumerate(found.layers):
+    for box, layer in enumerate(drawing.layers):
         by_layer.setdefault(layer, []).append(box)
     return by_layer
 
@@ -32,37 +32,37 @@ def rows(found: BoxLayout) -> dict[int, list[int]]:
 @given(graphs())
 def test_boxes_do_not_overlap_and_lie_inside(graph):
     widths, wires, sinks = graph
-    found = layout(widths, wires, sinks)
-    for row in rows(found).values():
-        row.sort(key=lambda box: found.centres[box])
+    drawing = layout(widths, wires, sinks)
+    for row in rows(drawing).values():
+        row.sort(key=lambda box: drawing.centres[box])
         for a, b in pairwise(row):
-            apart = found.centres[b] - found.centres[a]
+            apart = drawing.centres[b] - drawing.centres[a]
             assert apart >= (widths[a] + widths[b]) / 2 + GAP - 1e-6
-    for centre, width in zip(found.centres, widths, strict=True):
+    for centre, width in zip(drawing.centres, widths, strict=True):
         assert centre - width / 2 >= -1e-6
-        assert centre + width / 2 <= found.width + 1e-6
+        assert centre + width / 2 <= drawing.width + 1e-6
 
 
 @given(graphs())
 def test_wires_lead_down_with_a_bend_in_each_layer_between(graph):
     widths, wires, sinks = graph
-    found = layout(widths, wires, sinks)
-    for wire, bends in zip(wires, found.bends, strict=True):
-        between = found.layers[wire.target] - found.layers[wire.source] - 1
+    drawing = layout(widths, wires, sinks)
+    for wire, bends in zip(wires, drawing.bends, strict=True):
+        between = drawing.layers[wire.target] - drawing.layers[wire.source] - 1
         assert len(bends) == between >= 0
     for sink in sinks:
-        assert found.layers[sink] == found.depth - 1
+        assert drawing.layers[sink] == drawing.depth - 1
 
 
 @given(graphs())
 def test_bends_keep_clear_of_boxes(graph):
     widths, wires, sinks = graph
-    found = layout(widths, wires, sinks)
-    for wire, bends in zip(wires, found.bends, strict=True):
+    drawing = layout(widths, wires, sinks)
+    for wire, bends in zip(wires, drawing.bends, strict=True):
         for number, place in enumerate(bends):
-            layer = found.layers[wire.source] + 1 + number
-            for box in rows(found).get(layer, []):
-                assert abs(found.centres[box] - place) >= widths[box] / 2 + GAP - 1e-6
+            layer = drawing.layers[wire.source] + 1 + number
+            for box in rows(drawing).get(layer, []):
+                assert abs(drawing.centres[box] - place) >= widths[box] / 2 + GAP - 1e-6
 
 
 @given(graphs())
@@ -71,37 +71,37 @@ def test_a_layout_depends_on_the_graph_alone(graph):
 
 
 def test_operands_stand_in_their_order():
-    found = layout([30.0] * 4, [Wire(1, 3, 0, -13), Wire(0, 3, 0, 0), Wire(2, 3, 0, 13)], [3])
-    assert found.centres[1] < found.centres[0] < found.centres[2]
-    assert found.centres[3] == pytest.approx(found.centres[0])
+    drawing = layout([30.0] * 4, [Wire(1, 3, 0, -13), Wire(0, 3, 0, 0), Wire(2, 3, 0, 13)], [3])
+    assert drawing.centres[1] < drawing.centres[0] < drawing.centres[2]
+    assert drawing.centres[3] == pytest.approx(drawing.centres[0])
 
 
 def test_crossings_are_taken_out():
     # Two rows of two, wired crosswise: the upper row has to be turned round.
-    found = layout([30.0] * 4, [Wire(0, 3), Wire(1, 2)], [2, 3])
-    assert (found.centres[0] < found.centres[1]) == (found.centres[3] < found.centres[2])
+    drawing = layout([30.0] * 4, [Wire(0, 3), Wire(1, 2)], [2, 3])
+    assert (drawing.centres[0] < drawing.centres[1]) == (drawing.centres[3] < drawing.centres[2])
 
 
 def test_what_reads_nothing_stands_above_its_reader():
     # 0 -> 1 -> 2 <- 3
-    found = layout([30.0] * 4, [Wire(0, 1), Wire(1, 2), Wire(3, 2)], [2])
-    assert found.layers == (0, 1, 2, 1)
+    drawing = layout([30.0] * 4, [Wire(0, 1), Wire(1, 2), Wire(3, 2)], [2])
+    assert drawing.layers == (0, 1, 2, 1)
 
 
 @given(st.lists(st.floats(-100, 100), max_size=8))
 def test_increasing_numbers_are_the_nearest(wanted):
-    found = increasing(wanted)
-    assert all(a <= b + 1e-9 for a, b in pairwise(found))
+    actual = increasing(wanted)
+    assert all(a <= b + 1e-9 for a, b in pairwise(actual))
 
     def distance(numbers: list[float]) -> float:
         return sum((a - b) ** 2 for a, b in zip(numbers, wanted, strict=True))
 
     # No block can be moved, up or down, to come nearer: all that is moved keeps the order.
-    for at in range(len(found)):
+    for at in range(len(actual)):
         for step in (-0.01, 0.01):
-            part = range(at, len(found)) if step > 0 else range(at + 1)
-            moved = [v + step if i in part else v for i, v in enumerate(found)]
-            assert distance(moved) >= distance(found) - 1e-9
+            part = range(at, len(actual)) if step > 0 else range(at + 1)
+            moved = [v + step if i in part else v for i, v in enumerate(actual)]
+            assert distance(moved) >= distance(actual) - 1e-9
 
 
 def test_increasing_by_example():

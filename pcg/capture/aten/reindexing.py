@@ -13,8 +13,8 @@ from pcg.capture.aten.shapes import joined, narrowed, reshaped, shape_of, spread
 from pcg.graph.graph import Value, apply
 from pcg.ops.elementwise import negate
 from pcg.ops.layers import mean_loss, sum_loss
-from pcg.ops.layout import expand, permute
 from pcg.ops.reductions import max_axis, mean_axis, sum_axis
+from pcg.ops.reindexing import expand, permute
 from pcg.types.operator import Call
 
 MOST_TURNED = 32

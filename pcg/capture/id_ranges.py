@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from pcg.capture.aten.moves import MOVES
+from pcg.capture.aten.reindexing import MOVES
 
 if TYPE_CHECKING:
     from torch import fx

@@ -155,10 +155,10 @@ def test_values_and_gradients_are_those_of_torch(cases: Mapping[str, Function]) 
     with default_dtype(torch.float64):
         example = (torch.randn(SHAPE, dtype=torch.float64),)
         captured = capture(module := Every(cases), example)
-        found = compare_module(module, example, captured, "model")
+        comparison = compare_module(module, example, captured, "model")
     assert captured.opaque == ()
-    assert found.error is not None, found.reason
-    assert found.error < NEAR
+    assert comparison.error is not None, comparison.reason
+    assert comparison.error < NEAR
 
 
 @pytest.mark.parametrize("function", [lambda w: w[w > 0], lambda w: w.relu().nonzero() * w.sum()])

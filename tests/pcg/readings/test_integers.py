@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pcg.plan.text import parse_graph
-from pcg.readings.whole import whole_values
+from pcg.readings.integers import whole_values
 
 CALLS = {
     "add(ids, others)": True,

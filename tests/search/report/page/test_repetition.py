@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.report.page.folding import LEAST_SAVED, repetitions, shown_for
+from search.report.page.repetition import LEAST_SAVED, repetitions, shown_for
 
 BLOCKS = st.lists(
     st.tuples(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.integers(1, 6)), max_size=6
@@ -41,8 +41,8 @@ def test_repetitions_do_not_overlap_and_repeat(blocks):
 @given(st.integers(3, 9), st.integers(2, 30))
 def test_layers_are_folded(length, layers):
     keys = ["first", *(list(range(length)) * layers), "last"]
-    found = repetitions(keys)
+    repeats = repetitions(keys)
     if length * (layers - 1) < LEAST_SAVED:
-        assert not found
+        assert not repeats
     else:
-        assert [(one.start, one.length, one.times) for one in found] == [(1, length, layers)]
+        assert [(one.start, one.length, one.times) for one in repeats] == [(1, length, layers)]

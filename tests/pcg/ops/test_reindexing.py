@@ -10,8 +10,8 @@ from support.cases import each
 from support.graphs.differential import assert_means
 
 from pcg.graph.graph import Leaf, Node, Value
-from pcg.ops import layout
-from pcg.ops.layout import cut_out, permute
+from pcg.ops import reindexing
+from pcg.ops.reindexing import cut_out, permute
 from runtime.execute.kernels import run_whole
 
 
@@ -32,7 +32,7 @@ def test_a_part_of_an_axis_that_may_lie_beyond(axis: int, start: int, size: int)
 def test_slice_reads_0_beyond_the_end(start: int, size: int):
     x = torch.randn(2, 4, 3, dtype=torch.float64)
     wide = torch.nn.functional.pad
-    call = layout.slice(axis=1, start=start, size=size)
+    call = reindexing.slice(axis=1, start=start, size=size)
     assert_means(call, (x,), lambda x: wide(x, (0, 0, 0, 9))[:, start : start + size])
 
 
@@ -40,7 +40,7 @@ def test_slice_reads_0_beyond_the_end(start: int, size: int):
 def test_pad_may_cut_off_the_end(before: int, size: int):
     x = torch.randn(2, 4, 3, dtype=torch.float64)
     wide = torch.nn.functional.pad
-    call = layout.pad(axis=1, before=before, size=size)
+    call = reindexing.pad(axis=1, before=before, size=size)
     assert_means(call, (x,), lambda x: wide(x, (0, 0, before, 9))[:, :size])
 
 
@@ -65,12 +65,12 @@ def calls(value: Value) -> list:
 
 def cycles(order: tuple[int, ...]) -> int:
     """A permutation of n elements with c cycles is n - c swaps, and never fewer."""
-    left, found = set(range(len(order))), 0
+    left, count = set(range(len(order))), 0
     while left:
-        at, found = left.pop(), found + 1
+        at, count = left.pop(), count + 1
         while (at := order[at]) in left:
             left.remove(at)
-    return found
+    return count
 
 
 @pytest.mark.parametrize("order", [(0, 0), (1, 2), (-1, 0)])

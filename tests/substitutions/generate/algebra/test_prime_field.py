@@ -14,8 +14,8 @@ from pcg.ops import OPERATORS
 from pcg.readings.evaluate import evaluate_call
 from pcg.readings.ring import PrimeField
 from pcg.types.operator import Attribute, Operator
-from substitutions.generate.algebra.batched import compile_call
 from substitutions.generate.algebra.enumerate import instances
+from substitutions.generate.algebra.prime_field import compile_call
 
 FIELD = PrimeField(generic=True)
 BATCH = 3
@@ -52,9 +52,9 @@ def test_a_batch_is_each_of_its_operands(operator: Operator) -> None:
             for b in range(BATCH):
                 expected = evaluate_call(call, [x[b] for x in operands], FIELD)
                 for port, run in enumerate(compiled.outputs):
-                    found = np.broadcast_to(run(flat), (BATCH, expected[port].size))[b]
+                    actual = np.broadcast_to(run(flat), (BATCH, expected[port].size))[b]
                     assert compiled.shapes[port] == expected[port].shape
-                    assert (found == expected[port].reshape(-1)).all()
+                    assert (actual == expected[port].reshape(-1)).all()
             compared += 1
             break
     if operator.name != "depthwise_conv2d":  # whose operands hardly ever fit by chance

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.job.job import Beginning, FinishedStep
-from unity.support.losses import kept_bytes, losses_file
+from unity.support.losses_file import kept_bytes, losses_file
 
 
 def lines(*steps, run="a"):
-    found = [json.dumps({"number": n, "loss": 0.5, "run": run}) + "\n" for n in steps]
-    return "".join(found).encode()
+    written = [json.dumps({"number": n, "loss": 0.5, "run": run}) + "\n" for n in steps]
+    return "".join(written).encode()
 
 
 def steps_of(path):
@@ -56,6 +56,6 @@ def test_a_loss_that_is_no_number_is_json(tmp_path):
     with losses_file(str(path)) as log:
         log.write(FinishedStep(1, float("nan"), 0.1))
         log.write(FinishedStep(2, float("inf"), 0.1))
-    found = [json.loads(line, parse_constant=None) for line in path.read_text().splitlines()]
-    assert [step["loss"] for step in found] == [None, None]
+    records = [json.loads(line, parse_constant=None) for line in path.read_text().splitlines()]
+    assert [step["loss"] for step in records] == [None, None]
     assert "NaN" not in path.read_text()
