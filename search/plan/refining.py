@@ -31,6 +31,8 @@ GAIN = 1.005
 
 MOST_GRAPHS = 2
 """So many graphs are refined: what a rewrite joined, no change of a mapping takes apart."""
+SMALL = 6
+"""Graphs of so many operators are refined even if they are chains: it takes a moment."""
 NEAR = 1.5
 """A plan that takes so many times as long as the fastest may still become faster than that."""
 
@@ -40,8 +42,8 @@ def refine(
 ) -> None:
     """Price what the fastest plans of a few graphs become where each operator may run on any
     devices. Nothing is tried where that cannot gain, or is not known to be worth its time: of
-    chains on devices of one kind, of many operators or devices, and of plans that take hardly
-    longer than their work."""
+    chains on devices of one kind unless they are tiny, of many operators or devices, and of plans
+    that take hardly longer than their work."""
     if machine.devices > MOST_DEVICES:
         return
     work = min(work, work * FEW_DEVICES // machine.devices)
@@ -72,10 +74,9 @@ def _starts(model: Graph, search: SearchState) -> Iterator[PricedPlan]:
 
 
 def _may_gain(graph: Graph, search: SearchState) -> bool:
-    """Whether a graph is small enough, and has branches or devices of several kinds."""
-    if len(graph.operators) > MOST_OPERATORS:
-        return False
-    return len(search.base.chooser.mesh.machine.kinds) > 1 or is_branched(graph)
+    """Whether a graph is not too large, and is tiny, branched or on devices of several kinds."""
+    count, kinds = len(graph.operators), search.base.chooser.mesh.machine.kinds
+    return count <= MOST_OPERATORS and (count <= SMALL or len(kinds) > 1 or is_branched(graph))
 
 
 def is_branched(graph: Graph) -> bool:

@@ -4,8 +4,8 @@ A batched function is the same for each slice along its axes (``pcg.graph.slicew
 axis, blocks of its operands give blocks of its results, and so do slices in time; an operand that
 lacks the axis is copied for blocks, and used again for slices. And copies of all operands give
 copies of all results. These are the rules that the generator finds around such an operator, which a
-test compares. There is no end of forms, so no library has their rules: a planner proves those that it
-uses, once a process and in a few tenths of a second a form, and an audit proves them again.
+test compares. There is no end of forms, so no library has their rules: a planner proves those that
+it uses, once a process and in a few tenths of a second a form, and an audit proves them again.
 
 A rule is about all functions of a form at once, for all sizes and degrees, as one about a stand-in
 is (``pcg.ops.stand_ins``).

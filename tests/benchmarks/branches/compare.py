@@ -17,6 +17,7 @@ from pathlib import Path
 from random import Random
 from time import process_time
 
+from support.mixed import mixed
 from support.plans.annealing import best_of
 from support.plans.branched import branched
 
@@ -44,25 +45,6 @@ def machines() -> list[Machine]:
         mixed(v100, a100, per_node=4, nodes=2),
         mixed(a100, v100, per_node=2, nodes=2),
     ]
-
-
-def mixed(first: Machine, second: Machine, *, per_node: int, nodes: int) -> Machine:
-    """Nodes of one machine's devices, the latter half of another's, over links of 25 GB/s."""
-    links = [
-        {"name": "node", "count": per_node, "latency": 3e-6, "bandwidth": 50e9},
-        {"name": "cluster", "count": nodes, "latency": 8e-6, "bandwidth": 25e9},
-    ]
-    other = {**second.device.model_dump(exclude_none=True), "first_node": nodes // 2}
-    return Machine.model_validate(
-        {
-            "schema_version": 1,
-            "name": f"{first.name}-and-{second.name}",
-            "device": first.device.model_dump(exclude_none=True),
-            "other_device": (other,),
-            "level": tuple(links),
-        },
-        strict=False,
-    )
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from math import inf
 from random import Random
 
 import pytest
+from support.mixed import mixed
 from support.plans.exhaustive import Exhaustive, Placed
 from support.plans.small_graphs import GRAPHS, SIZES, compared, graph_of
 
@@ -67,6 +68,34 @@ def test_no_plan_of_a_small_graph_is_faster(library, machine, devices, name, siz
 @pytest.mark.parametrize(("machine", "devices", "name", "sizes"), CASES)
 def test_no_plan_of_any_small_graph_is_faster(library, machine, devices, name, sizes):
     check(library, load_machine(machine).with_devices(devices), graph_of(name, sizes))
+
+
+def of_two_kinds(first: str, second: str) -> Machine:
+    """Two devices, one of each machine's kind."""
+    return mixed(load_machine(first), load_machine(second), per_node=1, nodes=2)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "name", "sizes"),
+    [
+        ("dgx-a100", "p3-16xlarge", "product", (12, 24, 12)),
+        ("p3-16xlarge", "dgx-a100", "layers", (12, 24, 12)),  # on the second kind alone
+        ("p3-16xlarge", "dgx-a100", "branches", (12, 24, 12)),  # the second kind first
+    ],
+)
+def test_no_plan_on_two_kinds_of_devices_is_faster(library, first, second, name, sizes):
+    check(library, of_two_kinds(first, second), graph_of(name, sizes))
+
+
+@pytest.mark.benchmark
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("kinds", [("p3-16xlarge", "dgx-a100"), ("dgx-a100", "p3-16xlarge")])
+def test_no_plan_on_two_kinds_is_more_than_2_percent_faster(library, kinds, name, sizes):
+    """Of these 80 one was found 1.5 % slower than the best."""
+    made = compared(library, of_two_kinds(*kinds), graph_of(name, sizes))
+    print(made)
+    assert made.found <= 1.02 * made.optimum
 
 
 @pytest.mark.parametrize("name", ["shared", "layers", "branches"])

@@ -105,6 +105,7 @@ def test_a_wide_resnet_runs(ranks, tmp_path):
 
 
 @pytest.mark.distributed
+@pytest.mark.soak
 def test_a_wide_resnet_of_local_norms_has_stages(ranks, tmp_path):
     graph = wide_resnet(16, norm_groups=4)
     search = planner(micro_batches=(4,)).search(Tally())
@@ -120,6 +121,7 @@ def test_it_is_no_slower_than_data_parallelism():
     assert own.plan.estimates.step_seconds <= 1.02 * data.plan.estimates.step_seconds
 
 
+@pytest.mark.soak
 def test_what_fits_by_recomputation_is_found():
     machine, graph = load_machine("dgx-a100").with_devices(2), transformer(6, batch=64, length=128)
     free = planner(machine, micro_batches=(2, 4)).search(Tally()).found("small", graph)
