@@ -74,9 +74,10 @@ def _starts(model: Graph, search: SearchState) -> Iterator[PricedPlan]:
 
 
 def _may_gain(graph: Graph, search: SearchState) -> bool:
-    """Whether a graph is not too large, and is tiny, branched or on devices of several kinds."""
+    """Whether a graph has operators, not too many, and is tiny, branched or on devices of several
+    kinds."""
     count, kinds = len(graph.operators), search.base.chooser.mesh.machine.kinds
-    return count <= MOST_OPERATORS and (count <= SMALL or len(kinds) > 1 or is_branched(graph))
+    return 0 < count <= MOST_OPERATORS and (count <= SMALL or len(kinds) > 1 or is_branched(graph))
 
 
 def is_branched(graph: Graph) -> bool:
