@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Literal, Protocol
 
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph
 from pcg.plan.plan import Plan
+from search.cost.survey import RewriteSurvey
 
 Stop = Literal["exhausted", "time", "interrupted", "no gain"]
 """Why a search ended: all was tried, its seconds were spent, somebody interrupted, or it had found
@@ -28,15 +30,20 @@ class NoPlanInTime(NegativeAnswer):
 @dataclass(frozen=True)
 class SearchReport:
     """What a search did: strategies of all operators, plans that were simulated, why it stopped,
-    seconds by phase, how many prices were known from alike operators and plans, and how many groups
-    of rewrites stayed unexplored."""
+    seconds by phase, how many prices were known from alike operators and plans, and what came of
+    rewrites; None where none were looked for."""
 
     strategies: int
     simulated: int
     stop: Stop
     phases: Mapping[str, float]
     known: int = 0
-    rewrites_left: int = 0
+    rewriting: RewriteSurvey | None = None
+
+    @property
+    def rewrites_left(self) -> int:
+        """How many groups of rewrites stayed unexplored."""
+        return 0 if self.rewriting is None else self.rewriting.left
 
     @property
     def seconds(self) -> float:
@@ -47,13 +54,14 @@ class SearchReport:
         phases = dict(self.phases)
         for phase, seconds in other.phases.items():
             phases[phase] = phases.get(phase, 0.0) + seconds
+        surveys = [one for one in (self.rewriting, other.rewriting) if one is not None]
         return SearchReport(
             self.strategies + other.strategies,
             self.simulated + other.simulated,
             other.stop,
             phases,
             self.known + other.known,
-            self.rewrites_left + other.rewrites_left,
+            reduce(RewriteSurvey.beside, surveys) if surveys else None,
         )
 
 

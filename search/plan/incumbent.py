@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from pcg.graph.graph import Node
+from search.cost.survey import RewriteSurvey
 from search.map.choose.choosing import Choice
 from search.plan.families import FamilyKey
 from search.refine.overlap import Trial
@@ -68,14 +69,28 @@ class SearchState:
     """For a graph that a rewrite made, as it is cut, the graph before."""
     firsts: dict[PricedTrial, int] = field(default_factory=dict[PricedTrial, int])
     """Of a graph on a part of the machine, the number of the first device, where that is not 0."""
-    rewrites_left: int = 0
-    """Groups of rewrites that stayed unexplored."""
+    rewritten: set[PricedTrial] = field(default_factory=set[PricedTrial])
+    """Those of graphs that rewrites made."""
+    survey: RewriteSurvey | None = None
+    """What came of rewrites of all graphs, but for the plans; None where none were looked for."""
     rival: float = inf
     """Seconds of a plan of another kind, which is known beside those that were priced."""
 
-    def leaves_rewrites(self, groups: int) -> None:
-        """Of one graph, so many groups of rewrites stayed unexplored."""
-        self.rewrites_left += groups
+    def surveyed(self, survey: RewriteSurvey) -> None:
+        """This came of the rewrites of one graph."""
+        self.survey = survey if self.survey is None else self.survey.beside(survey)
+
+    @property
+    def rewriting(self) -> RewriteSurvey | None:
+        """What came of rewrites of all graphs; None where none were looked for."""
+        if self.survey is None:
+            return None
+        fastest = {False: inf, True: inf}
+        for plan, trial in self.priced.items():
+            if plan.fits:
+                of = trial in self.rewritten
+                fastest[of] = min(fastest[of], plan.seconds)
+        return replace(self.survey, plain=fastest[False], rewritten=fastest[True])
 
     def tried(self, trial: PricedTrial, family: FamilyKey, seconds: float) -> None:
         """The best plan of a family on a graph takes so many seconds a step."""

@@ -131,7 +131,7 @@ class MeshPlanner:
                 stop,
                 self._phases.seconds,
                 sum(chooser.pricing.known for chooser in self._choosers.values()),
-                search.rewrites_left,
+                search.rewriting,
             ),
             now() - start,
             min((c.seconds for c in search.data_parallel), default=None),
@@ -374,6 +374,8 @@ class MeshPlanner:
         trial = Trial(chooser, variant.graph, variant.derivation, judge, self._phases, early)
         if first:
             search.firsts[trial] = first
+        if variant.is_rewritten:
+            search.rewritten.add(trial)
         return trial
 
     def _variants(self, graph: Graph, search: SearchState) -> Iterator[Variant]:
@@ -389,8 +391,4 @@ class MeshPlanner:
         return rewritten(self._variants_of[base.graph], self.library, base.chooser, limits)
 
     def _limits(self, search: SearchState) -> Limits:
-        return Limits(
-            self.threshold,
-            is_over=lambda: self._phases.is_over,
-            tell_left=search.leaves_rewrites,
-        )
+        return Limits(self.threshold, is_over=lambda: self._phases.is_over, tell=search.surveyed)

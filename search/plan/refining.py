@@ -16,8 +16,9 @@ from search.map.building import Builder
 from search.map.choose.choosing import Choice
 from search.map.choose.spaces import Spaces
 from search.map.space.mapping import MappedAxis, OperatorMapping
-from search.plan.incumbent import PricedPlan, PricedTrial, SearchState
-from search.refine.annealing import WORK
+from search.plan.incumbent import PricedPlan, PricedPlans, PricedTrial, SearchState
+from search.refine.annealing import NEARBY, WIDELY, WORK
+from search.refine.overlap import Tried
 
 MOST_OPERATORS = 64
 """Of larger graphs too few states of each operator would be looked at."""
@@ -41,12 +42,14 @@ def refine(
     model: Graph, search: SearchState, machine: Machine, teller: Teller, work: int = WORK
 ) -> None:
     """Price what the fastest plans of a few graphs become where each operator may run on any
-    devices. Nothing is tried where that cannot gain, or is not known to be worth its time: of
-    chains on devices of one kind unless they are tiny, of many operators or devices, and of plans
-    that take hardly longer than their work."""
+    devices: plans are looked for widely for each graph, and then near the fastest. Nothing is tried
+    where that cannot gain, or is not known to be worth its time: of chains on devices of one kind
+    unless they are tiny, of many operators or devices, and of plans that take hardly longer than
+    their work."""
     if machine.devices > MOST_DEVICES:
         return
     work = min(work, work * FEW_DEVICES // machine.devices)
+    refined: list[tuple[Tried[PricedPlans], PricedTrial]] = []
     for best in list(_starts(model, search)):
         trial = search.priced[best]
         whole = next((one for one in search.trials if _is_of(one, trial.graph, machine)), None)
@@ -56,21 +59,26 @@ def refine(
         mappings = _on_other(trial.builder, whole.chooser.spaces, best.choice, first)
         if mappings is not None:
             teller.works_on("refining", "refine", lambda of=whole: of.busy_bound)
-            whole.refined(replace(best.choice, mappings=mappings), work)
-            work //= 2
+            choice = replace(best.choice, mappings=mappings)
+            refined.append((whole.refined(choice, work, WIDELY), whole))
+    fitting = (one for one in refined if any(plan.fits for plan in one[0].judged))
+    fastest = min(fitting, key=lambda one: one[0].seconds, default=None)
+    if fastest is not None:
+        tried, whole = fastest
+        whole.refined(tried.choice, work, NEARBY)
 
 
 def _starts(model: Graph, search: SearchState) -> Iterator[PricedPlan]:
     """The fastest plans that fit and have their weights whole, one a graph that may gain: of the
-    fastest graphs, the model's own among them."""
+    model's own graph, and of the fastest others."""
     near = NEAR * search.known
     mine = (plan for plan in search.priced if plan.fits and not plan.choice.fully_sharded)
     own: dict[Graph, PricedPlan] = {}
     for plan in sorted(mine, key=lambda plan: plan.seconds):
         if plan.seconds <= near and _may_gain(graph := search.priced[plan].graph, search):
             own.setdefault(graph, plan)
-    of_model = [own[model]] if model in own else []
-    yield from dict.fromkeys([*list(own.values())[: MOST_GRAPHS - 1], *of_model])
+    of_model = [own.pop(model)] if model in own else []
+    yield from (*of_model, *list(own.values())[: MOST_GRAPHS - len(of_model)])
 
 
 def _may_gain(graph: Graph, search: SearchState) -> bool:
@@ -81,13 +89,17 @@ def _may_gain(graph: Graph, search: SearchState) -> bool:
 
 
 def is_branched(graph: Graph) -> bool:
-    """Whether an operator reads what several others make that are trained; else what is trained
-    forms chains."""
+    """Whether an operator reads what several others make that are trained, or several of these read
+    what it makes; else what is trained forms chains."""
     trained = gradient_nodes(graph)
-    return any(
-        len({v.node for v in node.inputs if not v.node.is_leaf and v.node in trained}) > 1
-        for node in graph.operators
-    )
+    own = [node for node in graph.operators if node in trained]
+    read = {node: {v.node for v in node.inputs} for node in own}
+    makers = dict.fromkeys(own, 0)
+    for node in own:
+        for maker in read[node] & makers.keys():
+            makers[maker] += 1
+    joins = any(len(read[node] & makers.keys()) > 1 for node in own)
+    return joins or any(readers > 1 for readers in makers.values())
 
 
 def _is_of(trial: PricedTrial, graph: Graph, machine: Machine) -> bool:

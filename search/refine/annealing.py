@@ -19,26 +19,27 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf, log
 from random import Random
+from typing import Literal
 
 from search.map.choose.choosing import Choice, Chooser
 from search.map.space.mapping import OperatorMapping
 from search.refine.delta import DeltaSimulator
 from search.refine.moves import Mappings, Moves
 
+Start = Literal["best", "alone", "apart"]
+"""What an annealing begins with: the best plan so far, all operators on one device, or the best
+plan with branches on devices of their own."""
 WORK = 320_000
 """Operators of all states that are looked at, at most."""
 STATES = 800
 """States for each operator that are looked at: of a small graph that is enough."""
-STAGES = (
-    (0.2, 0.03, True),
-    (0.2, 0.03, False),
-    (0.15, 0.03, False),
-    (0.15, 0.02, True),
-    (0.15, 0.02, True),
-    (0.15, 0.01, True),
-)
-"""Annealings: what part of the work each has, the temperature that it begins with, in parts of the
-seconds of a step, and whether it begins with the best plan so far or with one device."""
+Stages = tuple[tuple[float, float, Start], ...]
+"""Annealings one after the other: what part of the work each has, the temperature that it begins
+with, in parts of the seconds of a step, and what it begins with."""
+WIDELY: Stages = ((0.2, 0.03, "best"), (0.2, 0.03, "alone"), (0.15, 0.03, "apart"))
+NEARBY: Stages = ((0.15, 0.02, "best"), (0.15, 0.02, "best"), (0.15, 0.01, "best"))
+LAYOUTS = 60
+"""So many times the branches of a fork are laid out before an annealing of what comes of it."""
 FEW = 10
 """In a graph of fewer operators one of them takes more of a step, and it is hotter by as much."""
 COLD = 2e-4
@@ -62,18 +63,20 @@ class Annealer:
         self._moves = Moves(self._graph, self.chooser.spaces, self._devices, random)
         self._random = random
 
-    def annealed(self, choice: Choice) -> Choice:
+    def annealed(self, choice: Choice, stages: Stages = WIDELY + NEARBY) -> Choice:
         """The best choice that is found, or the same where none is faster."""
         builder, nodes = self.delta.pieces.builder, self._graph.operators
         least = self.delta.seconds(choice)
         if least is None:
             return choice
         best: Mappings = {node: builder.mapping(choice, node) for node in nodes}
-        before, alone = least, dict.fromkeys(nodes, OperatorMapping(0))
-        for part, heat, from_best in STAGES:
+        before = least
+        for part, heat, start in stages:
             states = int(part * min(self.work / len(nodes), STATES * len(nodes)))
+            if not states:
+                continue
             hot = heat * max(1.0, FEW / len(nodes))
-            seconds, made = self._run(best if from_best else alone, states, hot)
+            seconds, made = self._run(self._start(start, best), states, hot)
             if seconds < least:
                 best, least = made, seconds
             other = self._turned_over(best)
@@ -83,6 +86,27 @@ class Annealer:
         if least >= before:
             return choice
         return replace(choice, mappings=best)
+
+    def _start(self, start: Start, best: Mappings) -> Mappings:
+        """What an annealing begins with."""
+        if start == "best":
+            return best
+        alone = dict.fromkeys(best, OperatorMapping(0))
+        return alone if start == "alone" else self._laid_out(best) or alone
+
+    def _laid_out(self, now: Mappings) -> Mappings | None:
+        """The fastest of some in which branches are on devices of their own, which may be slower
+        than before; None where nothing forks. No few changes lead there: one branch on fewer
+        devices gains nothing as long as the others are on all."""
+        best, least = None, inf
+        for _ in range(LAYOUTS):
+            other = self._moves.apart(best or now)
+            if other is None or self.is_over():
+                break
+            taken = self._seconds(other, least)
+            if taken is not None and taken < least:
+                best, least = other, taken
+        return best
 
     def _turned_over(self, now: Mappings) -> Mappings | None:
         """The same with the last devices in place of the first, on devices of several kinds: no few

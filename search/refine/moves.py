@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from random import Random
 
 from pcg.graph.graph import Graph, Node
 from search.map.choose.spaces import Spaces
 from search.map.space.mapping import MappedAxis, OperatorMapping
 from search.map.space.strategies import REPLICATE, passes
-from search.split.branches import forks
+from search.split.branches import Branch, forks
 
 Mappings = Mapping[Node, OperatorMapping]
 LONGEST = 8
@@ -45,6 +46,8 @@ class Moves:
     random: Random
     _edges: dict[Node, list[_Edge]] = field(init=False, default_factory=dict[Node, list[_Edge]])
     _regions: Sequence[Sequence[Node]] = field(init=False)
+    _forks: Sequence[Sequence[Branch]] = field(init=False)
+    """Branches that may run side by side: those of each fork, and the innermost of each."""
 
     def __post_init__(self) -> None:
         nodes = self.graph.operators
@@ -59,8 +62,8 @@ class Moves:
                 self._edges[maker].append(_Edge(reader, made, read))
                 self._edges[reader].append(_Edge(maker, read, made))
         every = forks(self.graph)
-        branches = [b for fork in every for b in (*fork.branches, *fork.innermost)]
-        self._regions = [nodes, *dict.fromkeys(branches)]
+        self._forks = [*dict.fromkeys(b for fork in every for b in (fork.branches, fork.innermost))]
+        self._regions = [nodes, *dict.fromkeys(b for branches in self._forks for b in branches)]
 
     def moved(self, now: Mappings) -> dict[Node, OperatorMapping]:
         """The mappings after a change; the same ones where it comes to nothing."""
@@ -79,6 +82,13 @@ class Moves:
         if kind < 0.85:
             return {**now, **self._begun(now, region)}
         return {**now, **self._on_group(now, region)}
+
+    def apart(self, now: Mappings) -> dict[Node, OperatorMapping] | None:
+        """The mappings with the branches of a fork on groups of devices beside each other; None
+        where nothing forks."""
+        if not self._forks:
+            return None
+        return {**now, **self._apart(now, self.random.choice(self._forks))}
 
     def any_of(self, node: Node) -> OperatorMapping:
         """A mapping of an operator: on devices in a row, or every second, third and so on."""
@@ -167,6 +177,29 @@ class Moves:
         size = self.random.randint(1, self.devices)
         start = self.random.randrange(self.devices - size + 1)
         return {node: self._resized(node, now[node], start, size) for node in region}
+
+    def _apart(self, now: Mappings, branches: Sequence[Branch]) -> Mappings:
+        """Branches on groups of devices beside each other. One alone on fewer devices gains nothing
+        as long as the others are on all."""
+        random = self.random
+        made: dict[Node, OperatorMapping] = {}
+        groups = self._groups(len(branches))
+        for branch, (start, size) in zip(branches, groups, strict=True):
+            seed = random.choice(branch)
+            like = random.choice((now[seed], OperatorMapping(0)))
+            made.update(self._spread(seed, self._resized(seed, like, start, size), branch))
+        return made
+
+    def _groups(self, count: int) -> list[tuple[int, int]]:
+        """The first device and number of devices of so many groups beside each other, in any order;
+        of one device each, some of them the same, where there are more groups than devices."""
+        random, devices = self.random, self.devices
+        ends = [at * devices // count for at in range(1, count)]
+        if count <= devices and random.random() < 0.5:
+            ends = sorted(random.sample(range(1, devices), count - 1))
+        groups = [(start, max(1, end - start)) for start, end in pairwise([0, *ends, devices])]
+        random.shuffle(groups)
+        return groups
 
     def _resized(self, node: Node, now: OperatorMapping, start: int, size: int) -> OperatorMapping:
         places = now.places or self._places(node, size, ())

@@ -40,7 +40,7 @@ from search.map.rules.fully_sharded import PlacedGraph
 from search.map.rules.templates import CutTemplates
 from search.map.space.allow import Allowed, everything
 from search.map.space.strategies import IDLE, UNCUT, starts
-from search.refine.annealing import Annealer
+from search.refine.annealing import Annealer, Stages
 from search.refine.delta import DeltaSimulator
 from search.refine.polish import Polisher, Ways
 from search.refine.spread import Spread, put, sides
@@ -278,11 +278,11 @@ class Trial(Generic[Judged]):
         less = self.phases.timed("polishing", lambda: self._delta.takes_less(choice, limit))
         return self._made(choice).seconds < limit if less is None else less
 
-    def refined(self, choice: Choice, most: int) -> Tried[Judged]:
+    def refined(self, choice: Choice, most: int, stages: Stages) -> Tried[Judged]:
         """A choice for the graph, annealed over any devices of the machine, as far as the same work
         as for so many states of an operator goes."""
         annealer = Annealer(self.chooser, self._delta, lambda: self.phases.is_over, most)
-        best = self.phases.timed("refining", lambda: annealer.annealed(choice))
+        best = self.phases.timed("refining", lambda: annealer.annealed(choice, stages))
         return self._tried_choice(best)
 
     def fully_sharded(self, tried: Tried[Judged]) -> Tried[Judged]:

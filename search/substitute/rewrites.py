@@ -31,6 +31,7 @@ from pcg.graph.graph import Graph, Node, rebuild, topological
 from search.choices import THRESHOLD
 from search.cost.derivation import Derivation
 from search.cost.progress import check_time
+from search.cost.survey import NearestRewrite, RewriteSurvey
 from search.map.choose.choosing import Choice, Chooser
 from search.split.blocks import blocks_of
 from search.split.excerpt import Excerpt
@@ -60,14 +61,14 @@ class Limits:
     and still be rewritten; ``tries``: how many groups of rewrites are looked at;
     ``together``: whether groups are made at once that gain a little each; ``least``: the part of a
     step's seconds that all rewrites gain at least; ``is_over``: whether to stop with what is
-    found; ``tell_left``: is told how many rewrites are left unexplored in the end."""
+    found; ``tell``: is told of the rewrites of a graph in the end."""
 
     threshold: float = THRESHOLD
     tries: int = TRIES
     together: bool = True
     least: float = LEAST_GAIN
     is_over: Callable[[], bool] = lambda: False
-    tell_left: Callable[[int], None] = lambda left: None
+    tell: Callable[[RewriteSurvey], None] = lambda survey: None
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,9 +124,9 @@ class Rewriter:
     algebra: Algebra
     limits: Limits = Limits()
     tried: int = field(init=False, default=0)
-    left: int = field(init=False, default=0)
-    """How many groups of rewrites were left as the search ended: candidates within the threshold
-    that were not made, and groups of which it was not looked at what they gain."""
+    survey: RewriteSurvey = field(init=False, default_factory=RewriteSurvey)
+    """What came of the rewrites of the latest graph. Left are candidates within the threshold that
+    were not made, and groups of which it was not looked at what they gain."""
     made: tuple[RewrittenGroup, ...] = field(init=False, default=())
     """The rewrites of the best graph, one after the other."""
     _gains: dict[GroupKey, float] = field(init=False, default_factory=dict[GroupKey, float])
@@ -137,20 +138,43 @@ class Rewriter:
     _passed: set[GroupKey] = field(init=False, default_factory=set[GroupKey])
     """Groups of which the gain is not known."""
     _known: set[Graph] = field(init=False, default_factory=set[Graph])
+    _first: list[Group] | None = field(init=False, default=None)
+    """The groups of the latest graph, before rewrites."""
+    _texts: dict[GroupKey, tuple[str, ...]] = field(
+        init=False, default_factory=dict[GroupKey, tuple[str, ...]]
+    )
+    """The rules of the rewrites whose gain is known, as text."""
 
     def improved(self, graph: Graph, derivation: Derivation) -> Rewritten | None:
         """The graph with rewrites that make it faster; None if there are none."""
         start = _State(self.chooser.choose(graph), derivation)
-        self._known, self._passed = {graph}, set()
+        self._known, self._passed, self._first = {graph}, set(), None
         patience = max(2, IN_VAIN // max(1, len(graph.operators)))
         limits = self.limits
         extent = Extent(limits.threshold, patience, LEAST_GAIN, limits.is_over)
         reached = backtrack(start, lambda state: state.choice.seconds, self._candidates, extent)
-        best, self.left = reached.best, reached.left + len(self._passed)
-        limits.tell_left(self.left)
+        best, left = reached.best, reached.left + len(self._passed)
+        self.survey = self._surveyed(start, left)
+        limits.tell(self.survey)
         self.made = best.made
         gains = best.choice.seconds <= (1 - limits.least) * start.choice.seconds
         return (best.choice.graph, best.derivation) if gains and best is not start else None
+
+    def _surveyed(self, start: _State, left: int) -> RewriteSurvey:
+        """What came of the rewrites of a graph; those of what they make do not count as matched."""
+        groups = self._first or []
+        times = self.chooser.times(start.choice.graph)
+        gains = (
+            NearestRewrite(
+                self._texts[group.key],
+                count := sum(times.get(node, 1) for node in group.places),
+                self._gains[group.key] * count / start.choice.seconds,
+            )
+            for group in groups
+            if group.key in self._texts
+        )
+        nearest = max(gains, key=lambda one: one.gain, default=None)
+        return RewriteSurvey(len(groups), left, nearest)
 
     def _candidates(self, state: _State) -> Iterator[Promise[_State]]:
         """What each group of rewrites may make of a graph, and what all do that gain alone."""
@@ -169,6 +193,8 @@ class Rewriter:
     def _promises(self, choice: Choice) -> Iterator[_GroupGain]:
         times = self.chooser.times(choice.graph)
         groups = sorted(self.groups(choice), key=lambda group: not group.reduces)
+        if self._first is None:
+            self._first = groups
         for group in groups:
             check_time()
             gain = self._gains.get(group.key)
@@ -243,6 +269,7 @@ class Rewriter:
         steps = next(islice(ways, group.key.number, None), ())
         if tuple(step.rule.name for step in steps) != group.key.rules:
             return 0.0
+        self._texts[group.key] = tuple(step.rule.text for step in steps)
         excerpt = Excerpt.of(whole, _around(whole, _touched(whole, steps), NEAR + 1))
         strategies = {image: choice.strategies[node] for node, image in excerpt.images.items()}
         first = graph = excerpt.graph

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pcg.graph.graph import Graph, Node
 from search.choices import Mode
 from search.cost.derivation import Derivation, Scribe
+from search.cost.survey import RewriteSurvey
 from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.cuts import opened
 from search.map.space.allow import closed
@@ -36,6 +38,11 @@ class Variant:
     derivation: Derivation
     made: tuple[RewrittenGroup | None, ...] = ()
     """The rewrites one after the other; None for operators that were unfolded."""
+
+    @property
+    def is_rewritten(self) -> bool:
+        """Whether more led to it than unfolding."""
+        return any(self.made) or (not self.made and bool(self.derivation.steps))
 
 
 def of_whole(short: Variant, whole: Graph, more: int, library: Library) -> Variant | None:
@@ -85,6 +92,8 @@ def variants(
     if mode is not Mode.PARALLEL:
         # Each variant is planned by itself, for which many gains of little are not enough.
         few = replace(limits, tries=min(ALONE_TRIES, limits.tries), together=False)
+        if mode is Mode.JOINT:
+            few = replace(few, tell=partial(_tell_left, limits))
         better = rewritten(start, library, alone, few)
         if better is not None:
             yield from _cuttable(better, library)
@@ -92,6 +101,11 @@ def variants(
             yield from _cuttable(start, library)
     if mode is Mode.JOINT:
         yield from _closure(start, library)
+
+
+def _tell_left(limits: Limits, survey: RewriteSurvey) -> None:
+    """Tell what is left, and not what is gained on one device, which says little of many."""
+    limits.tell(RewriteSurvey(left=survey.left))
 
 
 def _closure(start: Variant, library: Library) -> Iterator[Variant]:

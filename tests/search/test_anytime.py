@@ -20,6 +20,7 @@ from search.by_hand.degrees import parse_degrees
 from search.by_hand.planner import HandPlanner
 from search.cost.planned import NoPlanInTime, Planned, Planner, SearchReport
 from search.cost.progress import GRACE, Progress, Status, Teller, timed_by
+from search.cost.survey import RewriteSurvey
 from search.pipeline.beside import WithPipelines
 from search.pipeline.planner import PipelinePlanner
 from search.plan.planner import MeshPlanner
@@ -125,7 +126,7 @@ def test_pipelines_are_left_out_where_time_is_up(library, model):
 
 
 def test_both_searches_are_reported(model, whole):
-    other = SearchReport(3, 2, "time", {"choosing": 1.0}, 5, 7)
+    other = SearchReport(3, 2, "time", {"choosing": 1.0}, 5, RewriteSurvey(left=7))
     planned = WithPipelines(Known(whole), lambda *_: Known(replace(whole, report=other)))
     report = planned.plan("m", model).report
     assert report.simulated == whole.report.simulated + 2

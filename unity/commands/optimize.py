@@ -32,6 +32,7 @@ from search.cost.planned import Planned
 from search.cost.progress import Progress, Status, silent
 from search.pipeline.planner import PIPELINES
 from search.report.describe import overall, pipeline_text, remade, remade_text, rows, rules_used
+from search.report.rewriting_text import rewriting_text
 from search.report.trace import representatives, simulate_plan, write_trace
 from substitutions.audit.locate import of_module
 from substitutions.rules.store import Library, load_library
@@ -118,8 +119,11 @@ def write_page(answer: Answer, path: Path, rules: Path | None) -> None:
     # Here because most searches are asked for none.
     from search.report.page.page import page
 
-    question = answer.question
-    text = page(answer.planned.plan, question.machine, question.speed, rules=rules)
+    question, planned = answer.question, answer.planned
+    left = f"{planned.report.rewrites_left:,} groups of rewrites stayed unexplored"
+    rewriting = rewriting_text(planned)
+    remarks = () if rewriting is None else (rewriting, left)
+    text = page(planned.plan, question.machine, question.speed, rules=rules, remarks=remarks)
     write_text_atomic(path, text)
 
 
@@ -281,6 +285,7 @@ def _record(
         "simulated_plans": report.simulated,
         "cache_hits": report.known,
         "rewrites_left": report.rewrites_left,
+        "rewriting": rewriting_text(planned),
         "seconds_by_phase": dict(report.phases),
         "pipeline": pipeline_text(plan),
         "rules_applied": len(plan.derivation),
@@ -372,3 +377,5 @@ def remarks(planned: Planned, whole: Sequence[KeptWhole]) -> Generator[str]:
         yield f"made again in the backward pass: {remade_text(plan)}"
     if (speedup := speedup_of(planned)) is not None:
         yield f"{speedup:.2f} times as fast as data parallelism"
+    if (rewriting := rewriting_text(planned)) is not None:
+        yield rewriting

@@ -68,11 +68,13 @@ def page(
     others: Sequence[Rival] = (),
     rules: str | Path | None = None,
     explained: int = EXPLAINED,
+    remarks: Sequence[str] = (),
 ) -> str:
     """The page about a plan, as HTML. ``machine``: of the plan; ``speed``: of its devices, by
     default by the curves of Unity; ``others``: further plans to compare with; ``rules``: the
     library of the plan, by default that of Unity; ``explained``: how many groups of operators have
-    their next best placements simulated. Raises InputError for ``rules`` that are no library."""
+    their next best placements simulated; ``remarks``: what the search has to say of the plan.
+    Raises InputError for ``rules`` that are no library."""
     simulated = simulate_plan(plan, machine, speed)
     cost = CostModel(machine, plan.training, speed)
     devices = devices_of(simulated, cost)
@@ -94,6 +96,7 @@ def page(
             operators=_table(explainer, devices, explained),
             groups=len(list(explainer.groups())),
             rules=applied,
+            remarks=remarks,
             style=style() + _resource("page.css"),
             script=drawing() + _resource("page.js"),
             data=embedded(_data(simulated, devices, applied)),

@@ -8,6 +8,7 @@ from pcg.machine import load_machine
 from pcg.plan.text import parse_graph
 from search.cost.cost import CostModel
 from search.cost.derivation import Derivation
+from search.cost.survey import NearestRewrite, RewriteSurvey
 from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.cuts import Cuts
 from search.plan.incumbent import NEAR_BEST, PricedPlan, PricedTrial, SearchState
@@ -78,8 +79,9 @@ def test_no_bound_rules_a_rewrite_out():
     assert not search.rules_out(made)
 
 
-def test_what_is_left_adds_up():
+def test_what_came_of_rewrites_adds_up():
     search = SearchState()
-    search.leaves_rewrites(3)
-    search.leaves_rewrites(4)
-    assert search.rewrites_left == 7
+    less, more = (NearestRewrite((f"{gain}",), 1, gain) for gain in (-0.1, 0.1))
+    search.surveyed(RewriteSurvey(2, 3, more))
+    search.surveyed(RewriteSurvey(1, 4, less))
+    assert search.survey == RewriteSurvey(3, 7, more)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import count
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -70,7 +71,7 @@ def test_what_moves_make_is_the_same_function_and_takes_what_its_plan_takes(
     moves = Moves(graph, chooser.spaces, devices, random)
     mappings = dict.fromkeys(graph.operators, OperatorMapping(devices - 1))
     for _ in range(6):
-        mappings = moves.moved(mappings)
+        mappings = moves.moved(moves.apart(mappings) or mappings)
     choice = Choice(graph, {}, 0.0, mappings=mappings)
     cut = builder.cut(choice)
     assert_same(graph, cut.graph)
@@ -128,3 +129,22 @@ def test_a_mapping_of_devices_in_a_row():
     assert [(axis.degree, axis.stride) for axis in mapping.axes] == [(2, 3), (3, 1)]
     assert (mapping.size, mapping.last, mapping.places) == (6, 8, (0, 1))
     assert mapping.moved(0).last == 5
+
+
+def test_branches_are_laid_out_on_devices_of_their_own(library):
+    graph = parse_graph(TOWERS)
+    moves = Moves(graph, chooser_of(graph, library).spaces, 5, Random(0))
+    together = dict.fromkeys(graph.operators, OperatorMapping(0))
+    products = [node for node in graph.operators if node.name == "matmul"]
+    short = next(node for node in products if node.types[0].shape == (64, 512))
+    for _ in range(8):
+        apart = moves.apart(together)
+        assert apart is not None
+        devices = {node: set(range(apart[node].start, apart[node].last + 1)) for node in products}
+        assert all(devices[short].isdisjoint(devices[n]) for n in products if n is not short)
+
+
+def test_a_chain_has_no_branches_to_lay_out(library):
+    graph = parse_graph("x = input[8, 8]\nw = weight[8, 8]\nreturn mean_loss(relu(matmul(x, w)))")
+    moves = Moves(graph, chooser_of(graph, library).spaces, 5, Random(0))
+    assert moves.apart(dict.fromkeys(graph.operators, OperatorMapping(0))) is None

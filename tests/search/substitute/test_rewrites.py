@@ -17,6 +17,7 @@ from pcg.readings.evaluate import by_equation, evaluate_shards, evaluate_whole, 
 from pcg.readings.ring import PrimeField
 from search.cost.cost import CostModel
 from search.cost.derivation import Derivation
+from search.cost.survey import RewriteSurvey
 from search.map.choose.choosing import Chooser
 from search.map.rules.cuts import Cuts
 from search.substitute.algebra import Algebra
@@ -104,14 +105,17 @@ def test_nothing_is_tried_where_nothing_may_be(library):
 def test_what_is_not_looked_at_is_told(library):
     """Without tries, all groups of the first graph are left; in full, those within the threshold
     of all graphs that were made."""
-    graph, told = parse_graph(MIXED), list[int]()
+    graph, told = parse_graph(MIXED), list[RewriteSurvey]()
     for limits in (Limits(tries=0), Limits()):
-        rewrites = rewriter(library, graph, replace(limits, tell_left=told.append))
+        rewrites = rewriter(library, graph, replace(limits, tell=told.append))
         rewrites.improved(graph, Derivation.start(graph))
-        assert told[-1] == rewrites.left
+        assert told[-1] == rewrites.survey
     groups = list(rewrites.groups(rewrites.chooser.choose(graph)))
-    assert told[0] == len(groups) > 0
-    assert told[1] > 0
+    assert told[0].left == told[0].matched == len(groups) > 0
+    assert told[0].nearest is None
+    assert told[1].left > 0
+    assert told[1].matched == len(groups)
+    assert told[1].nearest is not None
 
 
 def test_places_that_look_alike_have_the_same_rewrites_in_another_graph(library):
@@ -131,7 +135,7 @@ def test_where_time_is_up_what_is_left_is_told(library):
     turns = iter(range(100))
     rewrites = rewriter(library, graph, Limits(is_over=lambda: next(turns) > 5))
     rewrites.improved(graph, Derivation.start(graph))
-    assert rewrites.left > 0
+    assert rewrites.survey.left > 0
 
 
 def test_every_step_keeps_the_meaning(library):
