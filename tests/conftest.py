@@ -20,6 +20,8 @@ settings.register_profile("soak", max_examples=100, deadline=None)
 settings.load_profile("unity")
 # Seldom, also while test files are imported.
 gc.set_threshold(300_000, 20, 50)
+LITTLE_WORK = 60_000
+"""Of a refinement, in operators of the states that it looks at."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -46,3 +48,18 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _little_refinement(pytestconfig: pytest.Config) -> Iterator[None]:
+    """Tests of searches want a plan, and few of them the last percent of its speed: those that do,
+    set their own work. Long tests and benchmarks refine as users do."""
+    refining = sys.modules.get("search.plan.refining")
+    asked = str(pytestconfig.getoption("markexpr"))
+    if refining is None or asked in ("soak", "benchmark"):
+        yield
+        return
+    work = refining.WORK
+    refining.WORK = LITTLE_WORK
+    yield
+    refining.WORK = work

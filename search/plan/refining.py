@@ -39,7 +39,7 @@ NEAR = 1.5
 
 
 def refine(
-    model: Graph, search: SearchState, machine: Machine, teller: Teller, work: int = WORK
+    model: Graph, search: SearchState, machine: Machine, teller: Teller, work: int | None = None
 ) -> None:
     """Price what the fastest plans of a few graphs become where each operator may run on any
     devices: plans are looked for widely for each graph, and then near the fastest. Nothing is tried
@@ -48,6 +48,7 @@ def refine(
     their work."""
     if machine.devices > MOST_DEVICES:
         return
+    work = WORK if work is None else work
     work = min(work, work * FEW_DEVICES // machine.devices)
     refined: list[tuple[Tried[PricedPlans], PricedTrial]] = []
     for best in list(_starts(model, search)):

@@ -71,12 +71,10 @@ def page(
     remarks: Sequence[str] = (),
 ) -> str:
     """The page about a plan, as HTML. ``machine``: of the plan; ``speed``: of its devices, by
-    default by the curves of Unity; ``others``: further plans to compare with; ``rules``: the
-    library of the plan, by default that of Unity; ``explained``: how many groups of operators have
-    their next best placements simulated; ``remarks``: what the search has to say of the plan.
-    Raises InputError for ``rules`` that are no library."""
-    simulated = simulate_plan(plan, machine, speed)
-    cost = CostModel(machine, plan.training, speed)
+    default by the curves of Unity; ``others``: further plans to compare with; ``rules``: its
+    library, by default that of Unity; ``explained``: how many groups of operators have their next
+    best placements simulated; ``remarks``: of the search. Raises InputError for bad ``rules``."""
+    simulated, cost = simulate_plan(plan, machine, speed), CostModel(machine, plan.training, speed)
     devices = devices_of(simulated, cost)
     explainer = PlanExplainer(simulated, speed)
     applied = list(_rules(plan, rules))
