@@ -18,12 +18,12 @@ from search.cost.planned import NoPlanInTime, Planned, SearchReport, Stop
 from search.pipeline.beside import WithPipelines
 from search.plan.planner import MeshPlanner
 from search.split import blocks as module
-from search.split import blocks as module
 from search.split.blocks import folded
 from substitutions.rules.store import load_library
 
-Outcome = float | type[BaseException]
+Outcome = float | BaseException
 """Seconds of a step of the plan that a planner makes, or what it raises in its place."""
+NOTHING_FITS = NegativeAnswer("m: nothing fits")
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,8 @@ def any_plan() -> Plan:
 
 def made(plan: Plan, outcome: Outcome, stop: Stop = "exhausted") -> Planned:
     """Raises what the outcome is, where that is no time."""
-    if not isinstance(outcome, float):
-        raise outcome("m", 1.0) if outcome is NoPlanInTime else outcome("m: nothing fits")
+    if isinstance(outcome, BaseException):
+        raise outcome
     estimates = plan.estimates.model_copy(update={"step_seconds": outcome})
     return Planned(replace(plan, estimates=estimates), SearchReport(1, 1, stop, {}), 0.5, 1.0)
 
@@ -97,7 +97,7 @@ def test_who_asks_for_a_rival_has_it_searched_once(any_plan, plain: float, pipel
 
 
 @pytest.mark.parametrize(
-    ("outcome", "stop"), [(NegativeAnswer, "exhausted"), (NoPlanInTime, "time")]
+    ("outcome", "stop"), [(NOTHING_FITS, "exhausted"), (NoPlanInTime("m", 1.0), "time")]
 )
 def test_a_rival_without_a_plan_rules_nothing_out(any_plan, outcome: Outcome, stop: Stop):
     asking, pipelines = Asking(any_plan, 3.0), Pipelines(any_plan, [outcome])
@@ -112,7 +112,7 @@ def test_a_rival_without_a_plan_rules_nothing_out(any_plan, outcome: Outcome, st
 def test_who_interrupts_a_rival_ends_the_search_that_asked(any_plan, has_plan: bool):
     """Whether or not the pipelines had a plan by then, which is taken where it is faster."""
     asking = Asking(any_plan, 3.0)
-    pipelines = Pipelines(any_plan, [2.0 if has_plan else KeyboardInterrupt], "interrupted")
+    pipelines = Pipelines(any_plan, [2.0 if has_plan else KeyboardInterrupt()], "interrupted")
     answer = of_both(asking, pipelines).plan("m", any_plan.model)
     assert asking.heard == ["interrupted"]
     assert len(pipelines.limits) == 1
@@ -122,15 +122,15 @@ def test_who_interrupts_a_rival_ends_the_search_that_asked(any_plan, has_plan: b
 
 def test_a_rival_is_the_plan_where_who_asked_has_none(any_plan):
     pipelines = Pipelines(any_plan, [4.0])
-    both = of_both(Asking(any_plan, NegativeAnswer), pipelines)
+    both = of_both(Asking(any_plan, NOTHING_FITS), pipelines)
     assert both.plan("m", any_plan.model).plan.estimates.step_seconds == 4.0
     assert pipelines.limits == [5.0]
 
 
 def test_slower_pipelines_are_looked_for_where_nothing_else_fits(any_plan):
     """What was known when the rival was asked for came to nothing, so its limit falls."""
-    pipelines = Pipelines(any_plan, [NegativeAnswer, 7.0])
-    both = of_both(Asking(any_plan, NegativeAnswer), pipelines)
+    pipelines = Pipelines(any_plan, [NOTHING_FITS, 7.0])
+    both = of_both(Asking(any_plan, NOTHING_FITS), pipelines)
     assert both.plan("m", any_plan.model).plan.estimates.step_seconds == 7.0
     assert pipelines.limits == [5.0, inf]
 
