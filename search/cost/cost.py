@@ -309,11 +309,13 @@ class CostModel:
         flows = transfer.flows
         crossing = flows.sources != flows.targets
         # A message is all that goes from one device to another.
-        ends = np.stack([flows.sources[crossing], flows.targets[crossing]], axis=1)
-        pairs, which = np.unique(ends, axis=0, return_inverse=True)
-        volume = np.bincount(which.ravel(), flows.elements[crossing] * self.itemsize)
+        devices = self.machine.devices
+        ends = flows.sources[crossing] * devices + flows.targets[crossing]
+        ends, which = np.unique(ends, return_inverse=True)
+        pairs = np.stack(np.divmod(ends, devices), axis=1)
+        volume = np.bincount(which, flows.elements[crossing] * self.itemsize)
         levels = self.machine.meeting_levels(pairs[:, 0], pairs[:, 1])
-        busy = np.zeros(self.machine.devices)
+        busy = np.zeros(devices)
         for level in np.unique(levels):
             there = levels == level
             link = self._link(tuple(sorted(pairs[there.argmax()].tolist())))
