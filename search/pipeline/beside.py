@@ -1,8 +1,8 @@
 """Pipelines beside another planner's plans: the better of both.
 
 Pipelines are searched for what is faster than the best of the other plans. A planner of deep models
-asks for them before it has tried all of its own plans (``rival``), of which it then leaves out what
-is not faster than a pipeline; else they are searched once it has ended.
+asks for them before it has tried most of its own plans (``rival``), of which it then leaves out
+what is not faster than a pipeline; else they are searched once it has ended.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from math import inf
 from pcg.collection import seldom_collected
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph
-from search.cost.planned import NoPlanInTime, Planned, Planner, Stop
+from search.cost.planned import NoPlanInTime, Outdone, Planned, Planner, SearchReport, Stop
 from search.cost.progress import now
 
 _LATEST: tuple[Stop, ...] = ("exhausted", "time", "interrupted")
@@ -39,6 +39,15 @@ class WithPipelines:
         start = self._begin()
         try:
             plain = self.plain.plan(name, graph)
+        except Outdone as none:
+            assert isinstance(self._answer, Planned)  # which has outdone it
+            report = self._reported(none.report, self._answer.report)
+            data_parallel = none.data_parallel_seconds
+            return Planned(self._answer.plan, report, now() - start, data_parallel)
+        except KeyboardInterrupt:
+            if isinstance(self._answer, Planned):
+                return self._answer
+            raise
         except NegativeAnswer as none:
             if isinstance(self._answer, Planned):
                 return self._answer
@@ -53,14 +62,16 @@ class WithPipelines:
             report = replace(plain.report, stop=max(plain.report.stop, answer, key=_LATEST.index))
             return replace(plain, report=report, seconds=now() - start)
         is_faster = answer.plan.estimates.step_seconds < plain.plan.estimates.step_seconds
-        both = plain.report.then(answer.report)
-        stop = max(plain.report.stop, answer.report.stop, key=_LATEST.index)
         return Planned(
             answer.plan if is_faster else plain.plan,
-            replace(both, stop=stop),
+            self._reported(plain.report, answer.report),
             now() - start,
             plain.data_parallel_seconds,
         )
+
+    def _reported(self, plain: SearchReport, answer: SearchReport) -> SearchReport:
+        """On both searches, of which either may have ended early."""
+        return replace(plain.then(answer), stop=max(plain.stop, answer.stop, key=_LATEST.index))
 
     def _begin(self) -> float:
         """Forget the model before; the time of now."""

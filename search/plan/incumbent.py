@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 
 from pcg.graph.graph import Node
+from search.cost.planned import SearchReport, Stop
 from search.map.choose.choosing import Choice
 from search.plan.families import FamilyKey
 from search.refine.overlap import Trial
@@ -72,6 +74,11 @@ class SearchState:
     """Groups of rewrites that stayed unexplored."""
     rival: float = inf
     """Seconds of a plan of another kind, which is known beside those that were priced."""
+
+    def report(self, stop: Stop, phases: Mapping[str, float], known: int) -> SearchReport:
+        """What was done. ``phases``: seconds of each; ``known``: prices that were known before."""
+        strategies = sum(c.strategies for c in self.priced)
+        return SearchReport(strategies, len(self.priced), stop, phases, known, self.rewrites_left)
 
     def leaves_rewrites(self, groups: int) -> None:
         """Of one graph, so many groups of rewrites stayed unexplored."""

@@ -14,7 +14,7 @@ from pcg.graph.graph import Graph
 from pcg.machine import load_machine
 from pcg.plan.plan import Plan
 from pcg.plan.training import Training
-from search.cost.planned import NoPlanInTime, Planned, SearchReport, Stop
+from search.cost.planned import NoPlanInTime, Outdone, Planned, SearchReport, Stop
 from search.pipeline.beside import WithPipelines
 from search.plan.planner import MeshPlanner
 from search.split import blocks as module
@@ -141,6 +141,26 @@ def test_each_model_has_a_rival_of_its_own(any_plan):
     seconds = [both.plan("m", any_plan.model).plan.estimates.step_seconds for _ in range(2)]
     assert seconds == [2.0, 3.0]
     assert asking.heard == [2.0, 6.0]
+
+
+def test_what_a_rival_has_outdone_is_reported_with_it(any_plan):
+    report = SearchReport(5, 3, "exhausted", {})
+    both = of_both(Asking(any_plan, Outdone("m", report, 2.5)), Pipelines(any_plan, [4.0], "time"))
+    answer = both.plan("m", any_plan.model)
+    assert answer.plan.estimates.step_seconds == 4.0
+    assert (answer.report.strategies, answer.report.simulated) == (6, 4)
+    assert answer.report.stop == "time"
+    assert answer.data_parallel_seconds == 2.5
+
+
+def test_who_interrupts_before_any_other_plan_has_the_rival(any_plan):
+    for pipelined in (4.0, NOTHING_FITS):
+        both = of_both(Asking(any_plan, KeyboardInterrupt()), Pipelines(any_plan, [pipelined]))
+        if pipelined == 4.0:
+            assert both.plan("m", any_plan.model).plan.estimates.step_seconds == 4.0
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                both.plan("m", any_plan.model)
 
 
 @dataclass
