@@ -12,6 +12,7 @@ and partition along other dimensions an all_to_all.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import combinations, product
@@ -55,6 +56,9 @@ TransferKind = Literal["none", "local", "all_reduce", "all_gather", "reduce_scat
 """What a transfer is: nothing moves; each device copies what it has; a collective; or messages, of
 which some sets are an all_to_all (``Transfer.swaps``)."""
 
+MOST_PAIRS = 1 << 20
+"""Pairs of a piece that is wanted and one of the source's of which flows are listed at once."""
+
 Places = NDArray[np.int64]
 
 Groups = tuple[tuple[int, ...], ...]
@@ -82,20 +86,35 @@ class Transfer:
     def flows(self) -> Flows:
         """What every device needs, and from whom: from itself where it can. They are not kept:
         there may be millions, and who asks keeps what follows from them."""
-        pieces, wanted = self.source.cells, self.target.cells
+        (all_flows,) = self._flows([self.target.cells])
+        return all_flows
+
+    @property
+    def flows_in_parts(self) -> Iterator[Flows]:
+        """The same, of some of the target's pieces after the other, so that they take little
+        memory. Who ``wanted`` them is a number among those."""
+        cells, most = self.target.cells, self.group * len(np.unique(self.source.cells.numbers))
+        count = -(-len(cells.devices) * most // MOST_PAIRS)
+        parts = (np.array_split(field, count) for field in cells)
+        return self._flows(Cells(*fields) for fields in zip(*parts, strict=True))
+
+    def _flows(self, parts: Iterable[Cells]) -> Iterator[Flows]:
+        """What each part of the pieces wanted needs, and from whom."""
+        pieces = self.source.cells
         numbers, first, which = np.unique(pieces.numbers, return_index=True, return_inverse=True)
-        at, piece, shared = self._shared(wanted, numbers)
-        targets = wanted.devices[at]
         # The holders of each piece, ascending; spread the load: the n-th device that asks asks
         # the n-th holder.
         order = np.lexsort((pieces.devices, which))
         counts = np.bincount(which, minlength=len(numbers))
         starts = np.cumsum(counts) - counts
-        chosen = pieces.devices[order][starts[piece] + targets % counts[piece]]
-        held = np.full(1 + max(pieces.devices.max(), wanted.devices.max()), -1)
+        held = np.full(1 + max(pieces.devices.max(), self.target.cells.devices.max()), -1)
         held[pieces.devices] = which
-        sources = np.where(held[targets] == piece, targets, chosen)
-        return Flows(sources, targets, shared, at, first[piece])
+        for wanted in parts:
+            at, piece, shared = self._shared(wanted, numbers)
+            targets = wanted.devices[at]
+            chosen = pieces.devices[order][starts[piece] + targets % counts[piece]]
+            sources = np.where(held[targets] == piece, targets, chosen)
+            yield Flows(sources, targets, shared, at, first[piece])
 
     def _shared(self, wanted: Cells, numbers: Places) -> tuple[Places, Places, Places]:
         """[shared]: which piece that is wanted and which of the source's, by place in ``numbers``,

@@ -13,6 +13,7 @@ from hypothesis.strategies import DrawFn
 from support.graphs.places import extent, halos, place, within
 from support.graphs.strategies import seeds
 
+from pcg.placement import transfer as module
 from pcg.placement.layout import Layout, Piece, spread
 from pcg.placement.transfer import Message, Transfer, transfer
 from pcg.types.tensor import Degrees, ParallelTensor
@@ -241,5 +242,12 @@ def test_flows_are_what_each_pair_of_pieces_shares(plan: Transfer):
     made = [numbers[plan.source.pieces[i][1]] for i in flows.pieces.tolist()]
     found = list(zip(flows.wanted.tolist(), made, flows.elements.tolist(), strict=True))
     assert found == expected
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "MOST_PAIRS", 4)
+        parts = list(plan.flows_in_parts)
+    assert len(parts) >= min(len(plan.target.pieces) * plan.group // 4, 1)
+    for field in ("sources", "targets", "elements", "pieces"):
+        whole = np.concatenate([getattr(part, field) for part in parts])
+        assert (whole == getattr(flows, field)).all()
     stays = bool((flows.sources == flows.targets).all())
     assert plan._is_local == stays
