@@ -30,6 +30,8 @@ class WithPipelines:
     _start: float = field(init=False, default=0.0)
     _answer: Planned | Stop | None = field(init=False, default=None)
     """The pipeline, once it was asked for, or why there is none."""
+    _limit: float = field(init=False, default=0.0)
+    """Seconds of a step that it was to take less than."""
 
     @seldom_collected()
     def plan(self, name: str, graph: Graph) -> Planned:
@@ -51,6 +53,8 @@ class WithPipelines:
         except NegativeAnswer as none:
             if isinstance(self._answer, Planned):
                 return self._answer
+            if self._limit == inf:
+                raise  # there is no pipeline either
             try:
                 return self.pipelined(inf, now() - start).plan(name, graph)
             except NegativeAnswer:
@@ -75,7 +79,7 @@ class WithPipelines:
 
     def _begin(self) -> float:
         """Forget the model before; the time of now."""
-        self._start, self._answer = now(), None
+        self._start, self._answer, self._limit = now(), None, 0.0
         return self._start
 
     def rival(self, name: str, graph: Graph, known: float) -> float:
@@ -91,6 +95,7 @@ class WithPipelines:
         """The best pipeline whose step takes less than so many seconds, or why there is none;
         asked for once."""
         if self._answer is None:
+            self._limit = known
             self._answer = self._asked(name, graph, known)
         return self._answer
 

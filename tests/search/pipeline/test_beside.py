@@ -135,6 +135,14 @@ def test_slower_pipelines_are_looked_for_where_nothing_else_fits(any_plan):
     assert pipelines.limits == [5.0, inf]
 
 
+def test_no_pipeline_of_any_time_is_looked_for_once(any_plan):
+    pipelines = Pipelines(any_plan, [NOTHING_FITS])
+    both = of_both(Asking(any_plan, NOTHING_FITS, known=inf), pipelines)
+    with pytest.raises(NegativeAnswer, match="nothing fits"):
+        both.plan("m", any_plan.model)
+    assert pipelines.limits == [inf]
+
+
 def test_each_model_has_a_rival_of_its_own(any_plan):
     asking, pipelines = Asking(any_plan, 3.0), Pipelines(any_plan, [2.0, 6.0])
     both = of_both(asking, pipelines)
