@@ -59,7 +59,6 @@ def _little_refinement(pytestconfig: pytest.Config) -> Iterator[None]:
     if refining is None or asked in ("soak", "benchmark"):
         yield
         return
-    work = refining.WORK
-    refining.WORK = LITTLE_WORK
-    yield
-    refining.WORK = work
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(refining, "WORK", LITTLE_WORK)
+        yield

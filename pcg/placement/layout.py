@@ -45,6 +45,12 @@ class Piece:
     block: tuple[int, ...]
 
 
+@lru_cache(maxsize=_KEPT)
+def _piece(partial: int, block: tuple[int, ...]) -> Piece:
+    """One object for equal pieces: layouts of thousands of devices have few different ones."""
+    return Piece(partial, block)
+
+
 class Cells(NamedTuple):
     """The pieces of a layout, as arrays [pieces] and, for blocks, [pieces, rank]."""
 
@@ -199,7 +205,7 @@ def output_layout(node: Node, port: int, view: MachineView) -> Layout:
     if node.is_join:
         inner = node.inputs[0].type.degrees.partials
         joined = (
-            (view.device(task), Piece(task[0] * inner + task[-2], task[1:-2]))
+            (view.device(task), _piece(task[0] * inner + task[-2], task[1:-2]))
             for task in view.tasks()
         )
         return Layout(tensor, tuple(joined))
@@ -213,7 +219,7 @@ def output_layout(node: Node, port: int, view: MachineView) -> Layout:
                 partial = partial * degree + digit
             else:
                 block[position] = digit
-        pieces.append((device, Piece(partial, tuple(block))))
+        pieces.append((device, _piece(partial, tuple(block))))
     return Layout(tensor, tuple(pieces))
 
 
@@ -223,7 +229,7 @@ def operand_layout(node: Node, operand: int, view: MachineView) -> Layout:
     tensor = node.inputs[operand].type
     if node.is_join:
         pieces = (
-            (view.device(task), Piece(task[-2], task[1:-2]))
+            (view.device(task), _piece(task[-2], task[1:-2]))
             for task in view.tasks()
             if task[0] == operand
         )
@@ -236,7 +242,7 @@ def operand_layout(node: Node, operand: int, view: MachineView) -> Layout:
         for position, digit in zip(positions, task, strict=False):
             if position is not None:
                 block[position] = digit
-        placed.append((device, Piece(task[-2] if carries else 0, tuple(block))))
+        placed.append((device, _piece(task[-2] if carries else 0, tuple(block))))
     return Layout(tensor, tuple(placed))
 
 

@@ -12,6 +12,7 @@ and partition along other dimensions an all_to_all.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import combinations, product
@@ -55,6 +56,11 @@ TransferKind = Literal["none", "local", "all_reduce", "all_gather", "reduce_scat
 """What a transfer is: nothing moves; each device copies what it has; a collective; or messages, of
 which some sets are an all_to_all (``Transfer.swaps``)."""
 
+MOST_PAIRS = 1 << 20
+"""Pairs of a piece that is wanted and one of the source's of which flows are listed at once."""
+
+Places = NDArray[np.int64]
+
 Groups = tuple[tuple[int, ...], ...]
 """Devices that communicate with each other; no device is in two."""
 
@@ -76,37 +82,68 @@ class Transfer:
     def has_halos(self) -> bool:
         return bool(self.source.type.degrees.halos or self.target.type.degrees.halos)
 
-    @cached_property
+    @property
     def flows(self) -> Flows:
-        """What every device needs, and from whom: from itself where it can."""
-        pieces, wanted = self.source.cells, self.target.cells
+        """What every device needs, and from whom: from itself where it can. They are not kept:
+        there may be millions, and who asks keeps what follows from them."""
+        (all_flows,) = self._flows([self.target.cells])
+        return all_flows
+
+    @property
+    def flows_in_parts(self) -> Iterator[Flows]:
+        """The same, of some of the target's pieces after the other, so that they take little
+        memory. Who ``wanted`` them is a number among those."""
+        cells, most = self.target.cells, self.group * len(np.unique(self.source.cells.numbers))
+        count = -(-len(cells.devices) * most // MOST_PAIRS)
+        parts = (np.array_split(field, count) for field in cells)
+        return self._flows(Cells(*fields) for fields in zip(*parts, strict=True))
+
+    def _flows(self, parts: Iterable[Cells]) -> Iterator[Flows]:
+        """What each part of the pieces wanted needs, and from whom."""
+        pieces = self.source.cells
         numbers, first, which = np.unique(pieces.numbers, return_index=True, return_inverse=True)
-        shared = self._shared(wanted, pieces, first)
-        at, piece = np.nonzero(shared)
-        targets = wanted.devices[at]
         # The holders of each piece, ascending; spread the load: the n-th device that asks asks
         # the n-th holder.
         order = np.lexsort((pieces.devices, which))
         counts = np.bincount(which, minlength=len(numbers))
         starts = np.cumsum(counts) - counts
-        chosen = pieces.devices[order][starts[piece] + targets % counts[piece]]
-        held = np.full(1 + max(pieces.devices.max(), wanted.devices.max()), -1)
+        held = np.full(1 + max(pieces.devices.max(), self.target.cells.devices.max()), -1)
         held[pieces.devices] = which
-        sources = np.where(held[targets] == piece, targets, chosen)
-        return Flows(sources, targets, shared[at, piece], at, first[piece])
+        for wanted in parts:
+            at, piece, shared = self._shared(wanted, numbers)
+            targets = wanted.devices[at]
+            chosen = pieces.devices[order][starts[piece] + targets % counts[piece]]
+            sources = np.where(held[targets] == piece, targets, chosen)
+            yield Flows(sources, targets, shared, at, first[piece])
 
-    def _shared(self, wanted: Cells, pieces: Cells, some: NDArray[np.intp]) -> NDArray[np.int64]:
-        """[wanted, some]: how many elements a piece that is wanted and some of the source's pieces
-        share, one partial of a sum at a time."""
-        partials = pieces.partials[some] // self.group
-        shared = (wanted.partials[:, None] == partials[None, :]).astype(np.int64)
+    def _shared(self, wanted: Cells, numbers: Places) -> tuple[Places, Places, Places]:
+        """[shared]: which piece that is wanted and which of the source's, by place in ``numbers``,
+        share elements, and how many, one partial of a sum at a time. By the pieces wanted, then by
+        those of the source."""
+        source = self.source.without_halos.type
         first, last = self.target.bounds(wanted.blocks)
-        own_first, own_last = self.source.without_halos.bounds(pieces.blocks[some])
-        for dim in range(self.source.type.rank):
-            start = np.maximum(first[:, dim, None], own_first[None, :, dim])
-            stop = np.minimum(last[:, dim, None], own_last[None, :, dim])
-            shared *= np.maximum(stop - start, 0)
-        return shared
+        length = np.array(source.block, np.int64)
+        # The blocks along a dimension with which a piece shares elements follow one another.
+        begin = np.column_stack((wanted.partials * self.group, first // length))
+        counts = np.column_stack(
+            (np.full(len(begin), self.group), -(-last // length) - first // length)
+        )
+        pairs = counts.prod(axis=1)
+        at = np.repeat(np.arange(len(begin)), pairs)
+        left = np.arange(len(at)) - np.repeat(np.cumsum(pairs) - pairs, pairs)
+        number, stride = np.zeros(len(at), np.int64), 1
+        shared = np.ones(len(at), np.int64)
+        for dim in reversed(range(source.rank)):
+            left, digit = np.divmod(left, counts[at, 1 + dim])
+            block = begin[at, 1 + dim] + digit
+            start = np.maximum(first[at, dim], block * length[dim])
+            shared *= np.minimum(last[at, dim], (block + 1) * length[dim]) - start
+            number += block * stride
+            stride *= source.degrees.dims[dim]
+        number += (begin[at, 0] + left) * stride
+        piece = np.searchsorted(numbers, number).clip(max=len(numbers) - 1)
+        is_held = numbers[piece] == number
+        return at[is_held], piece[is_held], shared[is_held]
 
     @cached_property
     def messages(self) -> tuple[Message, ...]:
@@ -243,6 +280,21 @@ class Transfer:
         a, b = self.source.type.degrees, self.target.type.degrees
         return (a.dims, a.halos) == (b.dims, b.halos)
 
+    @property
+    def _is_local(self) -> bool:
+        """Whether each device has all that it needs, in one piece."""
+        if self.group > 1:
+            return False
+        places = {device: at for at, device in enumerate(self.source.cells.devices.tolist())}
+        own = [places.get(device, -1) for device in self.target.cells.devices.tolist()]
+        if -1 in own:
+            return False
+        pieces, wanted = self.source.cells, self.target.cells
+        first, last = self.target.bounds(wanted.blocks)
+        own_first, own_last = self.source.without_halos.bounds(pieces.blocks[own])
+        has_partial = (pieces.partials[own] == wanted.partials).all()
+        return bool(has_partial and (own_first <= first).all() and (last <= own_last).all())
+
     @cached_property
     def kind(self) -> TransferKind:
         """What the transfer amounts to; the cost model and the runtime read it here."""
@@ -250,7 +302,7 @@ class Transfer:
             return "none"
         if self._reduces is not None:
             return "all_reduce"
-        if (self.flows.sources == self.flows.targets).all():
+        if self._is_local:
             return "local"
         if self._gathers is not None:
             return "all_gather"

@@ -306,23 +306,26 @@ class CostModel:
         A device sends its messages over the links of each level one after the other, and receives
         meanwhile; as in a ring, each takes the link's latency once more.
         """
-        flows = transfer.flows
-        crossing = flows.sources != flows.targets
-        # A message is all that goes from one device to another.
-        ends = np.stack([flows.sources[crossing], flows.targets[crossing]], axis=1)
-        pairs, which = np.unique(ends, axis=0, return_inverse=True)
-        volume = np.bincount(which.ravel(), flows.elements[crossing] * self.itemsize)
-        levels = self.machine.meeting_levels(pairs[:, 0], pairs[:, 1])
-        busy = np.zeros(self.machine.devices)
-        for level in np.unique(levels):
-            there = levels == level
-            link = self._link(tuple(sorted(pairs[there.argmax()].tolist())))
-            way = [
-                np.bincount(ends, minlength=len(busy)) * link.latency
-                + np.bincount(ends, volume[there], minlength=len(busy)) / link.bandwidth
-                for ends in pairs[there].T
-            ]
-            busy += np.maximum(*way)
+        devices = self.machine.devices
+        ways: dict[int, tuple[Link, NDArray[np.float64]]] = {}
+        for flows in transfer.flows_in_parts:
+            crossing = flows.sources != flows.targets
+            # A message is all that goes from one device to another.
+            ends = flows.sources[crossing] * devices + flows.targets[crossing]
+            ends, which = np.unique(ends, return_inverse=True)
+            pairs = np.stack(np.divmod(ends, devices), axis=1)
+            volume = np.bincount(which, flows.elements[crossing] * self.itemsize)
+            levels = self.machine.meeting_levels(pairs[:, 0], pairs[:, 1])
+            for level in np.unique(levels).tolist():
+                there = levels == level
+                if level not in ways:
+                    link = self._link(tuple(sorted(pairs[there.argmax()].tolist())))
+                    ways[level] = link, np.zeros((2, devices))
+                link, way = ways[level]
+                for spent, own in zip(way, pairs[there].T, strict=True):
+                    spent += np.bincount(own, minlength=devices) * link.latency
+                    spent += np.bincount(own, volume[there], devices) / link.bandwidth
+        busy = sum((way.max(axis=0) for _, way in ways.values()), np.zeros(devices))
         return _duration([tuple(np.flatnonzero(busy).tolist())], [float(busy.max())])
 
     @remembered

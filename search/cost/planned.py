@@ -65,6 +65,18 @@ class SearchReport:
         )
 
 
+class Outdone(NegativeAnswer):
+    """No plan that fits was found, but one of another kind is known, so that slower ones were left
+    out. ``report`` and ``data_parallel_seconds`` are as in ``Planned``."""
+
+    def __init__(
+        self, name: str, report: SearchReport, data_parallel_seconds: float | None
+    ) -> None:
+        super().__init__(f"{name}: no plan that fits is faster than one of another kind")
+        self.report = report
+        self.data_parallel_seconds = data_parallel_seconds
+
+
 @dataclass(frozen=True)
 class Planned:
     plan: Plan

@@ -1,8 +1,8 @@
 """Pipelines beside another planner's plans: the better of both.
 
 Pipelines are searched for what is faster than the best of the other plans. A planner of deep models
-asks for them before it has tried all of its own plans (``rival``), of which it then leaves out what
-is not faster than a pipeline; else they are searched once it has ended.
+asks for them before it has tried most of its own plans (``rival``), of which it then leaves out
+what is not faster than a pipeline; else they are searched once it has ended.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from math import inf
 from pcg.collection import seldom_collected
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph
-from search.cost.planned import NoPlanInTime, Planned, Planner, Stop
+from search.cost.planned import NoPlanInTime, Outdone, Planned, Planner, SearchReport, Stop
 from search.cost.progress import now
 
 _LATEST: tuple[Stop, ...] = ("exhausted", "time", "interrupted")
@@ -30,6 +30,8 @@ class WithPipelines:
     _start: float = field(init=False, default=0.0)
     _answer: Planned | Stop | None = field(init=False, default=None)
     """The pipeline, once it was asked for, or why there is none."""
+    _limit: float = field(init=False, default=0.0)
+    """Seconds of a step that it was to take less than."""
 
     @seldom_collected()
     def plan(self, name: str, graph: Graph) -> Planned:
@@ -39,9 +41,20 @@ class WithPipelines:
         start = self._begin()
         try:
             plain = self.plain.plan(name, graph)
+        except Outdone as none:
+            assert isinstance(self._answer, Planned)  # which has outdone it
+            report = self._reported(none.report, self._answer.report)
+            data_parallel = none.data_parallel_seconds
+            return Planned(self._answer.plan, report, now() - start, data_parallel)
+        except KeyboardInterrupt:
+            if isinstance(self._answer, Planned):
+                return self._answer
+            raise
         except NegativeAnswer as none:
             if isinstance(self._answer, Planned):
                 return self._answer
+            if self._limit == inf:
+                raise  # there is no pipeline either
             try:
                 return self.pipelined(inf, now() - start).plan(name, graph)
             except NegativeAnswer:
@@ -53,18 +66,20 @@ class WithPipelines:
             report = replace(plain.report, stop=max(plain.report.stop, answer, key=_LATEST.index))
             return replace(plain, report=report, seconds=now() - start)
         is_faster = answer.plan.estimates.step_seconds < plain.plan.estimates.step_seconds
-        both = plain.report.then(answer.report)
-        stop = max(plain.report.stop, answer.report.stop, key=_LATEST.index)
         return Planned(
             answer.plan if is_faster else plain.plan,
-            replace(both, stop=stop),
+            self._reported(plain.report, answer.report),
             now() - start,
             plain.data_parallel_seconds,
         )
 
+    def _reported(self, plain: SearchReport, answer: SearchReport) -> SearchReport:
+        """On both searches, of which either may have ended early."""
+        return replace(plain.then(answer), stop=max(plain.stop, answer.stop, key=_LATEST.index))
+
     def _begin(self) -> float:
         """Forget the model before; the time of now."""
-        self._start, self._answer = now(), None
+        self._start, self._answer, self._limit = now(), None, 0.0
         return self._start
 
     def rival(self, name: str, graph: Graph, known: float) -> float:
@@ -80,6 +95,7 @@ class WithPipelines:
         """The best pipeline whose step takes less than so many seconds, or why there is none;
         asked for once."""
         if self._answer is None:
+            self._limit = known
             self._answer = self._asked(name, graph, known)
         return self._answer
 

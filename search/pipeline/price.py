@@ -11,7 +11,7 @@ pass, but a pass of their own, and what they are made of is held between the two
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import prod
@@ -134,7 +134,13 @@ def stage_seconds(
 ) -> tuple[StageSeconds, ...]:
     """What each chunk of a schedule does, in the order in which data flows; ``cost`` is of the
     whole machine. The results of ``remade`` are recomputed."""
-    return in_order(stage_runs(steps, cost, groups, remade, kind), groups.interleave)
+    # What a stage's runs are made of is large, and goes before the next one's is there.
+    chunks = range(groups.interleave)
+    stages = [
+        [stage.chunk_seconds(chunk) for chunk in chunks]
+        for stage in _each_stage(steps, cost, groups, remade, kind)
+    ]
+    return tuple(stage[chunk] for chunk in chunks for stage in stages)
 
 
 def in_order(stages: Sequence[StageRuns], interleave: int) -> tuple[StageSeconds, ...]:
@@ -150,6 +156,17 @@ def stage_runs(
     kind: ScheduleKind = "1f1b",
 ) -> tuple[StageRuns, ...]:
     """What each stage of a schedule does; the arguments are those of ``stage_seconds``."""
+    return tuple(_each_stage(steps, cost, groups, remade, kind))
+
+
+def _each_stage(
+    steps: Schedule,
+    cost: CostModel,
+    groups: StageGroups,
+    remade: Collection[Node],
+    kind: ScheduleKind,
+) -> Iterator[StageRuns]:
+    """What each stage does, one after the other."""
     passed = gradients(steps)
     chunks = chunks_on(steps, groups)
     done = again(saved_tensors(steps), remade, groups.size, chunks.numbers if chunks else {})
@@ -177,7 +194,7 @@ def stage_runs(
             own, weights, timed, before, trained, cost, groups, partial(chunk, stage=stage), kind
         )
 
-    return tuple(of(stage) for stage in range(groups.stages))
+    return map(of, range(groups.stages))
 
 
 def chunks_on(steps: Schedule, groups: StageGroups) -> Chunks | None:

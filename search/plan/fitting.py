@@ -6,6 +6,8 @@ Method: the fastest choices first. Where these do not fit, a price of a byte is 
 between one at which choices fit and one at which they do not, as a Lagrange multiplier is found by
 bisection (Everett, Operations Research 1963). It ends when the prices are within half of each
 other, after ``PRICES`` of them, or sooner where recomputation helps or nothing changes any more.
+The higher the price, the longer choices take, so that it ends too where those of a deep model do
+not fit and promise, with nearly all communication hidden, no step as fast as one that is known.
 
 A heuristic: choices that no price leads to are not found.
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 
 from search.cost.unroll import NotAlike
 from search.map.space.allow import Allowed
@@ -75,8 +78,16 @@ class Fitting:
                 if low > 0.0 and high < 1.5 * low:
                     return
                 low = low or price / 4
+            elif self._are_outdone(plans, search):
+                return
             else:
                 low, high = price, high if high > price else price * 4
+
+    def _are_outdone(self, plans: list[Tried[PricedPlans]], search: SearchState) -> bool:
+        """Whether plans promise no step as fast as one that is known."""
+        if not self.deep or not plans or search.known == inf:
+            return False
+        return all(self.trial.promised_by(one.choice) > search.known for one in plans)
 
     def tries(self, price: float) -> list[Tried[PricedPlans]]:
         """The plans of the choices that are fastest at a price of a byte; none where they do not

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 
 from pcg.graph.graph import Node
+from search.cost.planned import SearchReport, Stop
 from search.cost.survey import RewriteSurvey
 from search.map.choose.choosing import Choice
 from search.plan.families import FamilyKey
@@ -91,6 +93,11 @@ class SearchState:
                 of = trial in self.rewritten
                 fastest[of] = min(fastest[of], plan.seconds)
         return replace(self.survey, plain=fastest[False], rewritten=fastest[True])
+
+    def report(self, stop: Stop, phases: Mapping[str, float], known: int) -> SearchReport:
+        """What was done. ``phases``: seconds of each; ``known``: prices that were known before."""
+        strategies = sum(c.strategies for c in self.priced)
+        return SearchReport(strategies, len(self.priced), stop, phases, known, self.rewriting)
 
     def tried(self, trial: PricedTrial, family: FamilyKey, seconds: float) -> None:
         """The best plan of a family on a graph takes so many seconds a step."""

@@ -8,8 +8,8 @@ Method: for each variant and each family of strategies, choices that are fastest
 (``overlap``); where these do not fit, choices in which memory has a price (``fitting``). The same
 on fewer devices, as long as that is faster. A variant whose bound is slower than the best plan so
 far is left out. What a rewrite makes of a large graph is planned by those families that came near
-the best plan of that graph. A deep model takes as long again on fewer devices: before that, plans
-of another kind may be asked for (``rival``), and what is not faster than these is left out.
+the best plan of that graph. Of a deep model, plans of another kind are asked for (``rival``) as
+soon as data parallelism was tried, and what does not promise to be faster than these is left out.
 
 Every candidate is simulated, and its memory is counted; what is tried is a heuristic selection.
 """
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from math import inf
 
@@ -31,7 +32,7 @@ from pcg.plan.training import Training
 from search.choices import THRESHOLD, IndexRole, Mode, Recompute
 from search.cost.cost import SGD, CostModel
 from search.cost.efficiency import Speed
-from search.cost.planned import NoPlanInTime, Planned, SearchReport, Stop
+from search.cost.planned import NoPlanInTime, Outdone, Planned, Stop
 from search.cost.progress import OutOfTime, Phases, Teller, now
 from search.cost.unroll import NotAlike
 from search.map.choose.choosing import Choice, Chooser
@@ -82,7 +83,7 @@ class MeshPlanner:
     threshold: float = THRESHOLD
     """So many times as slow as the best a graph may be and still be rewritten."""
     rival: Rival | None = None
-    """Asked once a plan of a deep model is known."""
+    """Asked for deep models."""
     _phases: Phases = field(init=False, default_factory=Phases)
     _choosers: dict[_Kept, Chooser] = field(init=False, default_factory=dict[_Kept, Chooser])
     _short: Folded = field(init=False)
@@ -120,22 +121,16 @@ class MeshPlanner:
         priced, self._phases.deadline = search.priced, inf
         if not priced:
             raise NoPlanInTime(name, self.seconds)
+        known = sum(chooser.pricing.known for chooser in self._choosers.values())
+        report = search.report(stop, self._phases.seconds, known)
+        data_parallel = min((c.seconds for c in search.data_parallel), default=None)
         if not any(c.fits for c in priced):
+            if search.rival < inf:
+                raise Outdone(name, report, data_parallel)
             over = min(c.memory - c.limit for c in priced)
             raise does_not_fit(name, self.machine, over, stop)
-        return Planned(
-            self._finished(name, graph, search),
-            SearchReport(
-                sum(c.strategies for c in priced),
-                len(priced),
-                stop,
-                self._phases.seconds,
-                sum(chooser.pricing.known for chooser in self._choosers.values()),
-                search.rewriting,
-            ),
-            now() - start,
-            min((c.seconds for c in search.data_parallel), default=None),
-        )
+        plan = self._finished(name, graph, search)
+        return Planned(plan, report, now() - start, data_parallel)
 
     def _finished(self, name: str, graph: Graph, search: SearchState) -> Plan:
         """The plan of the fastest choice that fits; where few blocks stood for the whole, of the
@@ -181,11 +176,8 @@ class MeshPlanner:
         """Look for plans until all is tried or time is up, or somebody interrupts: which it was."""
         try:
             with self._phases.under_way():
-                self._on_all_devices(self._short.graph, search)
+                self._on_all_devices(self._short.graph, search, partial(self._asked, name, graph))
                 if self.family == "joint" and self.mode is not Mode.ALGEBRA:
-                    if self.rival is not None and self._short.more and search.known < inf:
-                        self._forget()
-                        search.rival = self.rival(name, graph, search.known)
                     self._on_fewer_devices(search)
                     if not self._short.more and self.dimensions is None:
                         refine(graph, search, self.machine, self.teller)
@@ -197,8 +189,18 @@ class MeshPlanner:
             return "interrupted"
         return "exhausted"
 
-    def _on_all_devices(self, graph: Graph, search: SearchState) -> None:
-        """Try the graph, and what rewrites make of it before and after it is cut."""
+    def _asked(self, name: str, graph: Graph, known: float) -> float:
+        """Seconds of the rival's plan, where one is asked for."""
+        if self.rival is None or not self._short.more:
+            return inf
+        self._forget()
+        return self.rival(name, graph, known)
+
+    def _on_all_devices(
+        self, graph: Graph, search: SearchState, rival: Callable[[float], float]
+    ) -> None:
+        """Try the graph, and what rewrites make of it before and after it is cut. ``rival``:
+        seconds of the best plan of another kind, by those of the best plan so far."""
         cost = self._cost(self.machine)
         graphs = self._variants(graph, search)
         trials = [self._trial(variant, cost, search) for variant in islice(graphs, 1)]
@@ -206,6 +208,7 @@ class MeshPlanner:
             # So that there is a plan early: the first graph is the model's, and needs no rewriting.
             (data,) = PLANNERS["data-parallel"](trials[0].graph, trials[0].chooser)
             self._fitting(trials[0], data).tries(0.0)
+        search.rival = rival(search.known)
         rest = self._phases.timed("rewriting", lambda: list(graphs))
         trials += [self._trial(variant, cost, search) for variant in rest]
         for trial in trials if len(trials) == 1 else sorted(trials, key=lambda one: one.at_best):
@@ -294,7 +297,8 @@ class MeshPlanner:
                 continue
             if not search.is_near(trial, allowed.key):
                 continue
-            if allowed.by_hand and trial.promised(allowed.mask) > search.known:
+            settled = allowed.by_hand or (search.rival < inf and trial in search.fastest)
+            if settled and trial.promised(allowed.mask) > search.known:
                 continue
             self.teller.works_on(allowed.name, "map", lambda: trial.busy_bound)
             if allowed.data_parallel and not self._cuts_data:

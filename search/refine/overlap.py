@@ -168,6 +168,11 @@ class Trial(Generic[Judged]):
         """Seconds of a step by restricted strategies, where nearly all communication is hidden."""
         return self._choice(0.0, allowed, AT_BEST).seconds
 
+    def promised_by(self, choice: Choice) -> float:
+        """The same by the strategies of a choice."""
+        fixed = choice.strategies
+        return self.chooser.choose(self.graph, 0.0, everything, AT_BEST, fixed=fixed).seconds
+
     def least_work(self) -> float:
         """Seconds of computation of all devices together, with the strategies that take least of
         them: what must be done, on however many devices."""

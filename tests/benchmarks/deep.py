@@ -3,9 +3,10 @@
     python deep.py llama|llama-70b|llama-405b|gpt|mixtral LAYERS NODES [PRECISION]
 
 Llama is of the width of Llama 3 8B unless it is named, GPT of GPT-3 175B, Mixtral of 8x7B, on
-``dgx-a100``, Llama 3 405B on ``dgx-h100``, in bf16, a sequence of 2,048 for each device, or for
-each fourth one of more than eight nodes. Prints seconds of a processor by what they went into, and
-the process's peak in GB.
+``dgx-a100``, in bf16, a sequence of 2,048 for each device, or for each fourth one of more than
+eight nodes. Llama 3 405B is on ``dgx-h100``, with a sequence of 8,192 for each second device: the
+published 16 million tokens for 4,096. Prints seconds of a processor by what they went into, and the
+process's peak in GB.
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ LLAMAS = {
 """Width, that of the layers within, and heads (Llama 3, 2024, table 3)."""
 MACHINES = {"llama-405b": "dgx-h100"}
 """Of models that are not for ``dgx-a100``."""
+LENGTHS = {"llama-405b": 8192}
+"""Of sequences, where they are not as long as others' (Llama 3, 2024, section 3.3.2)."""
+SHARES = {"llama-405b": 2}
+"""How many devices there are for a sequence, where that does not depend on nodes."""
 
 
 def model_of(name: str, layers: int) -> Any:
@@ -62,10 +67,10 @@ def model_of(name: str, layers: int) -> Any:
 
 def main(name: str, layers: int, nodes: int, precision: Precision = "bf16") -> None:
     machine = load_machine(MACHINES.get(name, "dgx-a100")).with_nodes(nodes)
-    batch = machine.devices // (4 if nodes > WIDE else 1)
+    batch = machine.devices // SHARES.get(name, 4 if nodes > WIDE else 1)
     with torch.device("meta"):
         model = model_of(name, layers)
-        ids = torch.zeros(batch, LENGTH, dtype=torch.long)
+        ids = torch.zeros(batch, LENGTHS.get(name, LENGTH), dtype=torch.long)
     call = call_of(Face.of(model), (), {"input_ids": ids, "labels": ids})
     seen = with_loss(model, call, LossSource(None))
     begin = process_time()

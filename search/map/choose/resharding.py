@@ -52,12 +52,12 @@ class Transfers:
     _lines: list[Lines] = field(init=False, default_factory=list[Lines])
     _padded: Lines = field(init=False, default_factory=lambda: padded(()))
     _tables: Memo[object, PairTable] = field(init=False, default_factory=Memo[object, PairTable])
-    _table: NDArray[np.int32] = field(init=False)
-    """[placements, placements]: the number of the lines of each pair, -1 where it is not known
-    yet."""
+    _table: NDArray[np.uint16] | NDArray[np.uint32] = field(init=False)
+    """[placements, placements]: the number of the lines of each pair, from 1, 0 where it is not
+    known yet. Zeros take no memory before they are written, and few pairs of many are asked for."""
 
     def __post_init__(self) -> None:
-        self._table = np.full((64, 64), -1, np.int32)
+        self._table = np.zeros((64, 64), np.uint16)
 
     def seconds(self, sources: Placements, targets: Placements, volume: float) -> PairTable:
         """Seconds of each transfer of a tensor of so many bytes; equal ones are one object."""
@@ -81,14 +81,18 @@ class Transfers:
         self, a: Places, b: Places, sources: Placements, targets: Placements, volume: float
     ) -> PairSeconds:
         """Of different placements, by their numbers."""
-        if (unknown := self._table[np.ix_(a, b)] < 0).any():
+        numbers = self._table[np.ix_(a, b)]
+        if (unknown := numbers == 0).any():
             rows, columns = unknown.any(axis=1), unknown.any(axis=0)
             new = self._found(sources[rows], targets[columns])
+            if len(self._lines) > np.iinfo(self._table.dtype).max:
+                self._table = self._table.astype(np.uint32)
             self._table[np.ix_(a[rows], b[columns])] = new
-            if len(self._lines) > len(self._padded):
-                self._padded = padded(self._lines)
+            numbers = self._table[np.ix_(a, b)]
+            if len(self._lines) >= len(self._padded):
+                self._padded = padded([np.zeros((1, 2)), *self._lines])
         lines = seconds(self._padded, volume).astype(np.float32)
-        return lines[self._table[np.ix_(a, b)]]
+        return lines[numbers]
 
     def _numbers(self, placements: Placements) -> tuple[Places, Places, Places]:
         """The numbers of the different placements, new ones being numbered as they come; where each
@@ -98,28 +102,28 @@ class Transfers:
         known = self._placements
         numbers = [known.setdefault(one, len(known)) for one in different.tolist()]
         if len(known) > len(self._table):
-            grown = np.full((2 * len(known), 2 * len(known)), -1, np.int32)
+            grown = np.zeros_like(self._table, shape=(2 * len(known), 2 * len(known)))
             grown[: len(self._table), : len(self._table)] = self._table
             self._table = grown
         return np.array(numbers, np.intp), first, inverse
 
-    def _found(self, sources: Placements, targets: Placements) -> NDArray[np.int32]:
-        """The numbers of the lines of all pairs."""
+    def _found(self, sources: Placements, targets: Placements) -> NDArray[np.uint32]:
+        """The numbers of the lines of all pairs, from 1."""
         count = 1 + len(sources) * len(targets) // MOST_PAIRS
         parts = [self._of_few(some, targets) for some in np.array_split(sources, count)]
         return np.concatenate(parts)
 
-    def _of_few(self, sources: Placements, targets: Placements) -> NDArray[np.int32]:
+    def _of_few(self, sources: Placements, targets: Placements) -> NDArray[np.uint32]:
         keys = _keys(sources, targets, np.array(self.mesh.primes))
         different, inverse = _rows(keys.reshape(-1, 4))
         numbers: list[int] = []
         for kind, mask, part, messages in different.tolist():
             key = (int(kind), int(mask), part, messages)
             if key not in self._known:
-                self._known[key] = len(self._lines)
                 self._lines.append(self._of(key))
+                self._known[key] = len(self._lines)
             numbers.append(self._known[key])
-        return np.array(numbers, np.int32)[inverse.reshape(keys.shape[:2])]
+        return np.array(numbers, np.uint32)[inverse.reshape(keys.shape[:2])]
 
     def _of(self, key: _Key) -> Lines:
         """The lines of a transfer in the bytes of a tensor."""

@@ -13,6 +13,7 @@ from hypothesis.strategies import DrawFn
 from support.graphs.places import extent, halos, place, within
 from support.graphs.strategies import seeds
 
+from pcg.placement import transfer as module
 from pcg.placement.layout import Layout, Piece, spread
 from pcg.placement.transfer import Message, Transfer, transfer
 from pcg.types.tensor import Degrees, ParallelTensor
@@ -222,3 +223,31 @@ def test_a_device_keeps_what_it_has():
     plan = transfer(spread(tensor((2,), (4,), 2, 1)), spread(tensor((1,), (4,), 4, 1)))
     own = [m for m in plan.messages if m.source == m.target]
     assert sorted(m.target for m in own) == [0, 1, 2, 3]
+
+
+@given(transfers())
+def test_flows_are_what_each_pair_of_pieces_shares(plan: Transfer):
+    """Against all pairs; and a transfer is local where no flow leaves its device."""
+    expected: list[tuple[int, int, int]] = []
+    source = plan.source.without_halos
+    for at, (device, wanted) in enumerate(plan.target.pieces):
+        for number, piece in enumerate(sorted({piece for _, piece in source.pieces})):
+            holder = next(d for d, own in source.pieces if own == piece)
+            pairs = zip(plan.target.regions[device], source.regions[holder], strict=True)
+            spans = [min(a[1], b[1]) - max(a[0], b[0]) for a, b in pairs]
+            if piece.partial // plan.group == wanted.partial and all(s > 0 for s in spans):
+                expected.append((at, number, prod(spans)))
+    numbers = {piece: i for i, piece in enumerate(sorted({p for _, p in plan.source.pieces}))}
+    flows = plan.flows
+    made = [numbers[plan.source.pieces[i][1]] for i in flows.pieces.tolist()]
+    found = list(zip(flows.wanted.tolist(), made, flows.elements.tolist(), strict=True))
+    assert found == expected
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "MOST_PAIRS", 4)
+        parts = list(plan.flows_in_parts)
+    assert len(parts) >= min(len(plan.target.pieces) * plan.group // 4, 1)
+    for field in ("sources", "targets", "elements", "pieces"):
+        whole = np.concatenate([getattr(part, field) for part in parts])
+        assert (whole == getattr(flows, field)).all()
+    stays = bool((flows.sources == flows.targets).all())
+    assert plan._is_local == stays

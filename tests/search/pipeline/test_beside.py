@@ -1,0 +1,208 @@
+"""Pipelines that a planner asks for before its search has ended: one search, the best of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from math import inf
+
+import pytest
+from support.plans.pipelines import layers, planned
+
+from pcg.errors import NegativeAnswer
+from pcg.graph.graph import Graph
+from pcg.machine import load_machine
+from pcg.plan.plan import Plan
+from pcg.plan.training import Training
+from search.cost.planned import NoPlanInTime, Outdone, Planned, SearchReport, Stop
+from search.pipeline.beside import WithPipelines
+from search.plan.planner import MeshPlanner
+from search.split import blocks as module
+from search.split.blocks import folded
+from substitutions.rules.store import load_library
+
+Outcome = float | BaseException
+"""Seconds of a step of the plan that a planner makes, or what it raises in its place."""
+NOTHING_FITS = NegativeAnswer("m: nothing fits")
+
+
+@pytest.fixture(scope="module")
+def any_plan() -> Plan:
+    return planned("tied", load_library(), 4, 2)
+
+
+def made(plan: Plan, outcome: Outcome, stop: Stop = "exhausted") -> Planned:
+    """Raises what the outcome is, where that is no time."""
+    if isinstance(outcome, BaseException):
+        raise outcome
+    estimates = plan.estimates.model_copy(update={"step_seconds": outcome})
+    return Planned(replace(plan, estimates=estimates), SearchReport(1, 1, stop, {}), 0.5, 1.0)
+
+
+@dataclass
+class Pipelines:
+    """A planner of pipelines with an outcome for each search, and the limits that it was given."""
+
+    any_plan: Plan
+    outcomes: list[Outcome]
+    stop: Stop = "exhausted"
+    limits: list[float] = field(default_factory=list[float])
+
+    def __call__(self, than: float, used: float) -> Pipelines:
+        assert used >= 0
+        self.limits.append(than)
+        return self
+
+    def plan(self, name: str, graph: Graph) -> Planned:
+        return made(self.any_plan, self.outcomes[len(self.limits) - 1], self.stop)
+
+
+@dataclass
+class Asking:
+    """A planner that asks for its rival when it knows a plan of so many seconds, and hears."""
+
+    any_plan: Plan
+    outcome: Outcome
+    known: float = 5.0
+    stop: Stop = "exhausted"
+    rival: Callable[[str, Graph, float], float] | None = None
+    heard: list[float | str] = field(default_factory=list[float | str])
+
+    def plan(self, name: str, graph: Graph) -> Planned:
+        assert self.rival is not None
+        stop = self.stop
+        try:
+            self.heard.append(self.rival(name, graph, self.known))
+        except KeyboardInterrupt:
+            self.heard.append("interrupted")
+            stop = "interrupted"
+        return made(self.any_plan, self.outcome, stop)
+
+
+def of_both(asking: Asking, pipelines: Pipelines) -> WithPipelines:
+    both = WithPipelines(asking, pipelines)
+    asking.rival = both.rival
+    return both
+
+
+@pytest.mark.parametrize(("plain", "pipelined"), [(3.0, 4.0), (4.0, 3.0), (3.0, 3.0)])
+def test_who_asks_for_a_rival_has_it_searched_once(any_plan, plain: float, pipelined: float):
+    asking, pipelines = Asking(any_plan, plain), Pipelines(any_plan, [pipelined])
+    answer = of_both(asking, pipelines).plan("m", any_plan.model)
+    assert asking.heard == [pipelined]
+    assert pipelines.limits == [asking.known]
+    assert answer.plan.estimates.step_seconds == min(plain, pipelined)
+    assert answer.report.simulated == 2
+    assert answer.data_parallel_seconds == 1.0
+
+
+@pytest.mark.parametrize(
+    ("outcome", "stop"), [(NOTHING_FITS, "exhausted"), (NoPlanInTime("m", 1.0), "time")]
+)
+def test_a_rival_without_a_plan_rules_nothing_out(any_plan, outcome: Outcome, stop: Stop):
+    asking, pipelines = Asking(any_plan, 3.0), Pipelines(any_plan, [outcome])
+    answer = of_both(asking, pipelines).plan("m", any_plan.model)
+    assert asking.heard == [inf]
+    assert pipelines.limits == [asking.known]
+    assert answer.plan.estimates.step_seconds == 3.0
+    assert answer.report.stop == stop
+
+
+@pytest.mark.parametrize("has_plan", [False, True])
+def test_who_interrupts_a_rival_ends_the_search_that_asked(any_plan, has_plan: bool):
+    """Whether or not the pipelines had a plan by then, which is taken where it is faster."""
+    asking = Asking(any_plan, 3.0)
+    pipelines = Pipelines(any_plan, [2.0 if has_plan else KeyboardInterrupt()], "interrupted")
+    answer = of_both(asking, pipelines).plan("m", any_plan.model)
+    assert asking.heard == ["interrupted"]
+    assert len(pipelines.limits) == 1
+    assert answer.plan.estimates.step_seconds == (2.0 if has_plan else 3.0)
+    assert answer.report.stop == "interrupted"
+
+
+def test_a_rival_is_the_plan_where_who_asked_has_none(any_plan):
+    pipelines = Pipelines(any_plan, [4.0])
+    both = of_both(Asking(any_plan, NOTHING_FITS), pipelines)
+    assert both.plan("m", any_plan.model).plan.estimates.step_seconds == 4.0
+    assert pipelines.limits == [5.0]
+
+
+def test_slower_pipelines_are_looked_for_where_nothing_else_fits(any_plan):
+    """What was known when the rival was asked for came to nothing, so its limit falls."""
+    pipelines = Pipelines(any_plan, [NOTHING_FITS, 7.0])
+    both = of_both(Asking(any_plan, NOTHING_FITS), pipelines)
+    assert both.plan("m", any_plan.model).plan.estimates.step_seconds == 7.0
+    assert pipelines.limits == [5.0, inf]
+
+
+def test_no_pipeline_of_any_time_is_looked_for_once(any_plan):
+    pipelines = Pipelines(any_plan, [NOTHING_FITS])
+    both = of_both(Asking(any_plan, NOTHING_FITS, known=inf), pipelines)
+    with pytest.raises(NegativeAnswer, match="nothing fits"):
+        both.plan("m", any_plan.model)
+    assert pipelines.limits == [inf]
+
+
+def test_each_model_has_a_rival_of_its_own(any_plan):
+    asking, pipelines = Asking(any_plan, 3.0), Pipelines(any_plan, [2.0, 6.0])
+    both = of_both(asking, pipelines)
+    seconds = [both.plan("m", any_plan.model).plan.estimates.step_seconds for _ in range(2)]
+    assert seconds == [2.0, 3.0]
+    assert asking.heard == [2.0, 6.0]
+
+
+def test_what_a_rival_has_outdone_is_reported_with_it(any_plan):
+    report = SearchReport(5, 3, "exhausted", {})
+    both = of_both(Asking(any_plan, Outdone("m", report, 2.5)), Pipelines(any_plan, [4.0], "time"))
+    answer = both.plan("m", any_plan.model)
+    assert answer.plan.estimates.step_seconds == 4.0
+    assert (answer.report.strategies, answer.report.simulated) == (6, 4)
+    assert answer.report.stop == "time"
+    assert answer.data_parallel_seconds == 2.5
+
+
+def test_who_interrupts_before_any_other_plan_has_the_rival(any_plan):
+    for pipelined in (4.0, NOTHING_FITS):
+        both = of_both(Asking(any_plan, KeyboardInterrupt()), Pipelines(any_plan, [pipelined]))
+        if pipelined == 4.0:
+            assert both.plan("m", any_plan.model).plan.estimates.step_seconds == 4.0
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                both.plan("m", any_plan.model)
+
+
+@dataclass
+class Rivals:
+    """Of so many seconds, and what was known each time that it was asked for."""
+
+    seconds: float
+    known: list[float] = field(default_factory=list[float])
+
+    def __call__(self, name: str, graph: Graph, known: float) -> float:
+        self.known.append(known)
+        return self.seconds
+
+
+def test_a_deep_model_asks_once_and_leaves_out_what_is_slower(monkeypatch: pytest.MonkeyPatch):
+    whole = layers(14, 64, 64)  # so little work that fewer devices may be faster
+    monkeypatch.setattr(module, "MOST_FREE", 20)
+    assert folded(whole) is not None
+
+    def answer(rival: Rivals | None) -> Planned:
+        machine, training = load_machine("dgx-a100").with_devices(4), Training("adam", "bf16")
+        return MeshPlanner(machine, load_library(), training=training, rival=rival).plan("d", whole)
+
+    alone, slower, faster = answer(None), Rivals(inf), Rivals(0.0)
+    beside, outdone = answer(slower), answer(faster)
+    assert len(slower.known) == len(faster.known) == 1
+    assert slower.known[0] == faster.known[0] < inf
+    assert beside.plan == alone.plan
+    assert beside.report.simulated == alone.report.simulated
+    assert outdone.report.simulated < alone.report.simulated
+
+
+def test_a_shallow_model_asks_for_no_rival():
+    rival = Rivals(0.0)
+    machine = load_machine("dgx-a100").with_devices(2)
+    MeshPlanner(machine, load_library(), rival=rival).plan("layers", layers(2, 16, 16))
+    assert not rival.known
