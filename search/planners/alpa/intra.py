@@ -26,13 +26,15 @@ from search.map.choose.factors import Factor, Places, restricted
 from search.map.choose.tied import Tied
 from search.map.space.strategies import Space
 from search.pipeline.outline import PLAIN, Sparing
-from search.planners.ilp import HeldBytes, Solved, Tally, solve
+from search.planners.ilp import GAP, HeldBytes, Solved, Tally, solve
 from search.planners.row_prices import RowPrices, StageChoice, logical_masks
 
 MOST_FREE = 60
 """Operators of a stage that are chosen one by one."""
 SOLVER_SECONDS = 20.0
 """For one integer program, where its relaxation is not enough."""
+OPEN = 5e-3
+"""Of the seconds of a stage: what may be left open where memory is short. Prices are not as near."""
 
 
 @dataclass
@@ -65,7 +67,7 @@ class StageChoices:
             held = HeldBytes(prices.held(first, last, in_flight, sparing), self.limit)
         factors = prices.factors(first, last, sparing)
         own = prices.spaces[first:last], prices.looks[first:last]
-        places = best_places(*own, factors, held, self.tally)
+        places = best_places(*own, factors, held, self.tally, OPEN)
         return None if places is None else prices.choice(first, last, places)
 
 
@@ -75,9 +77,10 @@ def best_places(
     factors: Sequence[Factor],
     held: HeldBytes | None,
     tally: Tally,
+    gap: float = GAP,
 ) -> list[int] | None:
-    """The places of the strategies that together take least, on the best logical mesh; None where
-    none fits. ``looks``: equal numbers for operators that look alike."""
+    """The places of the strategies that together take least, up to a gap, on the best logical mesh;
+    None where none fits. ``looks``: equal numbers for operators that look alike."""
     axes = spaces[0].strategies.shape[1]
     best: Solved | None = None
     places, least = None, inf
@@ -88,7 +91,7 @@ def best_places(
         within = restricted(factors, masks)
         bytes_held = None if held is None else _tied_bytes(tied, held, masks)
         sizes = [len(mask) for mask in tied.picked(masks)]
-        solution = solve(sizes, tied.factors(within), bytes_held, least, SOLVER_SECONDS)
+        solution = solve(sizes, tied.factors(within), bytes_held, least, SOLVER_SECONDS, gap)
         if solution is not None:
             best, least = solution, solution.seconds
             chosen = tied.spread(solution.places)

@@ -20,7 +20,7 @@ def names(graph: Graph) -> set[str]:
     return {value.node.leaf.name for value in sampled(graph)}
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(st.sampled_from((2, 4, 6, 8)), st.sampled_from((2, 4, 6, 8)), st.sampled_from((0.0, 0.1)))
 def test_a_causal_mask_has_no_samples_whatever_the_batch(batch, sequence, dropout):
     """As many samples as tokens make its shape that of samples; what is read beside it tells."""
@@ -51,3 +51,12 @@ def test_two_towers_both_have_samples(has_weights):
     graph = Graph((apply(OPERATORS["mean_loss"](), apply(OPERATORS["matmul"](), left, turned)),))
     graph.check()
     assert names(graph) == ({"images", "texts"} if has_weights else {"images"})
+
+
+def test_a_mask_is_repeated_slice_by_slice():
+    """What reads no samples is done of the whole batch at once: nothing of a sample may be there."""
+    graph = graph_of(Gpt(2, 16, 2, 8, 10, dropout=0.0), 7)
+    source = streams(graph, load_library())
+    once = [n for n in source.graph.operators if n not in source.axes and n not in source.tail]
+    assert {node.name for node in once} == {"expand", "transpose"}
+    assert not [v for node in once for v in node.outputs if 7 in v.type.shape]
