@@ -11,7 +11,6 @@ long as the samples that is never read beside them counts as samples.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pcg.graph.graph import DRAWN, Graph, Node, Value

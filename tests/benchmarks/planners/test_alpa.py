@@ -1,7 +1,7 @@
 """Alpa's plan of GPT 2.6B on 8 V100, beside the degrees that its authors ran.
 
-Their script has data 2 x operator 2 x pipeline 2 with recomputation, in micro-batches of 8 sequences
-(alpa-projects/alpa, benchmark/alpa/suite_manual_gpt.py).
+Their script has data 2 x operator 2 x pipeline 2 with recomputation, in micro-batches of 8
+sequences (alpa-projects/alpa, benchmark/alpa/suite_manual_gpt.py).
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def test_gpt_has_operator_and_pipeline_degrees(batch: int, micro_batches: int):
     fitting = [one for one in pipelines if one.memory <= machine.memory_limit()]
     for one in sorted(fitting, key=lambda one: one.seconds):
         counted = ", ".join(f"{n} of data {d} x operator {o}" for (d, o), n in degrees(one).items())
-        print(f"{batch} in {micro_batches}: {one.outline.stages} stages, {one.seconds:.3g} s, {counted}")
-    print(f"{batch} in {micro_batches}: {seconds:.0f} s of CPU to choose")
+        print(f"{batch} in {micro_batches}: {one.outline.stages} stages, {one.seconds:.3g} s")
+        print(f"  products: {counted}")
+    print(f"  {seconds:.0f} s of CPU to choose")
     by_stages = {one.outline.stages: one for one in fitting}
     assert degrees(by_stages[2]).most_common(1)[0][0] == (2, 2)

@@ -54,7 +54,7 @@ def test_two_towers_both_have_samples(has_weights):
 
 
 def test_a_mask_is_repeated_slice_by_slice():
-    """What reads no samples is done of the whole batch at once: nothing of a sample may be there."""
+    """What reads no samples is done of the whole batch at once: nothing of one may be there."""
     graph = graph_of(Gpt(2, 16, 2, 8, 10, dropout=0.0), 7)
     source = streams(graph, load_library())
     once = [n for n in source.graph.operators if n not in source.axes and n not in source.tail]
