@@ -26,7 +26,7 @@ from pcg.memo import Memo
 from search.choices import Recompute
 from search.cost.planned import Planned
 from search.cost.progress import check_time, now
-from search.map.choose.factors import Factor, restricted
+from search.map.choose.factors import Factor, Places, restricted
 from search.map.choose.tied import Tied
 from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import PLAIN, Outline, Sparing
@@ -160,7 +160,7 @@ def solve_cones(
     return solution, [int(mask[at]) for mask, at in zip(masks, chosen, strict=True)]
 
 
-def _within(held: HeldBytes, masks: Sequence[Sequence[int]]) -> HeldBytes:
+def _within(held: HeldBytes, masks: Sequence[Places]) -> HeldBytes:
     return HeldBytes([own[mask] for own, mask in zip(held.bytes, masks, strict=True)], held.limit)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.graphs.small import small_graph
+from support.small_branching import small_graph
 
 from pcg.machine import load_machine
 from search.cost.cost import SGD, CostModel

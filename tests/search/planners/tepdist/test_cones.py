@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.graphs.small import small_graph
 from support.graphs.transformer import transformer
+from support.small_branching import small_graph
 
 from pcg.machine import load_machine
 from pcg.readings.kind import kind_of
