@@ -38,6 +38,20 @@ class Options:
     planner: Annotated[
         str, typer.Option("--planners", help=f"Some of {', '.join(PLANNER_NAMES)}.")
     ] = "data-parallel,expert,megatron,joint"
+    mesh: Annotated[
+        str | None,
+        typer.Option(
+            help="For gspmd, as `unity optimize` takes it: names and sizes of the devices' axes.",
+            metavar="NAME=SIZE,...",
+        ),
+    ] = None
+    shard: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="For gspmd, as `unity optimize` takes it: how a tensor is sharded. Repeatable.",
+            metavar="NAME=AXIS,...",
+        ),
+    ] = None
     batch: Batch = None
     precision: Precision = None
     batch_norm: Annotated[str, typer.Option(help=HELP)] = LOCAL

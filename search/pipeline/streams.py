@@ -23,7 +23,7 @@ from pcg.readings.work import gradient_nodes
 from pcg.types.parallel_operators import IN_TIME
 from search.cost.derivation import Derivation
 from search.map.rules.cuts import Cuts, opened
-from search.map.space.allow import sampled
+from search.map.space.samples import sampled
 from substitutions.rules.rule import Rule
 from substitutions.rules.store import Library
 

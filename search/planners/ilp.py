@@ -11,7 +11,8 @@ whole numbers. The linear relaxation is solved first: where it comes out in whol
 answer, and where even it is no better than what is known, there is none. Else HiGHS branches.
 
 Complexity: exponential at worst; the relaxation of chains is integral. Exact up to ``GAP`` where
-the solver says that it is optimal, which the answer tells by its gap.
+the solver says that it is optimal, which the answer tells by its gap, or up to the gap that is
+asked for.
 """
 
 from __future__ import annotations
@@ -98,24 +99,26 @@ def solve(
     held: HeldBytes | None = None,
     better_than: float = inf,
     seconds: float = 60.0,
+    gap: float = GAP,
 ) -> Solved | None:
-    """The least sum of tables of one or two variables. None where none fits, where none takes less
-    than ``better_than``, and where none was found in so many ``seconds``."""
+    """The least sum of tables of one or two variables, up to a ``gap``, a part of it. None where
+    none fits, where none takes less than ``better_than``, and where none was found in so many
+    ``seconds``."""
     check_time()
     program = _Program(sizes, factors, held)
     relaxed = program.relaxed()
     if relaxed is None or relaxed[0] >= better_than:
         return None
     bound, values = relaxed
-    gap, is_relaxed = 0.0, program.is_whole(values)
+    left, is_relaxed = 0.0, program.is_whole(values)
     if not is_relaxed:
-        branched = program.branched(seconds)
+        branched = program.branched(seconds, gap)
         if branched is None:
             return None
-        values, gap = branched
+        values, left = branched
     places = program.places(values)
     total = program.summed(places)
-    return Solved(total, places, bound, gap, is_relaxed) if total < better_than else None
+    return Solved(total, places, bound, left, is_relaxed) if total < better_than else None
 
 
 @dataclass
@@ -207,8 +210,7 @@ class _Program:
         model.a_matrix_.value_ = entries[lines].tolist()
         solver = highspy.Highs()
         solver.silent()
-        for option, value in (("threads", 1), ("mip_rel_gap", GAP)):
-            solver.setOptionValue(option, value)
+        solver.setOptionValue("threads", 1)
         solver.passModel(model)
         return solver
 
@@ -220,12 +222,14 @@ class _Program:
         values = np.array(self._solver.getSolution().col_value)
         return self._solver.getInfo().objective_function_value / self._unit, values
 
-    def branched(self, seconds: float) -> tuple[Vector, float] | None:
-        """The values of the best choice that is found in so many seconds, and its gap."""
+    def branched(self, seconds: float, gap: float) -> tuple[Vector, float] | None:
+        """The values of the best choice that is found in so many seconds, or of the first one that
+        is within a gap of the best, and its gap."""
         solver, whole = self._solver, int(sum(map(len, self._own)))
         kinds = np.full(whole, highspy.HighsVarType.kInteger)
         solver.changeColsIntegrality(whole, np.arange(whole, dtype=np.int32), kinds)
         solver.setOptionValue("time_limit", solver.getRunTime() + seconds)
+        solver.setOptionValue("mip_rel_gap", gap)
         solver.run()
         info = solver.getInfo()
         if not np.isfinite(info.mip_gap):

@@ -81,6 +81,8 @@ class StagedFound:
     whole: PricedChoice | None
     """The best plan without a pipeline."""
     report: SearchReport
+    refused: str | None = None
+    """Why there are no pipelines, where the model has none."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ class StagedSearch:
     ) -> Planned:
         """The plan of what was found; raises NegativeAnswer where none fits."""
         limit = self.setting.machine.memory_limit()
+        notes = notes if tried.refused is None else (*notes, f"no pipelines: {tried.refused}")
         fitting = [one for one in tried.pipelines if one.memory <= limit]
         best = min(fitting, key=lambda one: one.seconds, default=None)
         whole, least = tried.whole, inf if best is None else best.seconds
@@ -144,11 +147,17 @@ class StagedSearch:
         phases = Phases.of(now(), self.seconds, len(graph.operators), self.setting.teller)
         wholes, built, tried = list[PricedChoice](), list[BuiltStages](), list[Outline]()
         stop: Stop = "exhausted"
+        refused: str | None = None
         try:
             with phases.under_way():
-                stop = self._searched(graph, phases, wholes, tried, built)
+                self._try_wholes(graph, phases, wholes)
+                stop = self._try_pipelines(graph, phases, tried, built)
         except OutOfTime:
             stop = "time"
+        except NegativeAnswer as why:
+            if not wholes:
+                raise
+            refused = str(why)
         except KeyboardInterrupt:
             if not (wholes or built):
                 raise
@@ -160,27 +169,21 @@ class StagedSearch:
         strategies = sum(one.batches.strategies() for one in tried)
         strategies += sum(one.judged.strategies for one in wholes)
         report = SearchReport(strategies, len(wholes) + len(built), stop, phases.seconds)
-        return StagedFound(built, min(wholes, key=_rank, default=None), report)
+        return StagedFound(built, min(wholes, key=_rank, default=None), report, refused)
 
-    def _searched(
-        self,
-        graph: Graph,
-        phases: Phases,
-        wholes: list[PricedChoice],
-        tried: list[Outline],
-        built: list[BuiltStages],
-    ) -> Stop:
-        """Go through all that is tried: why that ended. Results are kept as they come."""
+    def _try_wholes(self, graph: Graph, phases: Phases, wholes: list[PricedChoice]) -> None:
+        """Results are kept as they come."""
         self.setting.teller.works_on(f"{self.name}: all devices", "map")
         for made in self._wholes(graph, phases):
             wholes.append(made)
             phases.has_plan = True
-        try:
-            source = phases.timed("rules", lambda: streams(graph, self.setting.library))
-        except NegativeAnswer:
-            if not wholes:
-                raise
-            return "exhausted"
+
+    def _try_pipelines(
+        self, graph: Graph, phases: Phases, tried: list[Outline], built: list[BuiltStages]
+    ) -> Stop:
+        """Choose and build pipelines: why that ended. Raises NegativeAnswer for a model that has
+        none."""
+        source = phases.timed("rules", lambda: streams(graph, self.setting.library))
         choosing, stop = phases.part(CHOOSING), "exhausted"
         try:
             with choosing.under_way():

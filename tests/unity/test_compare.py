@@ -194,3 +194,29 @@ def test_samples_and_devices():
     assert samples(build_model("dlrm-tiny", None, 4)) == 192
     target = first_devices(load_machine("summit"), 8)
     assert (target.devices, target.nodes) == (8, 2)
+
+
+def test_gspmd_is_compared_as_it_is_annotated(tmp_path: Path):
+    given = ("mlp-tiny", "--machine", "local", "--gpus", "4", "--planners", "gspmd")
+    named = ("--mesh", "data=2,model=2", "--shard", "x=data,-", "--shard", "w1=-,model")
+    seconds: list[float] = []
+    for options in ((), named):
+        out = tmp_path / str(len(options))
+        result = compare(*given, *options, "-o", str(out), "--json")
+        assert result.exit_code == 0, result.output
+        (entry,) = ComparisonFile.model_validate_json((out / "compare.json").read_text()).entries
+        assert entry.step_seconds is not None
+        seconds.append(entry.step_seconds)
+    assert seconds[0] != seconds[1]
+
+
+@pytest.mark.parametrize("option", ["--mesh", "--shard"])
+def test_annotations_are_for_gspmd(option: str, tmp_path: Path):
+    result = compare("mlp-tiny", *SMALL, option, "x=data,-", "-o", str(tmp_path))
+    assert str(result.exception).startswith(f"{option}: only the planner gspmd takes it")
+
+
+def test_a_mesh_of_other_devices_is_refused(tmp_path: Path):
+    given = ("mlp-tiny", "--machine", "local", "--gpus", "2", "--planners", "gspmd")
+    result = compare(*given, "--mesh", "data=2,model=2", "-o", str(tmp_path))
+    assert str(result.exception) == "--mesh: 4 devices, expected 2 as the machine has"

@@ -64,6 +64,8 @@ def _question(options: Options) -> ComparisonQuestion:
         speed,
         options.batch_norm,
         options.precision,
+        options.mesh,
+        tuple(options.shard or ()),
     )
 
 

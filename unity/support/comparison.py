@@ -21,7 +21,7 @@ from search.cost.efficiency import Speed
 from substitutions.rules.store import Library
 from unity.support.batch_norm import WHOLE, norm_groups
 from unity.support.limits import check_batch, check_devices
-from unity.support.planners import asked_training, planner_of
+from unity.support.planners import SearchOptions, asked_training, planner_of
 
 
 class Prediction(FileModel):
@@ -71,9 +71,19 @@ class ComparisonQuestion:
     """As ``--batch-norm`` says it."""
     precision: str | None = None
     """As ``--precision`` says it."""
+    mesh: str | None = None
+    """The named axes of ``gspmd``; all numbers of devices have to be theirs."""
+    shards: tuple[str, ...] = ()
+    """Its annotations of tensors."""
 
     def check(self) -> None:
-        """Raises InputError for numbers of devices or a batch that no plan is made for."""
+        """Raises InputError for numbers of devices or a batch that no plan is made for, and for
+        annotations that no planner reads."""
+        for option, given in (("--mesh", self.mesh), ("--shard", self.shards)):
+            if given and "gspmd" not in self.planners:
+                raise InputError(
+                    option, "only the planner gspmd takes it, expected --planners gspmd"
+                )
         for devices in self.devices:
             norm_groups(self.batch_norm, "", devices)
             check_devices("--gpus", devices)
@@ -96,8 +106,9 @@ class ComparisonQuestion:
         training = asked_training(model, None, self.precision, target)
         estimates, problem = None, None
         try:
-            asked = planner_of(planner, target, self.library, self.seconds, training, self.speed)
-            planned = asked.plan(model, graph)
+            given = planner, target, self.library, self.seconds, training, self.speed
+            asked = SearchOptions(mesh=self.mesh, shards=self.shards)
+            planned = planner_of(*given, asked).plan(model, graph)
             if planned.report.stop == "interrupted":
                 raise KeyboardInterrupt  # of all that is compared: this search is not done
             estimates = planned.plan.estimates

@@ -24,6 +24,7 @@ from search.planners.alpa.planner import AlpaPlanner
 from search.planners.common import PlannerSetting
 from search.planners.flexflow.planner import FlexFlowPlanner
 from search.planners.gspmd.planner import GspmdPlanner
+from search.planners.tepdist.planner import TepdistPlanner
 from substitutions.rules.store import Library
 
 
@@ -125,5 +126,7 @@ def _of_other_system(
         return AlpaPlanner(setting, seconds)
     if name == "flexflow":
         return FlexFlowPlanner(setting, seconds)
+    if name == "tepdist":
+        return TepdistPlanner(setting, seconds)
     assert name == "gspmd"
     return GspmdPlanner(setting, asked.mesh, asked.shards)

@@ -165,8 +165,9 @@ def spread(value: Value, shape: Shape, like: Value | None = None) -> Value:
             return apply(times_scalar(), ones, value)
         if len(kept) == 1:
             return apply(expand_vector(axis=kept[0]), like, value)
-        if len(lacking) == 1:
-            return apply(expand_as(axis=lacking[0]), like, value)
+        for axis in lacking[1:]:
+            value = apply(expand(axis=axis - 1, size=shape[axis]), value)
+        return apply(expand_as(axis=lacking[0]), like, value)
     for axis in lacking:
         value = apply(expand(axis=axis, size=shape[axis]), value)
     return value

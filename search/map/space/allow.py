@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from pcg.graph.graph import DRAWN, Graph, Node, Value
+from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.schedule import trace
 from pcg.types.local import Axis
 from search.choices import IndexRole
+from search.map.space.samples import sampled
 from search.map.space.strategies import IDLE, REPLICATE, Space
 
 UNUSED = (IDLE, REPLICATE)
@@ -76,16 +77,6 @@ def tensor_parallel(graph: Graph, mesh_axes: int, inner: int) -> Allowed:
         return mask if mask.any() else _fully(space, own)
 
     return allowed
-
-
-def sampled(graph: Graph) -> list[Value]:
-    """The inputs that have samples: those that are as long along their first dimension as the first
-    of them is. Others are constants, such as a mask."""
-    inputs = [node for node in graph.leaves if node.leaf.kind == "input" and node.leaf.rank]
-    given = (node for node in inputs if not node.leaf.name.startswith(DRAWN))
-    first = next(given, None)
-    length = None if first is None else first.types[0].shape[0]
-    return [n.value() for n in inputs if length is None or n.types[0].shape[0] == length]
 
 
 def batch_axes(graph: Graph) -> Mapping[Node, str]:

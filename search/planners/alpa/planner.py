@@ -32,16 +32,18 @@ from pcg.memo import Memo
 from search.choices import Recompute
 from search.cost.planned import Planned
 from search.cost.progress import check_time, now
+from search.map.choose.factors import Factor
 from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import PLAIN, Outline, Sparing
 from search.pipeline.tries import PLAINLY, SPARING
-from search.planners.alpa.intra import StageChoice, StageChoices
+from search.planners.alpa.intra import best_places
 from search.planners.alpa.layers import layers
 from search.planners.alpa.stages import best_stages
 from search.planners.common import PlannerSetting
-from search.planners.ilp import Tally
+from search.planners.ilp import HeldBytes, Tally
 from search.planners.row_cuts import operations
-from search.planners.row_prices import RowPrices
+from search.planners.row_prices import RowPrices, StageChoice
+from search.planners.stage_choices import OPEN, StageChoices
 from search.planners.staged import StagedSearch
 
 LAYERS = 8
@@ -106,10 +108,21 @@ class _Levels:
     def _limit(self) -> float:
         return ROOM * self.setting.machine.memory_limit()
 
+    def _places(
+        self,
+        prices: RowPrices,
+        first: int,
+        last: int,
+        factors: Sequence[Factor],
+        held: HeldBytes | None,
+    ) -> Sequence[int] | None:
+        own = prices.spaces[first:last], prices.looks[first:last]
+        return best_places(*own, factors, held, self.tally, OPEN)
+
     def whole(self, prices: RowPrices) -> Iterator[Sequence[int]]:
         """The fastest strategies on all devices, and the fastest that fit as they are."""
         for limit in (inf, self._limit):
-            choice = StageChoices(prices, limit, self.tally).best(0, len(prices.nodes), 1)
+            choice = StageChoices(prices, limit, self._places).best(0, len(prices.nodes), 1)
             if choice is not None:
                 yield choice.places
 
@@ -117,7 +130,7 @@ class _Levels:
         """With what is kept as it is, and with results recomputed."""
         graph, count = batches.streams.graph, max(self.layers, stages)
         row = self._rows.get((id(graph), count), lambda: _Row.of(graph, count))
-        choices, recompute = StageChoices(prices, self._limit, self.tally), self.setting.recompute
+        choices, recompute = StageChoices(prices, self._limit, self._places), self.setting.recompute
         sparings = [PLAIN] if recompute in PLAINLY else []
         sparings += [] if recompute is Recompute.NONE else [SPARING[recompute]]
         for sparing in sparings:

@@ -22,8 +22,8 @@ from search.cost.progress import now
 from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.cuts import opened
 from search.map.rules.reduced import ReducedAxes
-from search.map.space.allow import sampled
 from search.map.space.axes import Strategy
+from search.map.space.samples import sampled
 from search.map.space.strategies import passes
 from search.planners.common import PlannerSetting, PricedChoice, planned_choice, priced_choice
 from search.planners.gspmd.annotations import (

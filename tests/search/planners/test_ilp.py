@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.small_branching import small_graph
 
-from pcg.graph.graph import Graph, apply, leaf
 from pcg.machine import load_machine
-from pcg.ops import OPERATORS
 from search.cost.cost import SGD, CostModel
 from search.map.choose.choosing import Chooser
 from search.map.choose.factors import Factor
@@ -77,24 +76,6 @@ def test_a_cycle_of_three_is_branched():
 @lru_cache(maxsize=1)
 def library():
     return load_library()
-
-
-def small_graph(random: Random) -> Graph:
-    """A random graph of two to five operators, with branches that meet again."""
-    pool = [leaf("input", "x", (48, 64)), leaf("weight", "w0", (64, 64))]
-    pool = [apply(OPERATORS["matmul"](), *pool)]
-    for at in range(random.randrange(1, 4)):
-        name = random.choice(("matmul", "add", "multiply", "relu", "softmax"))
-        operands = [random.choice(pool)]
-        if name == "matmul":
-            operands.append(leaf("weight", f"w{at + 1}", (64, 64)))
-        elif name in ("add", "multiply"):
-            operands.append(random.choice(pool))
-        attributes = {"axis": 1} if name == "softmax" else {}
-        pool.append(apply(OPERATORS[name](**attributes), *operands))
-    graph = Graph((apply(OPERATORS["mean_loss"](), pool[-1]),))
-    graph.check()
-    return graph
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -101,6 +101,7 @@ def test_a_wide_resnet_runs(ranks, tmp_path):
     tried = planner().search(Tally()).found("wide", wide_resnet(16))
     assert not tried.pipelines
     planned = planner().plan("wide", wide_resnet(16))
+    assert any("no pipelines: pipeline: batch_norm reads all samples" in n for n in planned.notes)
     runs(planned.plan, ranks, tmp_path)
 
 

@@ -1,0 +1,1 @@
+"""TePDist: strategies by cones and an integer program over them, stages where least passes."""

@@ -1,0 +1,62 @@
+"""Which inputs have samples: a constant is no sample, however long it is."""
+
+from __future__ import annotations
+
+import pytest
+from fidelity.models import Gpt
+from fidelity.price import graph_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pcg.graph.graph import Graph, apply, leaf
+from pcg.ops import OPERATORS
+from search.map.space.allow import batch_axes
+from search.map.space.samples import sampled
+from search.pipeline.streams import streams
+from substitutions.rules.store import load_library
+
+
+def names(graph: Graph) -> set[str]:
+    return {value.node.leaf.name for value in sampled(graph)}
+
+
+@settings(max_examples=3, deadline=None)
+@given(st.sampled_from((2, 4, 6, 8)), st.sampled_from((2, 4, 6, 8)), st.sampled_from((0.0, 0.1)))
+def test_a_causal_mask_has_no_samples_whatever_the_batch(batch, sequence, dropout):
+    """As many samples as tokens make its shape that of samples; what is read beside it tells."""
+    model = Gpt(2, 16, 2, sequence, 10, dropout=dropout)
+    graph, unlike = graph_of(model, batch), graph_of(model, 3 * sequence + 1)
+    assert names(graph) == names(unlike)
+    assert {"tokens", "labels"} <= names(graph)
+    assert not any("mask" in name for name in names(graph))
+    # What dropout draws is named after its place, so operators are compared in their order.
+    axes, others = batch_axes(graph), batch_axes(unlike)
+    assert [axes.get(n) for n in graph.operators] == [others.get(n) for n in unlike.operators]
+
+
+def test_as_many_samples_as_tokens_are_taken_in_slices():
+    graph = graph_of(Gpt(2, 16, 2, 8, 10, dropout=0.0), 8)
+    assert streams(graph, load_library()).batch == 8
+
+
+@pytest.mark.parametrize("has_weights", [False, True])
+def test_two_towers_both_have_samples(has_weights):
+    """A product compares all samples of one with all of the other. Features that nothing is
+    learned of are read as a constant table; those of a tower with weights are samples."""
+    left, right = leaf("input", "images", (6, 4)), leaf("input", "texts", (6, 4))
+    left = apply(OPERATORS["matmul"](), left, leaf("weight", "w0", (4, 4)))
+    if has_weights:
+        right = apply(OPERATORS["matmul"](), right, leaf("weight", "w1", (4, 4)))
+    turned = apply(OPERATORS["transpose"](dim0=0, dim1=1), right)
+    graph = Graph((apply(OPERATORS["mean_loss"](), apply(OPERATORS["matmul"](), left, turned)),))
+    graph.check()
+    assert names(graph) == ({"images", "texts"} if has_weights else {"images"})
+
+
+def test_a_mask_is_repeated_slice_by_slice():
+    """What reads no samples is done of the whole batch at once: nothing of one may be there."""
+    graph = graph_of(Gpt(2, 16, 2, 8, 10, dropout=0.0), 7)
+    source = streams(graph, load_library())
+    once = [n for n in source.graph.operators if n not in source.axes and n not in source.tail]
+    assert {node.name for node in once} == {"expand", "transpose"}
+    assert not [v for node in once for v in node.outputs if 7 in v.type.shape]
