@@ -8,7 +8,7 @@ from enum import StrEnum
 THRESHOLD = 1.05
 """So many times as slow as the best a graph may be and still be rewritten: the paper's factor."""
 
-OTHER_SYSTEMS = ("alpa", "flexflow", "gspmd", "tepdist")
+OTHER_SYSTEMS = ("alpa", "automap", "flexflow", "gspmd", "tepdist")
 """Planners that choose as other systems do (``search.planners``)."""
 PLANNER_NAMES = (
     "joint",

@@ -21,6 +21,7 @@ from search.pipeline.beside import WithPipelines
 from search.pipeline.planner import PIPELINES, PipelinePlanner
 from search.plan.planner import MeshPlanner
 from search.planners.alpa.planner import AlpaPlanner
+from search.planners.automap.planner import AutoMapPlanner
 from search.planners.common import PlannerSetting
 from search.planners.flexflow.planner import FlexFlowPlanner
 from search.planners.gspmd.planner import GspmdPlanner
@@ -124,6 +125,8 @@ def _of_other_system(
     """A planner that chooses as another system does."""
     if name == "alpa":
         return AlpaPlanner(setting, seconds)
+    if name == "automap":
+        return AutoMapPlanner(setting, seconds)
     if name == "flexflow":
         return FlexFlowPlanner(setting, seconds)
     if name == "tepdist":

@@ -52,7 +52,7 @@ class Transfers:
     _lines: list[Lines] = field(init=False, default_factory=list[Lines])
     _padded: Lines = field(init=False, default_factory=lambda: padded(()))
     _tables: Memo[object, PairTable] = field(init=False, default_factory=Memo[object, PairTable])
-    _table: NDArray[np.uint16] | NDArray[np.uint32] = field(init=False)
+    _table: NDArray[np.uint16 | np.uint32] = field(init=False)
     """[placements, placements]: the number of the lines of each pair, from 1, 0 where it is not
     known yet. Zeros take no memory before they are written, and few pairs of many are asked for."""
 

@@ -1,0 +1,142 @@
+"""Auto-MAP: dimensions of trained variables, decided by a deep Q-network (Wang et al., 2020,
+arXiv:2007.04069).
+
+Problem: choose for each trained variable along which dimension it is cut, so that a step takes
+least time. Method: an agent (``agent``) makes decisions whose consequences are propagated
+(``environment``). It learns from random graphs first, then from plans of the graph that is asked
+for. Then it decides greedily. The fastest plan of all that it has met is taken that fits; how much
+slower the greedy one is, is told. Complexity: plans times the simulation of a step. No bound is
+known for what is found; it is never slower than data parallelism where that fits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from pcg.graph.graph import Graph
+from pcg.plan.text import parse_graph
+from search.cost.planned import Planned, SearchReport, Stop
+from search.cost.progress import now
+from search.map.choose.choosing import Choice
+from search.map.space.allow import data_parallel
+from search.planners.automap.agent import Agent
+from search.planners.automap.environment import DecisionEnvironment
+from search.planners.common import PlannerSetting, PricedChoice, planned_choice, priced_choice
+
+EPISODES = 400
+PRETRAINED, PRETRAINING = 3, 40
+"""So many random graphs, and plans of each."""
+PRETRAINING_SHARE = 0.2
+"""Of the seconds of a search."""
+TRAINED_RANDOM = 0.7
+"""How often the first decisions are random after pre-training."""
+TRIED = 16
+"""So many of the fastest plans are counted to find one that fits."""
+
+
+def random_graph(random: Random, devices: int) -> Graph:
+    """A perceptron of random widths, with a residual or without."""
+    widths = [devices * (1 << random.randint(2, 6)) for _ in range(random.randint(2, 4))]
+    samples = devices * (1 << random.randint(0, 5))
+    lines, last = [f"x = input[{samples}, {widths[0]}]"], "x"
+    for number, (read, made) in enumerate(zip(widths, [*widths[1:], widths[0]], strict=True)):
+        lines += [f"w{number} = weight[{read}, {made}]", f"h{number} = matmul({last}, w{number})"]
+        last = f"h{number}"
+        if random.random() < 0.7:
+            lines.append(f"a{number} = relu({last})")
+            last = f"a{number}"
+    if random.random() < 0.5:
+        lines.append(f"r = add({last}, x)")
+        last = "r"
+    return parse_graph("\n".join([*lines, f"return mean_loss({last})"]))
+
+
+@dataclass(frozen=True)
+class AutoMapPlanner:
+    """Plans by an agent that may take so many seconds and so many plans."""
+
+    setting: PlannerSetting
+    seconds: float = 600.0
+    episodes: int = EPISODES
+    pretrained: int = PRETRAINED
+    """Random graphs that the agent learns from first."""
+    seed: int = 0
+
+    def plan(self, name: str, graph: Graph) -> Planned:
+        """The plan. Raises NegativeAnswer where none that was met fits."""
+        start = now()
+        graph.check()
+        self.setting.teller.works_on("deciding", "map")
+        first, environment = self.environment(graph)
+        agent = self.pretrained_agent(start)
+        pretrained = now()
+        stop, done = self._trained(agent, environment, start)
+        greedy = environment.seconds(agent.decoded(environment))
+        phases = {"pre-training": pretrained - start, "deciding": now() - pretrained}
+        priced = self._fitting(environment, first)
+        strategies = sum(len(environment.chooser.spaces.of(n)) for n in graph.operators)
+        report = SearchReport(strategies, len(environment.found), stop, phases)
+        planned = planned_choice(self.setting, name, graph, priced, report, start)
+        fastest = min(environment.first, environment.found[0][0])
+        note = f"learned from {done:,} plans; the greedy one takes {greedy / fastest:.3f} times"
+        note += " as long as the fastest that was met"
+        return Planned(planned.plan, planned.report, planned.seconds, environment.first, (note,))
+
+    def environment(self, graph: Graph) -> tuple[Choice, DecisionEnvironment]:
+        """Data parallelism, and the decisions for a graph."""
+        chooser = self.setting.chooser(graph)
+        first = chooser.choose(graph, allowed=data_parallel(graph))
+        return first, DecisionEnvironment(chooser, first)
+
+    def pretrained_agent(self, start: float) -> Agent:
+        """An agent that learned from random graphs, for a share of the seconds since ``start``."""
+        agent, random = Agent(self.seed), Random(self.seed)
+        until = start + PRETRAINING_SHARE * self.seconds
+        for _ in range(self.pretrained):
+            graph = random_graph(random, self.setting.machine.devices)
+            if now() >= until:
+                break
+            agent.trained(
+                self.environment(graph)[1], PRETRAINING, ends=lambda done, seconds: now() >= until
+            )
+        return agent
+
+    def _trained(
+        self, agent: Agent, environment: DecisionEnvironment, start: float
+    ) -> tuple[Stop, int]:
+        """Why learning ended, and after how many plans: ``no gain`` where half of them brought
+        nothing faster."""
+        best, improved, stop, done = environment.first, 0, "exhausted", 0
+
+        def ends(number: int, seconds: float) -> bool:
+            nonlocal best, improved, stop, done
+            done = number
+            if seconds < best:
+                best, improved = seconds, number
+                self.setting.teller.found(best)
+            if now() - start > self.seconds:
+                stop = "time"
+            elif number - improved > self.episodes / 2:
+                stop = "no gain"
+            return stop != "exhausted"
+
+        try:
+            agent.trained(
+                environment, self.episodes, TRAINED_RANDOM if self.pretrained else 1.0, ends
+            )
+        except KeyboardInterrupt:
+            stop = "interrupted"
+        return stop, done
+
+    def _fitting(self, environment: DecisionEnvironment, first: Choice) -> PricedChoice:
+        """The fastest that fits of what was met and of data parallelism; else what takes least
+        memory."""
+        ranked = [*environment.found, (environment.first, first)]
+        ranked.sort(key=lambda one: one[0])
+        tried: list[PricedChoice] = []
+        for _, choice in ranked[:TRIED]:
+            tried.append(priced_choice(self.setting, environment.chooser, choice))
+            if tried[-1].over <= 0:
+                return tried[-1]
+        return min(tried, key=lambda one: one.over)

@@ -1,0 +1,162 @@
+"""Auto-MAP: linkage groups, an agent that comes near the best of all ways to decide, and plans."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.graphs.transformer import transformer
+from support.runs.rank_group import Ranks
+
+from pcg.errors import NegativeAnswer
+from pcg.machine import load_machine
+from pcg.plan.plan import load_plan, save_plan
+from pcg.plan.text import parse_graph
+from runtime.job.job import TrainingOptions
+from runtime.job.recipe import Recipe
+from search.cost.progress import now
+from search.planners.automap.agent import Agent, PrioritizedReplay, Transition
+from search.planners.automap.environment import COPIED, DecisionEnvironment, DecisionState
+from search.planners.automap.planner import AutoMapPlanner, random_graph
+from search.planners.common import PlannerSetting
+from substitutions.audit.replay import replay
+from substitutions.rules.store import load_library
+
+RANKS = 4
+PERCEPTRON = """
+x = input[16, 64]
+w1 = weight[64, 128]
+w2 = weight[128, 64]
+return mean_loss(matmul(relu(matmul(x, w1)), w2))
+"""
+
+
+@lru_cache(maxsize=1)
+def library():
+    return load_library()
+
+
+def planner(devices: int = RANKS, **options) -> AutoMapPlanner:
+    machine = load_machine("dgx-a100").with_devices(devices)
+    return AutoMapPlanner(PlannerSetting(machine, library()), **options)
+
+
+def names(environment: DecisionEnvironment, state: DecisionState) -> dict[str, int]:
+    return {v.node.leaf.name: dim for v, dim in state.cut.items() if v.node.is_weight}
+
+
+def test_columns_of_a_layer_are_linked_with_rows_of_the_next():
+    _, environment = planner().environment(parse_graph(PERCEPTRON))
+    assert [mesh.sizes for mesh in environment.meshes] == [(4, 1), (2, 2), (1, 4)]
+    state = environment.after(DecisionState(), 1)
+    first = environment.groups[state.at][0].node.leaf.name
+    assert first == "w1"
+    state = environment.after(state, 1)
+    assert names(environment, state) == {"w1": 1, "w2": 0}
+    assert environment.actions(state) == []
+
+
+def test_what_contradicts_a_decision_is_not_offered():
+    _, environment = planner().environment(parse_graph(PERCEPTRON))
+    state = environment.after(environment.after(DecisionState(), 1), COPIED)
+    assert environment.actions(state) == [COPIED, 1]
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 1 << 20))
+def test_decisions_are_kept_and_closed(seed: int):
+    """Every linkage group of a variable that is cut is cut too, and nothing is decided twice."""
+    random = Random(seed)
+    _, environment = planner().environment(random_graph(random, RANKS))
+    state = DecisionState()
+    while actions := environment.actions(state):
+        action = random.choice(actions)
+        after = environment.after(state, action)
+        assert state.cut.items() <= after.cut.items()
+        if state.mesh is not None and action != COPIED:
+            linked = environment.linked(state, action).items()
+            weights = {value: dim for value, dim in linked if value.node.is_weight}
+            assert weights
+            assert weights.items() <= after.cut.items()
+        state = after
+    assert environment.reward(state) <= 3.0
+
+
+@pytest.mark.parametrize("seed", range(100, 112))
+def test_greedy_decisions_are_within_a_tenth_of_the_best(seed: int):
+    own = planner(episodes=120, pretrained=0)
+    _, environment = own.environment(random_graph(Random(seed), RANKS))
+    best = min(environment.seconds(state) for state in environment.every())
+    _, environment = own.environment(random_graph(Random(seed), RANKS))
+    agent = Agent()
+    agent.trained(environment, own.episodes)
+    assert environment.seconds(agent.decoded(environment)) <= 1.1 * best
+
+
+def test_an_agent_is_that_of_its_seed():
+    graph, own = parse_graph(PERCEPTRON), planner(episodes=12, pretrained=1)
+    one, two = (own.plan("perceptron", graph) for _ in range(2))
+    assert one.notes == two.notes
+    assert one.plan.graph == two.plan.graph
+
+
+def test_what_was_wrong_is_replayed_more():
+    transition = Transition(None, 0.0, None)  # type: ignore[arg-type]
+    kept = PrioritizedReplay(0)
+    for _ in range(10):
+        kept.add(transition)
+    kept.update(range(10), [0.0] * 9 + [100.0])
+    drawn = [number for _ in range(20) for number in kept.drawn()[0]]
+    assert drawn.count(9) > len(drawn) / 2
+
+
+def test_it_goes_by_the_clock():
+    planned = planner(seconds=-1.0).plan("perceptron", parse_graph(PERCEPTRON))
+    assert planned.report.stop == "time"
+    assert planner(episodes=20, pretrained=0).pretrained_agent(now()).replay.__len__() == 0
+
+
+def test_it_is_no_slower_than_data_parallelism():
+    planned = planner(episodes=40, pretrained=0).plan("small", transformer(1))
+    assert planned.data_parallel_seconds is not None
+    assert planned.plan.estimates.step_seconds <= planned.data_parallel_seconds * (1 + 1e-9)
+
+
+def test_what_does_not_fit_is_told():
+    own = planner(episodes=5, pretrained=0)
+    machine = own.setting.machine
+    device = machine.device.model_copy(update={"memory_bytes": 1 << 14, "reserved_bytes": 0})
+    tight = machine.model_copy(update={"device": device})
+    with pytest.raises(NegativeAnswer, match="does not fit"):
+        replace(own, setting=replace(own.setting, machine=tight)).plan(
+            "perceptron", parse_graph(PERCEPTRON)
+        )
+
+
+@pytest.mark.distributed
+def test_a_plan_that_cuts_variables_runs(tmp_path: Path):
+    """The plan is derived by rules of the library, and trains as one process does."""
+    text = PERCEPTRON.replace("[16, 64]", "[4, 512]").replace("64, 128", "512, 1024")
+    graph = parse_graph(text.replace("128, 64", "1024, 512"))
+    plan = planner(episodes=40, pretrained=0).plan("wide", graph).plan
+    assert any(node.name in ("all_reduce", "reduce") for node in plan.graph.nodes)
+    assert not replay(plan, library().rules).findings
+    save_plan(plan, tmp_path / "plan.json")
+    assert load_plan(tmp_path / "plan.json").graph == plan.graph
+    with TemporaryDirectory() as folder:
+        pool = Ranks(Path(folder), RANKS)
+        try:
+            options = TrainingOptions(
+                steps=2, recipe=Recipe(rate=0.1), precision="fp64", check=True
+            )
+            report = pool.run(plan, options)
+        finally:
+            pool.stop()
+    assert {c.kind for c in report.comparisons} >= {"loss", "weight"}
+    assert not [c for c in report.comparisons if not c.passes]
