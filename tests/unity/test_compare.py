@@ -13,13 +13,22 @@ from pcg import machine
 from pcg.graph.graph import Graph
 from pcg.machine import load_machine
 from pcg.models import build_model
+from pcg.plan.plan import load_plan
 from search.cost.planned import Planned
 from search.plan.planner import MeshPlanner
 from substitutions.rules.store import load_library
 from unity import __main__ as console
 from unity.compare import app
-from unity.support.comparison import ComparisonFile, Prediction, first_devices, over_others, samples
-from unity.support.plot import file_name, plot
+from unity.diff import app as diff
+from unity.support.comparison import (
+    ComparisonFile,
+    Prediction,
+    file_name,
+    first_devices,
+    over_others,
+    samples,
+)
+from unity.support.plot import plot
 
 SMALL = ("--machine", "local", "--gpus", "4,2", "--planners", "data-parallel,joint")
 
@@ -62,6 +71,23 @@ def test_it_writes_what_the_planners_predict(done: tuple[Result, Path]):
     alone = MeshPlanner(target, load_library()).plan("xdl-tiny", graph).plan.estimates
     assert content.entries[3].step_seconds == alone.step_seconds
     assert content.entries[3].memory_bytes == alone.peak_memory_bytes
+
+
+def test_plans_are_kept_and_told_apart(done: tuple[Result, Path]):
+    """Any two of a model on as many devices can be compared by ``unity diff``."""
+    _, out = done
+    content = ComparisonFile.model_validate_json((out / "compare.json").read_text())
+    for entry in content.entries:
+        assert entry.plan is not None
+        assert load_plan(out / entry.plan).estimates.step_seconds == entry.step_seconds
+        parts = entry.parts
+        assert parts is not None
+        total = parts.computing + parts.exposed + parts.idle
+        assert total == pytest.approx(entry.step_seconds)
+    two = [str(out / str(entry.plan)) for entry in content.entries[2:]]
+    told = CliRunner().invoke(diff, two)
+    assert told.exit_code == 0, told.output
+    assert "in A" in told.output
 
 
 def test_the_table_has_a_row_for_each(done: tuple[Result, Path]):
@@ -164,7 +190,7 @@ def test_without_matplotlib_the_table_comes(tmp_path: Path, monkeypatch: pytest.
     result = compare("xdl-tiny", *few, "-o", str(tmp_path))
     assert result.exit_code == 0
     assert "they take matplotlib" in result.output
-    assert [path.name for path in tmp_path.iterdir()] == ["compare.json"]
+    assert {path.name for path in tmp_path.iterdir()} == {"compare.json", "plans"}
 
 
 @pytest.mark.parametrize(

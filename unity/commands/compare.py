@@ -13,13 +13,21 @@ from pcg.machine import load_machine
 from substitutions.rules.store import load_library
 from unity.compare import Options
 from unity.support.cli import say
-from unity.support.comparison import ComparisonQuestion, Prediction, numbers, over_others, planners
+from unity.support.comparison import (
+    ComparisonQuestion,
+    Prediction,
+    StepParts,
+    numbers,
+    over_others,
+    planners,
+)
 from unity.support.console import PlainConsole
 from unity.support.declarations import load_user_operators
 from unity.support.plot import can_plot, plot
 from unity.support.speed import measured
 
 FILE = "compare.json"
+PARTS = "C E I: computing, exposed communication and idle time of the busiest GPU"
 GROUPED = (
     "all planners are given the same model on as many GPUs, whose batch norms take the statistics"
     " of groups of samples (--batch-norm)"
@@ -37,7 +45,7 @@ def run(options: Options) -> None:
     console, status = PlainConsole(stderr=options.as_json), PlainConsole(stderr=True)
     try:
         with status.status("searching") as spinner:
-            for entry in question.entries():
+            for entry in question.entries(options.out):
                 entries.append(entry)
                 question.save(entries, options.out / FILE)
                 done = f"{entry.model} on {entry.devices} by {entry.planner}"
@@ -73,6 +81,7 @@ def _show(entries: Sequence[Prediction], machine: str, out: Path, console: Plain
     for model in dict.fromkeys(entry.model for entry in entries):
         own = [entry for entry in entries if entry.model == model]
         console.print(_table(model, machine, own))
+        console.print(PARTS, soft_wrap=True)
         if any(entry.norm_groups > 1 for entry in own):
             console.print(f"{model}: {GROUPED}", soft_wrap=True)
         if can_plot():
@@ -92,8 +101,9 @@ def _table(model: str, machine: str, entries: Sequence[Prediction]) -> Table:
         "samples\na second",
         "x best\nother",
         "ms a\nstep",
-        "GB a\ndevice",
-        "search\ns",
+        "GB a\nGPU",
+        "of it\nC E I %",
+        "s to\nplan",
     ):
         table.add_column(heading, justify="right", no_wrap=True)
     last = 0
@@ -109,12 +119,21 @@ def _table(model: str, machine: str, entries: Sequence[Prediction]) -> Table:
 def _figures(entry: Prediction, entries: Sequence[Prediction]) -> tuple[str, ...]:
     search = f"{entry.search_seconds:.1f}"
     if entry.step_seconds is None or entry.samples_per_second is None:
-        return "does not fit", "", "", "", search
+        return "does not fit", *[""] * 4, search
     ratio = over_others(entry, entries)
     return (
         f"{entry.samples_per_second:,.0f}",
         "" if ratio is None else f"{ratio:.2f}",
         f"{entry.step_seconds * 1e3:.3g}",
         f"{(entry.memory_bytes or 0) / 1e9:.2f}",
+        _parts(entry.parts, entry.step_seconds),
         search,
     )
+
+
+def _parts(parts: StepParts | None, step_seconds: float) -> str:
+    """Of the busiest device's step: computing, exposed communication, idle, in percent."""
+    if parts is None:
+        return ""
+    seconds = parts.computing, parts.exposed, parts.idle
+    return " ".join(f"{100 * one / step_seconds:.0f}" for one in seconds)

@@ -11,17 +11,34 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from pcg.errors import InputError, NegativeAnswer
-from pcg.files import FileModel, write_text_atomic
+from pcg.files import FileModel, make_folder, write_text_atomic
 from pcg.graph.graph import Graph
 from pcg.machine import Machine
 from pcg.models import build_model
+from pcg.plan.plan import Plan, save_plan
 from pcg.plan.statistics import groups_of
 from search.choices import PLANNER_NAMES
 from search.cost.efficiency import Speed
+from search.report.difference import Figures
+from search.report.trace import simulate_plan
 from substitutions.rules.store import Library
 from unity.support.batch_norm import WHOLE, norm_groups
 from unity.support.limits import check_batch, check_devices
 from unity.support.planners import SearchOptions, asked_training, planner_of
+
+PLANS = "plans"
+"""The folder of a comparison's plans."""
+
+
+class StepParts(FileModel):
+    """Seconds of a step of the busiest device. With ``hidden``, communication while the device
+    computes, left out, they add up to the step."""
+
+    computing: float
+    exposed: float
+    """Communication while the device does not compute."""
+    idle: float
+    hidden: float
 
 
 class Prediction(FileModel):
@@ -42,6 +59,10 @@ class Prediction(FileModel):
     """Of samples, in which all planners' batch norms take their statistics."""
     problem: str | None = None
     """Why there is no plan."""
+    parts: StepParts | None = None
+    """Where the step goes."""
+    plan: str | None = None
+    """The plan's file, beside that of the comparison."""
 
 
 class ComparisonFile(FileModel):
@@ -89,8 +110,9 @@ class ComparisonQuestion:
             check_devices("--gpus", devices)
             check_batch(self.batch, devices)
 
-    def entries(self) -> Iterator[Prediction]:
-        """One answer after the other. Raises InputError for a model that there is not."""
+    def entries(self, folder: Path) -> Iterator[Prediction]:
+        """One answer after the other, whose plans are written below ``folder``. Raises InputError
+        for a model that there is not."""
         for model in self.models:
             for devices in self.devices:
                 target = first_devices(self.machine, devices)
@@ -98,23 +120,22 @@ class ComparisonQuestion:
                 graph = build_model(model, self.batch, devices, groups)
                 self.library.concrete(graph)  # kept, so that the first planner is not charged
                 for planner in self.planners:
-                    yield self._entry(model, graph, target, planner)
+                    entry, plan = self._entry(model, graph, target, planner)
+                    yield entry if plan is None else self._kept(entry, plan, target, folder)
 
-    def _entry(self, model: str, graph: Graph, target: Machine, planner: str) -> Prediction:
+    def _entry(
+        self, model: str, graph: Graph, target: Machine, planner: str
+    ) -> tuple[Prediction, Plan | None]:
+        """What a planner predicts, and its plan."""
         start = perf_counter()
         batch = samples(graph)
-        training = asked_training(model, None, self.precision, target)
-        estimates, problem = None, None
+        plan, problem = None, None
         try:
-            given = planner, target, self.library, self.seconds, training, self.speed
-            asked = SearchOptions(mesh=self.mesh, shards=self.shards)
-            planned = planner_of(*given, asked).plan(model, graph)
-            if planned.report.stop == "interrupted":
-                raise KeyboardInterrupt  # of all that is compared: this search is not done
-            estimates = planned.plan.estimates
+            plan = self._plan(model, graph, target, planner)
         except NegativeAnswer as error:
             problem = str(error)
-        return Prediction(
+        estimates = plan and plan.estimates
+        entry = Prediction(
             model=model,
             planner=planner,
             devices=target.devices,
@@ -126,6 +147,30 @@ class ComparisonQuestion:
             norm_groups=max(groups_of(graph), default=1),
             problem=problem,
         )
+        return entry, plan
+
+    def _plan(self, model: str, graph: Graph, target: Machine, planner: str) -> Plan:
+        training = asked_training(model, None, self.precision, target)
+        given = planner, target, self.library, self.seconds, training, self.speed
+        asked = SearchOptions(mesh=self.mesh, shards=self.shards)
+        planned = planner_of(*given, asked).plan(model, graph)
+        if planned.report.stop == "interrupted":
+            raise KeyboardInterrupt  # of all that is compared: this search is not done
+        return planned.plan
+
+    def _kept(self, entry: Prediction, plan: Plan, target: Machine, folder: Path) -> Prediction:
+        """The entry with its plan in a file, and where the plan's step goes."""
+        path = Path(PLANS) / f"{file_name(entry.model)}-{entry.devices}-{entry.planner}.json"
+        make_folder(folder / PLANS)
+        save_plan(plan, folder / path)
+        figures = Figures.of(simulate_plan(plan, target, self.speed))
+        parts = StepParts(
+            computing=figures.computing,
+            exposed=figures.communication_exposed,
+            idle=figures.idle,
+            hidden=figures.communication_hidden,
+        )
+        return entry.model_copy(update={"parts": parts, "plan": path.as_posix()})
 
     def save(self, entries: Sequence[Prediction], path: Path) -> None:
         """Write a comparison file, whole or not at all."""
@@ -137,6 +182,11 @@ class ComparisonQuestion:
             entries=tuple(entries),
         )
         write_text_atomic(path, content.model_dump_json(indent=1) + "\n")
+
+
+def file_name(model: str) -> str:
+    """A model's name, or what a user's file and function make, as the name of a file."""
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in model).strip("-.") or "model"
 
 
 def first_devices(machine: Machine, devices: int) -> Machine:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unity.support.comparison import Prediction
+from unity.support.comparison import Prediction, file_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,11 +49,6 @@ def plot(
         figure.savefig(paths[0], metadata={"Date": None})
         figure.savefig(paths[1], dpi=160)
     return paths
-
-
-def file_name(model: str) -> str:
-    """A model's name, or what a user's file and function make, as the name of a file."""
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in model).strip("-.") or "model"
 
 
 def _throughput(axes: Axes, by_planner: Mapping[str, Sequence[Prediction]]) -> None:
