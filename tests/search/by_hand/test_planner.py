@@ -148,13 +148,13 @@ def test_degrees_are_read():
 
 
 def test_a_part_of_data_that_is_there_takes_nothing():
-    """The causal mask is repeated for samples and heads, of which each device takes its own, for
-    each micro-batch: a view of the mask, as in the runtime."""
+    """The causal mask is repeated for heads, of which each device takes its own, and then for the
+    samples of each micro-batch: a view of the mask, as in the runtime."""
     steps = made("tensor=8,micro-batches=2").steps
     moved = [
         s for s in steps.steps if isinstance(s, Reshard) and s.source.value.node.name == "expand"
     ]
     assert len(moved) == SMALL.layers
     parts = {step.target for step in moved}
-    assert all(slot.layout.type.degrees.dims == (1, 8, 1, 1) for slot in parts)
+    assert all(slot.layout.type.degrees.dims == (8, 1, 1) for slot in parts)
     assert parts.isdisjoint(life.slot for life in liveness(steps).lifetimes)
