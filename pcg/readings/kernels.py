@@ -33,7 +33,7 @@ from pcg.language.expr import Access, Add, Expr, accesses
 from pcg.language.poly import Poly
 from pcg.readings.kernel_use import APART, KernelUse
 from pcg.readings.kind import kind_of
-from pcg.readings.saved import differentiated, is_pointwise, view_of
+from pcg.readings.saved import differentiated, is_pointwise, read_elements, view_of
 from pcg.types.operator import Call
 
 Uses = Mapping[Node, KernelUse]
@@ -109,8 +109,8 @@ class _Kernels:
         self._inputs = {node: [_source(value) for value in node.inputs] for node in nodes}
         self._readers: dict[Value, list[Node]] = defaultdict(list)
         for node, inputs in self._inputs.items():
-            for value in inputs:
-                self._readers[value].append(node)
+            for position in sorted(read_elements(node)):
+                self._readers[inputs[position]].append(node)
         self._drawn: set[Value] = set()
         self._uses: dict[Node, KernelUse] = {}
 

@@ -142,6 +142,21 @@ def _reduced(value: Expr) -> Expr:
             return value
 
 
+def read_elements(node: Node) -> frozenset[int]:
+    """The operands whose elements matter to a result. Of others only the lengths do, as of what
+    says how often something is repeated."""
+    call = node.operator_call
+    if call.operator.parallel is not None or isinstance(call.operator, (Opaque, TorchFunction)):
+        return frozenset(range(len(node.inputs)))
+    return _read_elements(call, tuple(value.rank for value in node.inputs))
+
+
+@lru_cache(maxsize=4096)
+def _read_elements(call: Call, ranks: tuple[int, ...]) -> frozenset[int]:
+    outputs = call.instance(ranks).outputs
+    return frozenset(a.operand for one in outputs for a in accesses(_reduced(one.body)))
+
+
 def _vanishes(term: Expr) -> bool:
     return isinstance(term, Mul) and any(
         isinstance(factor, Const) and factor.value == 0 for factor in term.factors

@@ -16,6 +16,7 @@ from pcg.graph.graph import Graph, Node
 from pcg.plan.text import parse_graph
 from pcg.readings.kernel_use import APART
 from pcg.readings.kernels import kernel_uses, own_use
+from pcg.readings.saved import read_elements
 from pcg.readings.work import Work, gradient_nodes, work
 
 
@@ -108,6 +109,17 @@ def test_compiled_element_wise_operators_are_one_kernel():
     uses = kernel_uses(graph, compiled=True)
     written = [node.name for node, use in uses.items() if use.is_written]
     assert written == ["multiply", "sum_loss"]
+
+
+def test_what_only_says_how_large_a_mask_is_is_not_written_for_it():
+    """Scores that say how often a mask is repeated, and to which it is added, as one kernel."""
+    text = "x = input[8, 4, 4]\nm = input[4, 4]\nw = weight[8, 4, 4]\nh = multiply(x, w)\n"
+    graph = parse_graph(text + "return sum_loss(add(h, expand_as(h, m, axis=0)))")
+    uses = kernel_uses(graph, compiled=True)
+    assert [node.name for node, use in uses.items() if use.is_written] == ["sum_loss"]
+    numbers = {node.name: read_elements(node) for node in graph.operators}
+    assert numbers["expand_as"] == {1}
+    assert numbers["add"] == {0, 1}
 
 
 class Dropped(torch.nn.Module):
