@@ -5,10 +5,10 @@ simulated step takes least time. Meshes know halves and thirds of a machine; bra
 work, or devices of two speeds, want 5 of 8 and 3 of 8.
 
 Method: simulated annealing (Kirkpatrick et al., Science 1983; over plans, Jia et al., MLSys 2019,
-section 5), with changes of operators that hang together (``moves``). It begins widely, with the plan
-that is known, with all on one device, and with branches on devices of their own; then it goes on
-near the fastest. The threshold that Metropolis' rule draws is known before a state is
-simulated, so that most states are ruled out by a bound or a part of their simulation (``delta``).
+section 5), with changes of operators that hang together (``moves``). It begins widely: with the
+plan that is known, with all on one device, and with branches on devices of their own. Then it goes
+on near the fastest. The threshold that Metropolis' rule draws is known before a state is simulated,
+so that most states are ruled out by a bound or a part of their simulation (``delta``).
 
 Complexity: ``STATES`` an operator are looked at, and no more operators of states than ``WORK``. The
 same seed gives the same plan. It is a heuristic: nothing is said about what is fastest.

@@ -1,0 +1,74 @@
+"""Placements that meta-pytorch's AutoParallel finds, as annotations of our graph.
+
+AutoParallel chooses placements of all tensors by an integer program, on a ``DeviceMesh`` that users
+name. Of these the placements of parameters and of the batch are read; what lies between follows
+from them by propagation, as in GSPMD. The package is no dependency: it needs a CUDA build of torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.distributed.tensor import Placement, Replicate, Shard
+
+from pcg.capture.convert import Captured
+
+
+def found_placements(
+    module: torch.nn.Module, inputs: Callable[[], Any], sizes: Mapping[str, int]
+) -> dict[str, tuple[Placement, ...]]:
+    """The placements of a module's parameters by their names, as AutoParallel finds them on a mesh
+    of axes of these sizes, the outermost first. The batch is cut along the first axis.
+
+    ``module`` is on the meta device; ``inputs`` makes an example batch. Needs a process group of as
+    many devices, which may be of the backend ``fake``. Raises ImportError without the package.
+    """
+    from autoparallel.api import AutoParallel  # type: ignore[import-not-found]
+    from torch._functorch._aot_autograd.fx_utils import get_named_param_nodes
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cuda", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    samples = (Shard(0), *[Replicate()] * (mesh.ndim - 1))
+    with AutoParallel(module, inputs, mesh) as planner:
+        planner.add_parameter_memory_constraint(low=None, high=None)
+        planner.add_input_constraints([samples])
+        planner.add_output_constraints([samples])
+        chosen = planner.optimize_placement(verbose=False)
+        nodes = get_named_param_nodes(planner.gm.graph)
+        return {name: tuple(chosen[node].input_specs[0].placements) for name, node in nodes.items()}
+
+
+def annotations(
+    captured: Captured, placements: Mapping[str, Sequence[Placement]], axes: Sequence[str]
+) -> list[str]:
+    """Shardings of weights and of the batch, as ``--shard`` takes them.
+
+    ``placements``: of parameters, by their names in the module, an entry an axis. Weights that have
+    none are left to propagation. Raises ValueError for a placement that no stored parameter has:
+    a partial sum, or blocks that do not follow the order of the axes.
+    """
+    rank = {node.leaf.name: node.value().rank for node in captured.graph.leaves}
+    stated: list[str] = []
+    for weight in captured.weights:
+        own = placements.get(weight.parameter)
+        if own is not None:
+            dims = _dims(own, axes, rank[weight.leaf], weight.parameter)
+            if weight.transposed:
+                dims[-2:] = dims[-1:-3:-1]
+            stated.append(f"{weight.leaf}={','.join(dims)}")
+    for name in filter(None, captured.inputs):
+        stated.append(f"{name}={','.join([axes[0], *['-'] * (rank[name] - 1)])}")
+    return stated
+
+
+def _dims(own: Sequence[Placement], axes: Sequence[str], rank: int, name: str) -> list[str]:
+    """What each dimension is cut along."""
+    cut: list[list[str]] = [[] for _ in range(rank)]
+    for axis, placement in zip(axes, own, strict=True):
+        if type(placement) is Shard:
+            cut[placement.dim].append(axis)
+        elif not placement.is_replicate():
+            raise ValueError(f"{name}: expected Shard or Replicate along {axis}, got {placement}")
+    return ["+".join(along) or "-" for along in cut]
