@@ -16,10 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import gcd
 
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph, Node, Value
+from pcg.graph.opaque import Opaque, TorchFunction
 from pcg.readings.work import gradient_nodes
+from pcg.types.infer import bind_sizes
 from pcg.types.parallel_operators import IN_TIME
 from search.cost.derivation import Derivation
 from search.map.rules.cuts import Cuts, opened
@@ -40,6 +43,7 @@ class Streams:
 
     graph: Graph
     batch: int
+    """What the number of slices divides: samples, or the groups of samples of batch norms."""
     axes: Mapping[Node, str]
     rules: Mapping[Node, Rule]
     tail: frozenset[Node]
@@ -66,7 +70,12 @@ def streams(graph: Graph, library: Library) -> Streams:
     if not roles.axes:
         raise NegativeAnswer("pipeline: no operator reads samples")
     cancel, tail = _cancelling(rules), frozenset(roles.tail)
-    return Streams(graph, batch, roles.axes, roles.rules, tail, roles.ahead, cancel, steps)
+    sizes = {node: _size(node, axis) for node, axis in roles.axes.items()}
+    if (slices := gcd(batch, *sizes.values())) == 1:
+        least = min(sizes, key=lambda node: gcd(batch, sizes[node]))
+        problem = f"has {sizes[least]} groups of samples, which share no factor with {batch}"
+        raise NegativeAnswer(f"pipeline: {least.name} {problem}")
+    return Streams(graph, slices, roles.axes, roles.rules, tail, roles.ahead, cancel, steps)
 
 
 class _Roles:
@@ -151,6 +160,18 @@ class _Roles:
             if at and len(outputs) == len(axis.outputs):
                 return axis.name, outputs
         return None
+
+
+def _size(node: Node, axis: str) -> int:
+    """The length of an index of an operator: of samples, or of groups of samples."""
+    call, types = node.operator_call, [value.type for value in node.inputs]
+    ranks = tuple(one.rank for one in types)
+    if isinstance(call.operator, Opaque | TorchFunction):
+        (own,) = (one for one in call.typing(ranks).axes if one.name == axis)
+        operand, dim = own.first_place
+        return types[operand].shape[dim]
+    sizes = bind_sizes(call, call.instance(ranks), [one.shape for one in types])
+    return sizes[f"|{axis}|"]
 
 
 def _batch(graph: Graph) -> int:

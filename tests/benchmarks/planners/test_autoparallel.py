@@ -7,7 +7,7 @@ from time import perf_counter
 
 import pytest
 import torch
-from support.peers.autoparallel import annotations, found_placements
+from support.peers.autoparallel import found_placements, shardings_of
 from torch import distributed
 
 from pcg.capture import capture
@@ -82,7 +82,7 @@ def test_both_plan_a_layer(many_devices):
     theirs_planned = perf_counter() - begin
     captured = capture(Trained(layer), (inputs("meta"),))
     named = {f"layer.{name}": own for name, own in placements.items()}
-    told = tuple(annotations(captured, named, tuple(sizes)))
+    told = tuple(shardings_of(captured, named, tuple(sizes)))
     mesh = ",".join(f"{name}={size}" for name, size in sizes.items())
     setting = PlannerSetting(machine, library, training)
     theirs = GspmdPlanner(setting, mesh, told).plan("layer", captured.graph)

@@ -6,11 +6,14 @@ from itertools import pairwise
 from math import inf
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.plans.pipelines import layers
 
+from pcg.capture import capture
 from pcg.machine import load_machine
+from pcg.models.resnext import ResNext, ResNextSize
 from search.cost.cost import CostModel
 from search.cost.progress import Phases, Teller
 from search.map.rules.cuts import Cuts
@@ -72,3 +75,14 @@ def test_the_best_is_as_good_as_the_best_of_all(count, batch):
     tried = list(tries)
     assert min(o.seconds for o in tried) == pytest.approx(min(every))
     assert len(tried) < len(every) / 2
+
+
+def test_slices_hold_whole_groups_of_samples():
+    """Batch norms take the statistics of groups of samples, which no slice may cut."""
+    size = ResNextSize((1, 1, 1, 1), 16, 1, 64, 24, 64)
+    images, labels = torch.zeros(24, 3, 64, 64), torch.zeros(24, dtype=torch.long)
+    graph = capture(ResNext(size), (images, labels), "wide", 8).graph
+    source = streams(graph, load_library())
+    assert micro_batch_counts(source.batch) == [2, 4, 8]
+    graph = capture(ResNext(size), (images[:9], labels[:9]), "wide", 3).graph
+    assert micro_batch_counts(streams(graph, load_library()).batch) == [3]

@@ -40,7 +40,7 @@ def found_placements(
         return {name: tuple(chosen[node].input_specs[0].placements) for name, node in nodes.items()}
 
 
-def annotations(
+def shardings_of(
     captured: Captured, placements: Mapping[str, Sequence[Placement]], axes: Sequence[str]
 ) -> list[str]:
     """Shardings of weights and of the batch, as ``--shard`` takes them.

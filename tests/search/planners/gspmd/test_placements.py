@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.peers.autoparallel import annotations
+from support.peers.autoparallel import shardings_of
 from torch import nn
 from torch.distributed.tensor import Partial, Replicate, Shard
 
@@ -39,7 +39,7 @@ def captured():
 
 def test_dimensions_are_those_of_the_graph():
     """A linear layer's weight is [out, in] in torch, and [in, out] in the graph."""
-    told = annotations(captured(), MEGATRON, AXES)
+    told = shardings_of(captured(), MEGATRON, AXES)
     assert sorted(told) == [
         "back_weight=model,-",
         "wide_bias=model",
@@ -47,13 +47,13 @@ def test_dimensions_are_those_of_the_graph():
         "x=data,-",
     ]
     both = {"back.weight": (Shard(0), Shard(0))}
-    assert annotations(captured(), both, AXES)[0] == "back_weight=-,data+model"
+    assert shardings_of(captured(), both, AXES)[0] == "back_weight=-,data+model"
 
 
 def test_a_plan_places_parameters_as_they_were_placed():
     own = captured()
     setting = PlannerSetting(load_machine("dgx-a100").with_devices(4), load_library())
-    told = tuple(annotations(own, MEGATRON, AXES))
+    told = tuple(shardings_of(own, MEGATRON, AXES))
     plan = GspmdPlanner(setting, "data=2,model=2", told).plan("perceptron", own.graph).plan
     products = [node for node in plan.graph.operators if node.name == "matmul"]
     cut = [tuple(value.type.degrees.dims for value in node.inputs) for node in products]
@@ -62,4 +62,4 @@ def test_a_plan_places_parameters_as_they_were_placed():
 
 def test_what_no_parameter_has_is_refused():
     with pytest.raises(ValueError, match="expected Shard or Replicate along model"):
-        annotations(captured(), {"wide.bias": (Replicate(), Partial())}, AXES)
+        shardings_of(captured(), {"wide.bias": (Replicate(), Partial())}, AXES)
