@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from support.graphs.behaviour import assert_same
 from support.plans.exhaustive import Exhaustive, closure
 
+from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph
 from pcg.machine import Machine
 from pcg.placement.schedule import schedule
@@ -16,6 +18,7 @@ from pcg.readings.evaluate import by_equation
 from search.choices import Recompute
 from search.cost.cost import SGD, CostModel
 from search.cost.simulate import simulate
+from search.plan.finish import memory_limit
 from search.plan.planner import MeshPlanner
 from substitutions.audit.replay import replay
 from substitutions.rules.store import Library
@@ -45,8 +48,8 @@ def graph_of(name: str, sizes: tuple[int, int, int]) -> Graph:
 
 @dataclass(frozen=True)
 class Compared:
-    """Seconds of a step of the plan that was found, and of the best of all; ``best`` is the graph
-    of that where it is another."""
+    """Seconds of a step of the plan that was found, and of the best of all, infinite where none
+    fits; ``best`` is the graph of that where it is another."""
 
     found: float
     optimum: float
@@ -54,7 +57,7 @@ class Compared:
     simulated: int
 
     def __str__(self) -> str:
-        ratio = self.found / self.optimum
+        ratio = 1.0 if self.found == self.optimum else self.found / self.optimum
         return f"found / optimum = {ratio:.6f}, {self.simulated} parts of plans simulated"
 
 
@@ -71,14 +74,25 @@ def compared(
     recomputed."""
     recompute = Recompute.NONE if in_parts else Recompute.AUTO
     planner = MeshPlanner(machine, library, training=training, recompute=recompute)
-    plan = planner.plan("small", graph).plan
-    assert_same(graph, plan.graph, by_equation)
-    assert not replay(plan, library.rules).findings
-    steps = schedule(plan.graph, plan.views)
-    seconds = simulate(steps, CostModel(machine, training)).step_seconds
-    assert abs(plan.estimates.step_seconds - seconds) <= 1e-12 * seconds
+    seconds = _checked_seconds(planner, graph)
     every = Exhaustive(machine, seconds * (1 - 1e-9), training, in_parts)
     for equal in closure(graph, library, GROWTH):
         every.look(equal)
     best = seconds if every.best is None else every.than
     return Compared(seconds, best, every.best, every.simulated)
+
+
+def _checked_seconds(planner: MeshPlanner, graph: Graph) -> float:
+    """Seconds of a step of the plan that is found, which is one, and takes what it says; infinite
+    where none is found that fits."""
+    try:
+        plan = planner.plan("small", graph).plan
+    except NegativeAnswer:
+        return inf
+    assert_same(graph, plan.graph, by_equation)
+    assert not replay(plan, planner.library.rules).findings
+    steps = schedule(plan.graph, plan.views)
+    seconds = simulate(steps, CostModel(planner.machine, planner.training)).step_seconds
+    assert abs(plan.estimates.step_seconds - seconds) <= 1e-12 * seconds
+    assert plan.estimates.peak_memory_bytes <= memory_limit(planner.machine, plan.views)
+    return seconds
