@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from typing import TypeVar
@@ -20,7 +20,7 @@ from search.choices import IndexRole, Recompute
 from search.cost.cost import SGD, CostModel
 from search.cost.efficiency import Speed
 from search.cost.planned import NoPlanInTime, Planned, SearchReport, Stop
-from search.cost.progress import OutOfTime, Phases, Teller, now
+from search.cost.progress import OutOfTime, Phases, Teller, check_time, now
 from search.cost.units import forward_seconds, ways_to_fit
 from search.map.rules.cuts import Cuts
 from search.map.space.allow import along, everything
@@ -28,6 +28,7 @@ from search.pipeline.build import build, placed
 from search.pipeline.clock import step_seconds
 from search.pipeline.crossing import Crossings
 from search.pipeline.micro import Chosen, MicroBatches
+from search.pipeline.moves import FEW_OPERATORS, Moves
 from search.pipeline.outline import (
     PLAIN,
     Outline,
@@ -134,6 +135,8 @@ class PipelinePlanner:
         then = _taken(finalists, built, lambda: any(map(self._fits, built)))
         if not built:
             raise OutOfTime
+        if then == "exhausted" and len(source.graph.operators) <= FEW_OPERATORS:
+            then = self._improved(built)
         late = {"interrupted": 2, "time": 1, "exhausted": 0}
         return max(first, then, key=lambda stop: late[stop])
 
@@ -193,6 +196,26 @@ class PipelinePlanner:
             if self._fits(built):
                 best, self._phases.has_plan = min(best, built.seconds), True
             yield built
+
+    def _improved(self, built: list[Built]) -> Stop:
+        """Look for better pipelines around those that fit, and add what is built: why that
+        ended."""
+        cost = self._cost(self.machine)
+
+        def price(one: Outline) -> float:
+            check_time()
+            kind = "zb-h1" if self._may_put_off(one) else self.kind
+            built.append(self._built(replace(one, kind=kind), cost))
+            return built[-1].seconds if self._fits(built[-1]) else inf
+
+        moves = Moves(self.machine, price, more_chunks=self.kind == "1f1b")
+        fitting = sorted(filter(self._fits, built), key=lambda one: one.seconds)
+        return _taken((moves.improve(one.outline) for one in fitting), [], lambda: True)
+
+    def _may_put_off(self, one: Outline) -> bool:
+        """Whether a pipeline may have a pass for weights."""
+        is_plain = one.sparing == PLAIN and one.interleave == 1
+        return self.kind == "1f1b" and is_plain and one.stages > 1
 
     def _best(self, name: str, built: Sequence[Built]) -> Built:
         fitting = [b for b in built if self._fits(b)]

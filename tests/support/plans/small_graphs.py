@@ -7,11 +7,13 @@ from math import inf
 
 from support.graphs.behaviour import assert_same
 from support.plans.exhaustive import Exhaustive, closure
+from support.plans.small_cases import SmallCase
 
 from pcg.errors import NegativeAnswer
-from pcg.graph.graph import Graph
+from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine
 from pcg.placement.schedule import schedule
+from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph
 from pcg.plan.training import Training
 from pcg.readings.evaluate import by_equation
@@ -55,6 +57,8 @@ class Compared:
     optimum: float
     best: Graph | None
     simulated: int
+    gathers: bool = False
+    """Whether weights are stored in parts in the plan that was found, and combined to be read."""
 
     def __str__(self) -> str:
         ratio = 1.0 if self.found == self.optimum else self.found / self.optimum
@@ -74,25 +78,46 @@ def compared(
     recomputed."""
     recompute = Recompute.NONE if in_parts else Recompute.AUTO
     planner = MeshPlanner(machine, library, training=training, recompute=recompute)
-    seconds = _checked_seconds(planner, graph)
+    seconds, found = _checked(planner, graph)
     every = Exhaustive(machine, seconds * (1 - 1e-9), training, in_parts)
     for equal in closure(graph, library, GROWTH):
         every.look(equal)
     best = seconds if every.best is None else every.than
-    return Compared(seconds, best, every.best, every.simulated)
+    gathers = found is not None and any(map(is_gathered, found.graph.nodes))
+    return Compared(seconds, best, every.best, every.simulated, gathers)
 
 
-def _checked_seconds(planner: MeshPlanner, graph: Graph) -> float:
+def compared_in_parts(library: Library, case: SmallCase) -> Compared:
+    """With weights in parts, and of the memory a part of what is known to do: of what data
+    parallelism with fully sharded weights takes, or the fastest plan if that takes less."""
+    taken: list[int] = []
+    for family in ("zero", "joint"):
+        planner = MeshPlanner(
+            case.machine, library, family, training=case.training, recompute=Recompute.NONE
+        )
+        taken.append(planner.plan("small", case.graph).plan.estimates.peak_memory_bytes)
+    machine = case.with_memory(min(taken))
+    return compared(library, machine, case.graph, case.training, in_parts=True)
+
+
+def is_gathered(node: Node) -> bool:
+    """Whether a node combines the parts of a weight."""
+    if node.name != "combine" or node.inputs[0].node.name != "partition":
+        return False
+    return node.inputs[0].node.inputs[0].node.is_weight
+
+
+def _checked(planner: MeshPlanner, graph: Graph) -> tuple[float, Plan | None]:
     """Seconds of a step of the plan that is found, which is one, and takes what it says; infinite
     where none is found that fits."""
     try:
         plan = planner.plan("small", graph).plan
     except NegativeAnswer:
-        return inf
+        return inf, None
     assert_same(graph, plan.graph, by_equation)
     assert not replay(plan, planner.library.rules).findings
     steps = schedule(plan.graph, plan.views)
     seconds = simulate(steps, CostModel(planner.machine, planner.training)).step_seconds
     assert abs(plan.estimates.step_seconds - seconds) <= 1e-12 * seconds
     assert plan.estimates.peak_memory_bytes <= memory_limit(planner.machine, plan.views)
-    return seconds
+    return seconds, plan
