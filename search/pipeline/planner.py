@@ -28,7 +28,7 @@ from search.pipeline.build import build, placed
 from search.pipeline.clock import step_seconds
 from search.pipeline.crossing import Crossings
 from search.pipeline.micro import Chosen, MicroBatches
-from search.pipeline.moves import FEW_OPERATORS, Moves
+from search.pipeline.moves import FEW_DEVICES, FEW_OPERATORS, Moves
 from search.pipeline.outline import (
     PLAIN,
     Outline,
@@ -53,7 +53,8 @@ OUTLINING = 2 / 3
 """Of the time, what goes to outlines at most, where there are any."""
 FAR = 1.2
 """Of a deep model, what is estimated to take so many times as long as a pipeline that is built and
-fits is not built: that takes long, and estimates are nearer than that."""
+fits is not built: that takes long, and estimates are nearer than that. Of a small one, what is
+built and takes so many times as long as the best is not improved."""
 MOST_BUILT = 8
 """How many are built at most until one fits, of those that recompute and of the others."""
 
@@ -135,7 +136,8 @@ class PipelinePlanner:
         then = _taken(finalists, built, lambda: any(map(self._fits, built)))
         if not built:
             raise OutOfTime
-        if then == "exhausted" and len(source.graph.operators) <= FEW_OPERATORS:
+        is_small = self.machine.devices <= FEW_DEVICES
+        if then == "exhausted" and is_small and len(source.graph.operators) <= FEW_OPERATORS:
             then = self._improved(built)
         late = {"interrupted": 2, "time": 1, "exhausted": 0}
         return max(first, then, key=lambda stop: late[stop])
@@ -210,7 +212,9 @@ class PipelinePlanner:
 
         moves = Moves(self.machine, price, more_chunks=self.kind == "1f1b")
         fitting = sorted(filter(self._fits, built), key=lambda one: one.seconds)
-        return _taken((moves.improve(one.outline) for one in fitting), [], lambda: True)
+        most = FAR * min(self.faster_than, min((one.seconds for one in fitting), default=inf))
+        near = [one.outline for one in fitting if one.seconds <= most]
+        return _taken((moves.improve(one) for one in near), [], lambda: True)
 
     def _may_put_off(self, one: Outline) -> bool:
         """Whether a pipeline may have a pass for weights."""
