@@ -19,10 +19,8 @@ from itertools import combinations_with_replacement
 from pcg.machine import Machine
 from search.pipeline.outline import Outline, with_chunks
 
-FEW_OPERATORS = 24
-"""Pipelines of so few operators, on no more than ``FEW_DEVICES``, are improved: to build them takes
-milliseconds."""
 FEW_DEVICES = 24
+"""Pipelines of few operators on so many devices are improved: to build them takes milliseconds."""
 
 Way = tuple[int, tuple[int, ...], int]
 """What tells pipelines with the same strategies apart: micro-batches, bounds and chunks."""

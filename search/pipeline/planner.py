@@ -28,7 +28,7 @@ from search.pipeline.build import build, placed
 from search.pipeline.clock import step_seconds
 from search.pipeline.crossing import Crossings
 from search.pipeline.micro import Chosen, MicroBatches
-from search.pipeline.moves import FEW_DEVICES, FEW_OPERATORS, Moves
+from search.pipeline.moves import FEW_DEVICES, Moves
 from search.pipeline.outline import (
     PLAIN,
     Outline,
@@ -38,7 +38,7 @@ from search.pipeline.outline import (
 )
 from search.pipeline.price import StageGroups, chunks_on, stage_bytes, stage_seconds
 from search.pipeline.streams import Streams, streams
-from search.pipeline.tries import PLAINLY, Tries
+from search.pipeline.tries import FEW_OPERATORS, PLAINLY, Tries
 from search.plan.finish import finished
 from search.split.colours import MOST_FREE
 from substitutions.rules.store import Library
