@@ -27,7 +27,7 @@ Way = tuple[int, tuple[int, ...], int]
 
 
 @dataclass
-class Moves:
+class BoundMoves:
     """Improves pipelines of a small model on one machine. ``price``: seconds of a step of an
     outline that is built, infinite where it does not fit."""
 

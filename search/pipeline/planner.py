@@ -28,7 +28,7 @@ from search.pipeline.build import build, placed
 from search.pipeline.clock import step_seconds
 from search.pipeline.crossing import Crossings
 from search.pipeline.micro import Chosen, MicroBatches
-from search.pipeline.moves import FEW_DEVICES, Moves
+from search.pipeline.moves import FEW_DEVICES, BoundMoves
 from search.pipeline.outline import (
     PLAIN,
     Outline,
@@ -210,7 +210,7 @@ class PipelinePlanner:
             built.append(self._built(replace(one, kind=kind), cost))
             return built[-1].seconds if self._fits(built[-1]) else inf
 
-        moves = Moves(self.machine, price, more_chunks=self.kind == "1f1b")
+        moves = BoundMoves(self.machine, price, more_chunks=self.kind == "1f1b")
         fitting = sorted(filter(self._fits, built), key=lambda one: one.seconds)
         most = FAR * min(self.faster_than, min((one.seconds for one in fitting), default=inf))
         near = [one.outline for one in fitting if one.seconds <= most]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.plans.every_pipeline import EveryPipeline, beside_every, found, ratio, small_chain
+from support.small.every_pipeline import EveryPipeline, beside_every, found, ratio, small_chain
 
-from search.pipeline.moves import Moves, moved
+from search.pipeline.moves import BoundMoves, moved
 from search.pipeline.outline import Outline
 from substitutions.rules.store import Library, load_library
 
@@ -81,7 +81,7 @@ def test_moves_end_where_none_pays(start, data):
         far = (abs(a - b) for a, b in zip(one.bounds, wanted, strict=True))
         return priced.setdefault(one.bounds, float(sum(far)))
 
-    best = Moves(NOTHING, price, more_chunks=False).improve(with_bounds(start))
+    best = BoundMoves(NOTHING, price, more_chunks=False).improve(with_bounds(start))
     assert best == min(priced.values()) <= priced[start]
     at = [bounds for bounds, seconds in priced.items() if seconds == best]
     assert any({one.bounds for one in moved(with_bounds(b))} <= priced.keys() for b in at)

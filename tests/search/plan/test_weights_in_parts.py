@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import isfinite
 
 import pytest
-from support.plans.small_cases import small_case
 from support.plans.small_graphs import compared_in_parts
+from support.small.small_cases import small_case
 
 from substitutions.rules.store import Library, load_library
 

@@ -7,7 +7,7 @@ from math import inf
 
 from support.graphs.behaviour import assert_same
 from support.plans.exhaustive import Exhaustive, closure
-from support.plans.small_cases import SmallCase
+from support.small.small_cases import SmallCase
 
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph, Node
