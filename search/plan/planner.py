@@ -38,7 +38,7 @@ from search.cost.unroll import NotAlike
 from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.cuts import Cuts
 from search.map.rules.fully_sharded import PlacedGraph
-from search.map.space.allow import Allowed, along, both
+from search.map.space.allow import Allowed, along, both, everything
 from search.map.space.axes import Mesh
 from search.plan.families import PLANNERS, TURNED, Family, Strategies, cuts_windows
 from search.plan.fewer_devices import PartOfMachine, begun_at, fewer, of_each_kind
@@ -46,7 +46,7 @@ from search.plan.finish import does_not_fit, finished
 from search.plan.fitting import Fitting
 from search.plan.incumbent import PricedPlans, PricedTrial, SearchState
 from search.plan.judging import Judge
-from search.plan.refining import refine
+from search.plan.refining import move_once, refine
 from search.refine.overlap import Simulated, Trial
 from search.split.blocks import Folded, folded
 from search.substitute.rewrites import Limits, least_gain
@@ -179,6 +179,7 @@ class MeshPlanner:
                 self._on_all_devices(self._short.graph, search, partial(self._asked, name, graph))
                 if self.family == "joint" and self.mode is not Mode.ALGEBRA:
                     self._on_fewer_devices(search)
+                    move_once(search, lambda own: self._masked(own, everything))
                     if not self._short.more and self.dimensions is None:
                         refine(graph, search, self.machine, self.teller)
         except OutOfTime:
