@@ -51,12 +51,11 @@ from search.refine.overlap import Simulated, Trial
 from search.split.blocks import Folded, folded
 from search.substitute.rewrites import Limits, least_gain
 from search.substitute.variants import Variant, of_whole, on_whole, rewritten, variants
-from substitutions.rules.rule import Rule
 from substitutions.rules.store import Library
 
-_Kept = tuple[int, int, bool, bool, tuple[Rule, ...]]
+_Kept = tuple[int, int, bool, bool, int]
 """What a chooser is kept for: its first device and how many they are, whether it cuts windows,
-whether mesh axes are turned, and rules."""
+whether mesh axes are turned, and the identity of its rules, which the library keeps."""
 
 Rival = Callable[[str, Graph, float], float]
 """Seconds of a step of the best plan of another kind for a graph of some name, if that takes less
@@ -340,9 +339,10 @@ class MeshPlanner:
     def _chooser(self, graph: Graph, cost: CostModel, turned: bool, first: int) -> Chooser:
         """The chooser for a graph; graphs of the same rules share what it learns."""
         windows = cuts_windows(graph, cost.machine.devices, self.dimensions)
-        key = first, cost.machine.devices, windows, turned, self.library.concrete(graph)
+        rules = self.library.concrete(graph)
+        key = first, cost.machine.devices, windows, turned, id(rules)
         if key not in self._choosers:
-            cuts, more = Cuts(key[-1], windows=windows), self._short.more
+            cuts, more = Cuts(rules, windows=windows), self._short.more
             self._choosers[key] = Chooser.on(cost, cuts, turned=turned, more=more)
         return self._choosers[key]
 
