@@ -13,12 +13,13 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from pcg.capture import apart, autograd_functions, compiling, known, watch
-from pcg.capture.apart import taken_apart
+from pcg.capture.apart import returned, taken_apart
 from pcg.capture.autograd_functions import check_use
 from pcg.capture.compiling import questions
 from pcg.capture.empty import leave_out_empty
 from pcg.capture.known import known_constants
-from pcg.capture.regions import open_regions
+from pcg.capture.regions import ancestors, open_regions, place_of
+from pcg.capture.unset import set_unset
 from pcg.capture.watch import refuse_hooks, watched
 from pcg.errors import InputError, UnityError
 from pcg.lazy import torch
@@ -52,7 +53,9 @@ def export(
     refuse_hooks(module, where)
     with watched(module, where) as watching:
         program = _exported(module, inputs, kept, where)
+    _refuse_kinds(program, where)
     leave_out_empty(program)
+    set_unset(program)
     for place, use in watching.uses:
         check_use(use, place)
     for name in program.graph_signature.parameters_to_mutate.values():
@@ -81,17 +84,42 @@ def _exported(
             raise InputError(_line_at_fault(error, where), problem) from error
 
 
+def _refuse_kinds(program: ExportedProgram, where: str) -> None:
+    """Raise InputError for calls of programs, such as ``torch.cond``, and for sparse tensors."""
+    programs = import_module("torch._ops").HigherOrderOperator
+    live = ancestors(returned(program))
+    for node in program.graph.nodes:
+        if node not in live:
+            continue
+        value = node.meta.get("val")
+        if isinstance(node.target, programs):
+            name = node.target.name()
+            problem = f"torch.{name} is a call of programs, which no graph can follow"
+            raise InputError(place_of(node, where), problem)
+        if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
+            kind = str(value.layout).removeprefix("torch.")
+            problem = f"{node.target} has a tensor of layout {kind}, expected a dense one"
+            raise InputError(place_of(node, where), problem)
+
+
 def _first_program(module: Module, inputs: tuple[Any, ...]) -> ExportedProgram:
-    """Torch's program of a module as it is compiled. Where torch cannot make that one, its choices
-    by constants are followed, and then it runs by itself, if it has asked which it is."""
+    """Torch's program of a module as it is compiled. Where torch cannot make that one, or it has
+    sizes that depend on values, its choices by constants are followed, and then it runs by itself,
+    if it has asked which it is."""
     refused: Exception | None = None
+    sized: ExportedProgram | None = None
     for follows in (False, True):
         with questions(False) as asked, known_constants() if follows else nullcontext():
             try:
-                return torch.export.export(module, _apart(inputs, set()))
+                program = torch.export.export(module, _apart(inputs, set()))
+                if follows or not _sized_by_values(program):
+                    return program
+                sized = program  # by masks of constants, if it can be followed
             except UnityError:
                 raise
             except Exception as error:
+                if sized is not None:
+                    return sized
                 refused = error
                 if not asked.were_asked and type(error).__name__ not in CHOOSES:
                     break
@@ -99,6 +127,14 @@ def _first_program(module: Module, inputs: tuple[Any, ...]) -> ExportedProgram:
     if asked.were_asked and (program := _by_itself(module, inputs)) is not None:
         return program
     raise refused
+
+
+def _sized_by_values(program: ExportedProgram) -> bool:
+    """Whether the size of a tensor is one that no input has."""
+    values = (node.meta.get("val") for node in program.graph.nodes)
+    tensors = (value for value in values if isinstance(value, torch.Tensor))
+    sizes: list[Any] = [size for tensor in tensors for size in tensor.shape]
+    return any(not isinstance(size, int) for size in sizes)
 
 
 def _by_itself(module: Module, inputs: tuple[Any, ...]) -> ExportedProgram | None:

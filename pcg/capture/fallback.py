@@ -27,6 +27,15 @@ OF_MEMORY = frozenset(
 )
 """Functions of how a tensor lies in memory, which is for the plan to say too."""
 
+BITS = "aten.view.dtype"
+"""What gives the bits of a number another meaning."""
+NAMES = {
+    f"aten.__{side}shift__.{kind}": f"aten.bitwise_{name}_shift.{of}"
+    for side, name in (("l", "left"), ("r", "right"))
+    for kind, of in (("Scalar", "Tensor_Scalar"), ("Tensor", "Tensor"))
+}
+"""Functions that torch calls by the names of Python's operators, and by names of its own."""
+
 
 def by_its_function(
     node: fx.Node, value: Callable[[fx.Node], Value], where: str
@@ -41,6 +50,9 @@ def by_its_function(
     if str(target) in OF_MEMORY:
         problem = "reads what lies in memory, beside the elements of its tensor or between them"
         raise InputError(where, f"{target} {problem}, expected slices or contiguous()")
+    if str(target) == BITS:
+        problem = "reads numbers as bits, which are others in another number format"
+        raise InputError(where, f"{target} {problem}")
     if target.namespace != NAMESPACE:
         raise InputError(where, f"{target} has no equation, and is no function of torch's own")
     if not all(isinstance(size, int) for size in _sizes(node)):
@@ -50,7 +62,7 @@ def by_its_function(
     args = [_text(arg, operands, where) for arg in node.args]
     kwargs = node.kwargs.items()
     args += [f"{k}={_text(arg, operands, where)}" for k, arg in kwargs if k not in PLACES]
-    function = f"{target}({', '.join(args)})"
+    function = f"{NAMES.get(str(target), target)}({', '.join(args)})"
     try:
         is_one = isinstance(node.meta["val"], torch.Tensor)
         if is_one and is_pointwise(parse_call(function)) and 1 <= len(operands) <= MOST_OPERANDS:

@@ -3,7 +3,8 @@
 Problem: torch exports a module on tensors without values, so ``if positions[0] > 0`` cannot be
 followed, though ``positions`` is ``torch.arange(12)``. Method: beside each tensor that is computed
 from nothing but sizes and numbers goes the tensor itself, with its values; what asks for a number
-or a truth is answered from that. What inputs, parameters, buffers or random numbers are read for
+or a truth is answered from that, and what a mask chooses is taken by its places, which say how many
+they are. What inputs, parameters, buffers or random numbers are read for
 is not known. A change in place by something that is not known makes all that is known forgotten.
 Exact. Linear in the elements of constants; those of more than ``MOST`` elements are not known.
 """
@@ -23,6 +24,10 @@ UNSET = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided
 """Functions whose results have no values to rely on."""
 LIKE = ("ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full", "new_tensor")
 """Functions that read no values of their first operand."""
+
+SIZED = ("nonzero", "argwhere")
+"""Functions whose results are as large as the values of their operands say; with ``where`` of a
+condition alone."""
 
 
 @contextmanager
@@ -44,6 +49,10 @@ class _Known:
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
         name = getattr(func, "__name__", "")
+        if name == "__getitem__":
+            args = (args[0], self._by_places(args[1]))
+        elif name == "masked_select" and len(args) == 2:
+            func, args = self._selected(func, *args)
         result = _Unknown if name in UNSET else self._found(func, name, args, given)
         if result is _Unknown:
             if _changes(name, given):
@@ -51,9 +60,31 @@ class _Known:
             return func(*args, **given)
         if not _holds_tensor(result) and not _changes(name, given):
             return result
-        made = func(*args, **given)
+        if name in SIZED or (name == "where" and len(args) == 1):
+            made = tuple(map(_again, result)) if isinstance(result, tuple) else _again(result)
+        else:
+            made = func(*args, **given)
         self._note(made, result)
         return made
+
+    def _selected(self, func: Any, source: Any, mask: Any) -> tuple[Any, Any]:
+        """A call that takes what a mask chooses, by its places where it is known."""
+        if self.values.get(mask) is None or source.shape != mask.shape:
+            return func, (source, mask)
+        return torch.Tensor.__getitem__, (source, self._by_places(mask))
+
+    def _by_places(self, index: Any) -> Any:
+        """An index in which masks that are known are the places of what they choose: how many these
+        are, no program of a mask tells."""
+        parts = index if isinstance(index, tuple) else (index,)
+        made: list[Any] = []
+        for part in parts:
+            value = self.values.get(part) if isinstance(part, torch.Tensor) else None
+            if value is None or value.dtype != torch.bool or not value.dim():
+                made.append(part)
+                continue
+            made += map(_again, _run(_places, [value], {}))
+        return tuple(made) if len(made) > 1 or isinstance(index, tuple) else made[0]
 
     def _found(self, func: Any, name: str, args: Any, given: Any) -> Any:
         """What a function returns, with its values."""
@@ -103,6 +134,19 @@ def _run(func: Callable[..., Any], args: list[Any], given: dict[str, Any]) -> An
             torch.set_rng_state(before)
             return _Unknown
     return result
+
+
+def _places(mask: Any) -> list[Any]:
+    """Where a mask chooses, along each of its dimensions."""
+    return [place.clone() for place in mask.nonzero().unbind(1)]
+
+
+def _again(value: Any) -> Any:
+    """A constant of the module with these values."""
+    modes: Any = import_module("torch.utils._python_dispatch")
+    with modes._disable_current_modes():
+        numbers = value.flatten().tolist()
+    return torch.tensor(numbers, dtype=value.dtype).reshape(tuple(value.shape))
 
 
 def _blank(tensor: Any) -> Any:

@@ -62,7 +62,7 @@ def _counts(node: fx.Node) -> bool:
 def place_of(node: fx.Node, where: str) -> str:
     """The user's line that a node comes from, where torch knows it; else ``where``."""
     places = PLACE.findall(node.meta.get("stack_trace") or "")
-    own = [(file, line) for file, line in places if "/torch/" not in file]
+    own = [(file, line) for file, line in places if "/torch/" not in file and file[0] != "<"]
     return f"{own[-1][0]}: line {own[-1][1]}" if own else where
 
 

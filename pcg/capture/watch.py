@@ -81,6 +81,8 @@ def _modes() -> Iterator[tuple[Any, str, Any]]:
     yield torch.inference_mode, "__enter__", _turn_off
     yield torch.inference_mode, "__exit__", _turn_back
     yield torch.autocast, "__init__", _autocast_of(torch.autocast)
+    # Distributions ask whether what they are given is valid, and raise an error where it is not.
+    yield import_module("torch.distributions").Distribution, "_validate_args", False
     # The module itself: what is called torch here only stands for it until it is imported.
     yield import_module("torch"), "tensor", _number_of(torch.tensor)
 

@@ -1,4 +1,4 @@
-"""Copies of a tensor that come from other devices in parts.
+"""Tensors that go to other devices in parts: copies are gathered there, sums are added up here.
 
 Problem: where several devices want the same piece of a tensor from elsewhere, such as those of a
 tensor-parallel group from the stage before, each would receive all of it over a slow link.
@@ -9,6 +9,10 @@ A graph says so by a partition that a combine undoes at once. By its value that 
 rule of the library puts it there and an audit follows it like any other. What it adds is the way:
 the tensor comes cut as between the two. Gradients go the same way back: they are added up and cut
 (reduce_scatter), and each part is sent where it came from.
+
+Partial sums whose total is wanted on other devices would each be sent there, as many times the
+bytes of the total as there are partial sums. They are added up first, in parts, by those that have
+them (reduce_scatter). That is how any graph is scheduled, where the parts are equal.
 """
 
 from __future__ import annotations
@@ -72,6 +76,28 @@ def in_parts(source: Layout, wanted: Layout, how: InParts) -> Layout | None:
         for number, device in enumerate(devices)
     }
     return Layout(cut, tuple((device, pieces[device]) for device, _ in wanted.pieces))
+
+
+def summed(source: Layout, wanted: Layout) -> Layout | None:
+    """Where partial sums are added up whose total only other devices want: each device has a part
+    of it, along the first dimension of which the parts are equal. None where nothing is added up,
+    where some device has a partial sum and wants the total, or where no parts would be equal."""
+    degrees = source.type.degrees
+    terms = degrees.partials // wanted.type.degrees.partials
+    if terms == 1 or degrees.halos or not set(source.devices).isdisjoint(wanted.devices):
+        return None
+    sizes = zip(source.type.shape, degrees.dims, degrees.slices, strict=True)
+    equal = (i for i, (size, cut, slices) in enumerate(sizes) if not size % (cut * slices * terms))
+    if (dim := next(equal, None)) is None:
+        return None
+    dims = tuple(cut * terms if i == dim else cut for i, cut in enumerate(degrees.dims))
+    partials = degrees.partials // terms
+    tensor = ParallelTensor(source.type.shape, replace(degrees, dims=dims, partials=partials))
+    pieces = (
+        (device, Piece(one.partial // terms, _part(one.block, dim, terms, one.partial % terms)))
+        for device, one in source.pieces
+    )
+    return Layout(tensor, tuple(pieces))
 
 
 def _part(block: tuple[int, ...], dim: int, parts: int, number: int) -> tuple[int, ...]:

@@ -2,8 +2,9 @@
 
 The same list is priced by the search and executed by the runtime. A slot is a tensor in a layout:
 the output of an operator (or a leaf) with where its pieces lie. Parallel operators have no tasks
-of their own: a chain of them is the resharding from the producer's layout to the consumer's; where
-it says that copies come from other devices in parts (``in_parts``), it is two.
+of their own: a chain of them is the resharding from the producer's layout to the consumer's. It is
+two where it says that copies come from other devices in parts, or where partial sums are added up
+before they go to other devices (``in_parts``).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import cached_property
 
 from pcg.errors import InputError
 from pcg.graph.graph import Graph, Node, Value
-from pcg.placement.in_parts import in_parts, stated_parts
+from pcg.placement.in_parts import in_parts, stated_parts, summed
 from pcg.placement.layout import Layout, Piece, moved, operand_layout, output_layout, spread
 from pcg.placement.transfer import Transfer, transfer
 from pcg.placement.view import MachineView
@@ -173,9 +174,16 @@ class Scheduler:
         return target
 
     def _halfway(self, start: Slot, chain: tuple[Node, ...], wanted: Layout) -> Slot:
-        """The tensor where its copies are gathered from; where it is, if they come whole."""
-        how = None if start.value.node.is_leaf else stated_parts(chain)
-        layout = None if how is None else in_parts(start.layout, wanted, how)
+        """The tensor from where it goes to its reader: where its copies are gathered from, or where
+        its partial sums are added up; where it is, if it goes whole."""
+        if start.value.node.is_leaf:
+            return start
+        start = self._by_way_of(start, summed(start.layout, wanted))
+        how = stated_parts(chain)
+        return self._by_way_of(start, how and in_parts(start.layout, wanted, how))
+
+    def _by_way_of(self, start: Slot, layout: Layout | None) -> Slot:
+        """The tensor in another layout first; where it is, if there is none."""
         if layout is None:
             return start
         between = Slot(start.value, layout)

@@ -8,6 +8,9 @@ Method: one pass over the graph. A value is wide if one of these holds:
 - it is a single number, such as the loss;
 - its operator takes logarithms, or reduces its operand to fewer elements, as a mean or a sum does,
   other than by windows or as a product of matrices;
+- it is the error of a prediction, a sum of it and of data of as many elements (less what was
+  wanted), of which elementwise work and reductions alone make a single number: near a minimum the
+  two cancel, and what is left of a narrow difference is rounding;
 - its operator is no product of matrices, and of its operands with a weight in them those that have
   most elements are wide.
 
@@ -30,13 +33,15 @@ from pcg.types.operator import Call
 
 WIDENING = frozenset({"log"})
 """Functions whose results lose too much in a narrow format."""
+DIFFERING = frozenset({"add", "subtract"})
+"""Operators by which what was predicted meets what was wanted."""
 
 
 @lru_cache(maxsize=16)
 def wide_values(graph: Graph) -> frozenset[Value]:
     """The values of a graph that stay wide."""
     trained = gradient_nodes(graph)
-    wide: set[Value] = set()
+    wide: set[Value] = _errors(graph, trained)
     for node in graph.nodes:
         if node not in trained:
             wide.update(node.outputs)
@@ -85,6 +90,23 @@ def _widened(node: Node, trained: frozenset[Node], wide: set[Value]) -> Iterable
     has_windows = bool(node.operator_call.typing(_ranks(node)).windows)
     reduces = kind == "reduction" and not has_windows
     return [v for v in node.outputs if not v.type.rank or (reduces and _elements(v) < most)]
+
+
+def _errors(graph: Graph, trained: frozenset[Node]) -> set[Value]:
+    """What predictions and data differ by, and of which a single number is made, as of a mean of
+    squares."""
+    read_on: set[Value] = set()  # by products of matrices, or as a tensor that the graph returns
+    read_on.update(value for value in graph.outputs if value.type.rank)
+    errors: set[Value] = set()
+    for node in reversed(graph.operators):
+        is_product = not (node.is_parallel or node.is_join) and kind_of(node) == "contraction"
+        if is_product or not read_on.isdisjoint(node.outputs):
+            read_on.update(node.inputs)
+        elif node in trained and node.name in DIFFERING:
+            sizes = {(_elements(value), value.node in trained) for value in node.inputs}
+            of = _elements(node.outputs[0])
+            errors.update(node.outputs if sizes == {(of, True), (of, False)} else ())
+    return errors
 
 
 def _elements(value: Value) -> int:

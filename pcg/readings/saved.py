@@ -146,7 +146,7 @@ def read_elements(node: Node) -> frozenset[int]:
     """The operands whose elements matter to a result. Of others only the lengths do, as of what
     says how often something is repeated."""
     call = node.operator_call
-    if call.operator.parallel is not None or isinstance(call.operator, (Opaque, TorchFunction)):
+    if call.operator.parallel is not None or isinstance(call.operator, TorchFunction):
         return frozenset(range(len(node.inputs)))
     return _read_elements(call, tuple(value.rank for value in node.inputs))
 

@@ -11,7 +11,7 @@ CPU: nothing is compared beyond ``MOST_PARAMETERS`` and ``MOST_OPERATIONS``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,14 +26,17 @@ from pcg.models.file import made_for_real
 from pcg.readings.work import work
 from runtime.execute.precision import in_float64
 from runtime.train.check import evaluate, gradients
-from runtime.train.initial import seeded, tensors_of
-from runtime.train.replay import OtherDraws, Replay, aligned, below
+from runtime.train.checkpointing import without_checkpoints
+from runtime.train.initial import seeded
+from runtime.train.random_inputs import Inputs, any_meta
+from runtime.train.replay import OtherDraws, Replay, aligned
 
 MOST_PARAMETERS = 20_000_000
 MOST_OPERATIONS = 20_000_000_000
 """Floating-point operations of a step forward: some seconds of one core."""
 NEAR = 1e-6
 """Relative to the largest element of a tensor, or of the gradients of all."""
+ON_EXAMPLES = "the module itself on its example inputs"
 AGAINST = "so that the graph is not what the module computes; --no-self-check plans it all the same"
 
 
@@ -99,7 +102,20 @@ def compare_module(
 def _compared(
     module: Module, inputs: tuple[Any, ...], captured: Captured, where: str
 ) -> ModuleAgreement:
-    given = _Inputs(captured, module)
+    """On random inputs; where these are none for the module, as shares have to be between 0 and 1,
+    on its examples."""
+    agreement = _compared_on(module, inputs, captured, where, Inputs(captured, module))
+    if agreement.error is None and not any_meta(inputs):
+        given = Inputs(captured, module, of_examples=True)
+        on_examples = _compared_on(module, inputs, captured, where, given)
+        if on_examples.error is not None:
+            return replace(on_examples, copy=ON_EXAMPLES)
+    return agreement
+
+
+def _compared_on(
+    module: Module, inputs: tuple[Any, ...], captured: Captured, where: str, given: Inputs
+) -> ModuleAgreement:
     others = {
         name: parameter
         for name, parameter in module.named_parameters()
@@ -109,7 +125,7 @@ def _compared(
     try:
         expected, of_module = _of_module(module, fed, parameters, given.drawn)
     except Exception as error:
-        problem = f"on random inputs it raises {type(error).__name__}: {error}"
+        problem = f"on {given.kind} inputs it raises {type(error).__name__}: {error}"
         return ModuleAgreement(reason=one_line(problem))
     with in_float64():
         outputs = evaluate(captured.graph, given.leaves)
@@ -126,17 +142,17 @@ def _of_module(
     """The outputs of a module with these random numbers, and the gradients of its loss."""
 
     def run(drawn: Sequence[Tensor | None]) -> tuple[list[Tensor], Sequence[Tensor]]:
-        with in_float64(), Replay(drawn) as draws:
+        with in_float64(), without_checkpoints(), Replay(drawn) as draws:
             outputs = _flat(module(*inputs))
             draws.check()
-            # Drawn again on the way back, as a checkpoint does, numbers would be others.
+            # Drawn again on the way back, numbers would be others.
             return outputs, gradients(outputs[0], parameters)
 
     try:
         return run(normals)
     except OtherDraws:
         # Some are drawn that no output needs, and the program of the module has forgotten them.
-        with in_float64(), Replay(None) as draws:
+        with in_float64(), without_checkpoints(), Replay(None) as draws:
             module(*inputs)
         drawn = aligned(normals, draws.shapes)
         if drawn is None:
@@ -156,57 +172,10 @@ def _too_much(graph: Graph) -> str | None:
     return None
 
 
-class _Inputs:
-    """Random inputs for a module in double precision, and what the leaves of its graph are then."""
-
-    def __init__(self, captured: Captured, module: Module) -> None:
-        self._captured = captured
-        _make_double(module)
-        state = tensors_of(module)
-        records = captured.naming.parameters
-        self.parameters = {own[0]: state[own[0]] for r in records.values() for own in r.parts}
-        self.leaves: dict[str, Tensor] = {
-            leaf: record.weight(state).detach().requires_grad_() for leaf, record in records.items()
-        }
-        self.leaves |= {
-            leaf: state[name].detach().double() for leaf, name in captured.buffers.items()
-        }
-        known = {n.leaf.name: n.leaf for n in captured.graph.leaves}
-        leaves = [known[name] for name in captured.draws]
-        self.drawn = [torch.randn(leaf.shape, dtype=torch.float64) for leaf in leaves]
-        for leaf, normal in zip(leaves, self.drawn, strict=True):
-            self.leaves[leaf.name] = normal if leaf.share is None else below(normal, leaf.share)
-
-    def of(self, inputs: Any) -> Any:
-        """What the module is given in the place of its examples."""
-        leaves = {node.leaf.name: node.leaf for node in self._captured.graph.leaves}
-        names = iter(self._captured.inputs)
-
-        def drawn(value: Any) -> Any:
-            if isinstance(value, dict):
-                return {key: drawn(part) for key, part in value.items()}
-            if isinstance(value, (list, tuple)):
-                return type(value)(drawn(part) for part in value)
-            if not isinstance(value, Tensor):
-                next(names, None)
-                return value
-            name = next(names, None)
-            below = leaves[name].below if name in leaves else None
-            if value.is_floating_point():
-                made = torch.randn(value.shape, dtype=torch.float64)
-            else:
-                made = torch.randint(below or 1, value.shape).to(value.dtype)
-            if name is not None:
-                self.leaves[name] = made.double()
-            return made
-
-        return drawn(inputs)
-
-
 def _agreement(
     name: str,
     captured: Captured,
-    given: _Inputs,
+    given: Inputs,
     expected: Sequence[Tensor],
     outputs_of_graph: Sequence[Tensor],
     of_module: Sequence[Tensor],
@@ -217,7 +186,7 @@ def _agreement(
     worst = 0.0
     for what, own, graph in zip(outputs, expected, outputs_of_graph, strict=True):
         size = max(own.detach().double().abs().max().item(), 1e-30) if own.numel() else 1.0
-        worst = max(worst, _checked(name, what, own, graph, size))
+        worst = max(worst, _checked(name, given.kind, what, own, graph, size))
     trained = list(given.parameters)
     of_module = of_module[: len(trained)]
     size = max((g.abs().max().item() for g in of_module if g.numel()), default=0.0) or 1e-30
@@ -226,11 +195,11 @@ def _agreement(
         return ModuleAgreement(reason=f"{what} on random inputs is not finite")
     of_graph = _by_parameter(captured, given, outputs_of_graph[0])
     for parameter, what, own in zip(trained, names, of_module, strict=True):
-        worst = max(worst, _checked(name, what, own, of_graph[parameter], size))
+        worst = max(worst, _checked(name, given.kind, what, own, of_graph[parameter], size))
     return ModuleAgreement(len(trained), worst)
 
 
-def _by_parameter(captured: Captured, given: _Inputs, loss: Tensor) -> dict[str, Tensor]:
+def _by_parameter(captured: Captured, given: Inputs, loss: Tensor) -> dict[str, Tensor]:
     """The gradients of a graph's loss, by the names of the module's parameters."""
     records = captured.naming.parameters
     of_leaves = gradients(loss, [given.leaves[leaf] for leaf in records])
@@ -247,7 +216,7 @@ def _not_finite(names: Sequence[str], tensors: Sequence[Tensor]) -> str | None:
     return None
 
 
-def _checked(name: str, what: str, own: Tensor, graph: Tensor, size: float) -> float:
+def _checked(name: str, kind: str, what: str, own: Tensor, graph: Tensor, size: float) -> float:
     if own.shape != graph.shape:
         problem = f"{what} has shape {list(graph.shape)}, that of the module itself"
         raise InputError(name, f"{problem} {list(own.shape)}, {AGAINST}")
@@ -256,17 +225,8 @@ def _checked(name: str, what: str, own: Tensor, graph: Tensor, size: float) -> f
     # Not "worst > NEAR": a NaN has to fail.
     if not worst <= NEAR:
         problem = f"{what} differs by {worst:.1e} from that of the module itself"
-        raise InputError(name, f"{problem} (relative, on random inputs), {AGAINST}")
+        raise InputError(name, f"{problem} (relative, on {kind} inputs), {AGAINST}")
     return worst
-
-
-def _make_double(module: Module) -> None:
-    """Plain attributes too, of which ``Module.double`` knows nothing."""
-    module.double()
-    for part in module.modules():
-        for name, value in list(vars(part).items()):
-            if isinstance(value, Tensor) and value.is_floating_point():
-                setattr(part, name, value.double())
 
 
 def _flat(result: Any) -> list[Tensor]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pcg.graph.graph import Graph, Value
 from pcg.machine import Link
 from pcg.memo import Memo
-from pcg.placement.in_parts import InParts, in_parts, stated_parts
+from pcg.placement.in_parts import InParts, in_parts, stated_parts, summed
 from pcg.placement.layout import Layout
 from pcg.placement.transfer import transfer
 from search.cost.collectives import seconds
@@ -43,6 +43,7 @@ class Crossings:
         return self._known.get(pair, lambda: self._best(*pair))
 
     def _best(self, source: Layout, wanted: Layout) -> InParts | None:
+        source = summed(source, wanted) or source
         best, least = None, 2 * self._seconds(source, wanted)
         for how in _ways(wanted):
             between = in_parts(source, wanted, how)

@@ -20,9 +20,8 @@ from math import gcd
 
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph, Node, Value
-from pcg.graph.opaque import Opaque, TorchFunction
 from pcg.readings.work import gradient_nodes
-from pcg.types.infer import bind_sizes
+from pcg.types.infer import index_sizes
 from pcg.types.parallel_operators import IN_TIME
 from search.cost.derivation import Derivation
 from search.map.rules.cuts import Cuts, opened
@@ -164,14 +163,7 @@ class _Roles:
 
 def _size(node: Node, axis: str) -> int:
     """The length of an index of an operator: of samples, or of groups of samples."""
-    call, types = node.operator_call, [value.type for value in node.inputs]
-    ranks = tuple(one.rank for one in types)
-    if isinstance(call.operator, Opaque | TorchFunction):
-        (own,) = (one for one in call.typing(ranks).axes if one.name == axis)
-        operand, dim = own.first_place
-        return types[operand].shape[dim]
-    sizes = bind_sizes(call, call.instance(ranks), [one.shape for one in types])
-    return sizes[f"|{axis}|"]
+    return index_sizes(node.operator_call, [value.type for value in node.inputs])[axis]
 
 
 def _batch(graph: Graph) -> int:

@@ -38,7 +38,7 @@ from search.cost.unroll import NotAlike
 from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.cuts import Cuts
 from search.map.rules.fully_sharded import PlacedGraph
-from search.map.space.allow import Allowed, along, both
+from search.map.space.allow import Allowed, along, both, everything
 from search.map.space.axes import Mesh
 from search.plan.families import PLANNERS, TURNED, Family, Strategies, cuts_windows
 from search.plan.fewer_devices import PartOfMachine, begun_at, fewer, of_each_kind
@@ -46,17 +46,16 @@ from search.plan.finish import does_not_fit, finished
 from search.plan.fitting import Fitting
 from search.plan.incumbent import PricedPlans, PricedTrial, SearchState
 from search.plan.judging import Judge
-from search.plan.refining import refine
+from search.plan.refining import move_once, refine
 from search.refine.overlap import Simulated, Trial
 from search.split.blocks import Folded, folded
 from search.substitute.rewrites import Limits, least_gain
 from search.substitute.variants import Variant, of_whole, on_whole, rewritten, variants
-from substitutions.rules.rule import Rule
 from substitutions.rules.store import Library
 
-_Kept = tuple[int, int, bool, bool, tuple[Rule, ...]]
+_Kept = tuple[int, int, bool, bool, int]
 """What a chooser is kept for: its first device and how many they are, whether it cuts windows,
-whether mesh axes are turned, and rules."""
+whether mesh axes are turned, and the identity of its rules, which the library keeps."""
 
 Rival = Callable[[str, Graph, float], float]
 """Seconds of a step of the best plan of another kind for a graph of some name, if that takes less
@@ -179,6 +178,7 @@ class MeshPlanner:
                 self._on_all_devices(self._short.graph, search, partial(self._asked, name, graph))
                 if self.family == "joint" and self.mode is not Mode.ALGEBRA:
                     self._on_fewer_devices(search)
+                    move_once(search, lambda own: self._masked(own, everything))
                     if not self._short.more and self.dimensions is None:
                         refine(graph, search, self.machine, self.teller)
         except OutOfTime:
@@ -339,9 +339,10 @@ class MeshPlanner:
     def _chooser(self, graph: Graph, cost: CostModel, turned: bool, first: int) -> Chooser:
         """The chooser for a graph; graphs of the same rules share what it learns."""
         windows = cuts_windows(graph, cost.machine.devices, self.dimensions)
-        key = first, cost.machine.devices, windows, turned, self.library.concrete(graph)
+        rules = self.library.concrete(graph)
+        key = first, cost.machine.devices, windows, turned, id(rules)
         if key not in self._choosers:
-            cuts, more = Cuts(key[-1], windows=windows), self._short.more
+            cuts, more = Cuts(rules, windows=windows), self._short.more
             self._choosers[key] = Chooser.on(cost, cuts, turned=turned, more=more)
         return self._choosers[key]
 

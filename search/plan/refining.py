@@ -5,7 +5,7 @@ A mesh of fewer devices than the machine has may have made the plan. It is refin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from pcg.graph.graph import Graph, Node
@@ -15,6 +15,7 @@ from search.cost.progress import Teller
 from search.map.building import Builder
 from search.map.choose.choosing import Choice
 from search.map.choose.spaces import Spaces
+from search.map.space.allow import Allowed
 from search.map.space.mapping import MappedAxis, OperatorMapping
 from search.plan.incumbent import PricedPlan, PricedPlans, PricedTrial, SearchState
 from search.refine.annealing import NEARBY, WIDELY, WORK
@@ -67,6 +68,16 @@ def refine(
     if fastest is not None:
         tried, whole = fastest
         whole.refined(tried.choice, work, NEARBY)
+
+
+def move_once(search: SearchState, allowed: Callable[[Graph], Allowed]) -> None:
+    """Price plans near the fastest that move a tensor once for several readers. ``allowed``: the
+    strategies that may be used in a graph."""
+    plans = (plan for plan in search.priced if plan.fits and not plan.choice.fully_sharded)
+    best = min(plans, key=lambda plan: plan.seconds, default=None)
+    if best is not None:
+        trial = search.priced[best]
+        trial.moved_once(best.choice, allowed(trial.graph))
 
 
 def _starts(model: Graph, search: SearchState) -> Iterator[PricedPlan]:

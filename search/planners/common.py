@@ -3,6 +3,7 @@ are, with what the backward pass recomputes where it would not fit otherwise."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
 
@@ -26,6 +27,9 @@ from search.plan.incumbent import PricedPlan
 from search.plan.judging import Judge
 from search.refine.overlap import Simulated
 from substitutions.rules.store import Library
+
+TRIED = 16
+"""So many of the fastest choices that a planner met are counted to find one that fits."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,18 @@ def priced_choice(
     )
     setting.teller.priced(best.seconds if best.fits else inf)
     return PricedChoice(cut, best)
+
+
+def until_fitting(
+    setting: PlannerSetting, chooser: Chooser, choices: Iterable[Choice]
+) -> list[PricedChoice]:
+    """The choices in their order, made into plans and priced, up to the first that fits."""
+    priced: list[PricedChoice] = []
+    for choice in choices:
+        priced.append(priced_choice(setting, chooser, choice))
+        if priced[-1].over <= 0:
+            break
+    return priced
 
 
 def planned_choice(

@@ -9,6 +9,9 @@ hidden; then with each weight's exchange counted as far as it was exposed in the
 far. Branches of a graph are put side by side where that is faster (``spread``). The plan of a small
 graph is polished, operator by operator and pair by pair (``polish``).
 
+A sum counts a tensor's way to each reader, though it is moved once for all that want it in one
+layout. From the fastest plan on, sums count once what that plan moves once (``moved_once``).
+
 Each plan's seconds are as the simulation has them. The choice is heuristic: a step that is faster
 only after three changes at once is not found. ``at_best`` is the bound that rules graphs out.
 """
@@ -148,6 +151,20 @@ class Trial(Generic[Judged]):
                 bases.append(self._try(price, allowed, FREE))
             plans |= dict.fromkeys(self._improved(tried, allowed, small=small) for tried in bases)
         yield from plans
+
+    def moved_once(self, choice: Choice, allowed: Allowed) -> None:
+        """Try plans by sums in which a tensor that several operators read is moved once for them:
+        as if all readers wanted one layout, and then those that do in the fastest plan, as long as
+        that becomes faster. ``choice``: the fastest before."""
+        shared = self.chooser.shared(self.graph)
+        best, last = self._tried_choice(choice), None
+        while shared and last is not best:
+            last = best
+            for exchange, weights in ((1.0, {}), (0.0, {}), (1.0, best.exposed)):
+                exposed = Exposed(exchange, loss=0.0, weights=weights, shared=shared)
+                tried = self._alike(0.0, allowed, exposed)
+                best = min((best, *tried), key=lambda own: own.seconds)
+            shared = self.chooser.shared(self.graph, best.choice)
 
     def _alike(self, price: float, allowed: Allowed, exposed: Exposed) -> dict[Tried[Judged], None]:
         """The plan of a choice; none where a block that stands for others comes out unlike those

@@ -27,7 +27,7 @@ from pcg.placement.schedule import Compute, Slot, trace
 from pcg.placement.transfer import transfer
 from pcg.plan.plan import Plan
 from pcg.types.halo import least_halo, typing_of
-from pcg.types.infer import bind_sizes
+from pcg.types.infer import bind_sizes, index_sizes
 from pcg.types.local import Axis
 from pcg.types.parallel_operators import PLACING
 from pcg.types.tensor import Degrees, Halo, ParallelTensor
@@ -248,12 +248,11 @@ def all_axes(node: Node) -> tuple[Axis, ...]:
 def lengths(node: Node) -> Mapping[str, int]:
     """The lengths of the indices of an operator that may be cut, on one slice of the batch."""
     call, types = node.operator_call, [value.type for value in node.inputs]
-    ranks = tuple(tensor.rank for tensor in types)
-    sizes = bind_sizes(call, call.instance(ranks), [tensor.shape for tensor in types])
+    sizes = index_sizes(call, types)
     extents: dict[str, int] = {}
     for axis in all_axes(node):
         operand, dim = axis.first_place
-        extents[axis.name] = sizes[f"|{axis.name}|"] // types[operand].degrees.slices[dim]
+        extents[axis.name] = sizes[axis.name] // types[operand].degrees.slices[dim]
     return extents
 
 

@@ -21,7 +21,7 @@ from pcg.placement.schedule import trace
 from pcg.plan.plan import Plan
 from pcg.plan.text import node_names
 from pcg.types.halo import typing_of
-from pcg.types.infer import bind_sizes
+from pcg.types.infer import index_sizes
 from pcg.types.local import Axis
 from search.choices import IndexRole
 from search.cost.efficiency import Speed
@@ -200,10 +200,7 @@ def _why_never(node: Node, name: str) -> str:
 
 def _sizes(node: Node) -> Mapping[str, int]:
     """The lengths of all indices of an operator."""
-    call, types = node.operator_call, [value.type for value in node.inputs]
-    ranks = tuple(tensor.rank for tensor in types)
-    sizes = bind_sizes(call, call.instance(ranks), [tensor.shape for tensor in types])
-    return {key[1:-1]: size for key, size in sizes.items() if key.startswith("|")}
+    return index_sizes(node.operator_call, [value.type for value in node.inputs])
 
 
 def parameters_of(plan: Plan, node: Node) -> tuple[str, ...]:

@@ -38,7 +38,8 @@ class Expander:
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = tuple(_Expandable(rule) for rule in rules)
         self._ranked = Answers(self._at_ranks)
-        self._concrete = Answers(self._all_concrete)
+        self._concrete = Answers(self._of_reached)
+        self._listed = Answers(self._all_concrete)
 
     def concrete(self, graph: Graph, usable: Usable = any_direction) -> tuple[Rule, ...]:
         """The concrete rules for a graph, each once, in a fixed order; the same tuple for graphs
@@ -51,13 +52,24 @@ class Expander:
         calls = (node.operator_call for node in graph.nodes if not node.is_leaf)
         return self._concrete[most, frozenset(call.operator for call in calls), usable]
 
-    @uncollected()  # rules stay, so searches for garbage among them find none
-    def _all_concrete(self, asked: tuple[int, frozenset[Operator], Usable]) -> tuple[Rule, ...]:
-        """The rules for tensors of at most so many axes and these operators."""
+    def _of_reached(self, asked: tuple[int, frozenset[Operator], Usable]) -> tuple[Rule, ...]:
+        """The rules for tensors of at most so many axes and what these operators reach: of a graph
+        and of what rewrites make of it that is often the same."""
         most, operators, usable = asked
-        own = {operator.name: operator for operator in operators}
+        known = {**OPERATORS, **{operator.name: operator for operator in operators}}
+        reached = self._reached(frozenset(one.name for one in operators), known, usable)
+        others = frozenset(one for one in operators if OPERATORS.get(one.name) is not one)
+        return self._listed[most, reached, others]
+
+    @uncollected()  # rules stay, so searches for garbage among them find none
+    def _all_concrete(
+        self, asked: tuple[int, frozenset[str], frozenset[Operator]]
+    ) -> tuple[Rule, ...]:
+        """The rules for tensors of at most so many axes, what is reached, and these operators of
+        no declaration, such as batched functions."""
+        most, reached, others = asked
+        own = {operator.name: operator for operator in others}
         known = {**OPERATORS, **own}
-        reached = self._reached(frozenset(own), known, usable)
         functions = _functions(reached, known)
         concrete: dict[tuple[object, ...], Rule] = {}
         for number, expandable in enumerate(self._rules):

@@ -67,7 +67,10 @@ def test_number_formats_take_other_time_and_memory(made: Path) -> None:
     single, mixed = (by_format[name]["memory"] for name in ("fp32", "bf16"))
     assert mixed["parameters"] == 1.5 * single["parameters"]
     assert mixed["optimizer"] == single["optimizer"]
-    assert mixed["activations"] < 0.7 * single["activations"]
+    # Data, targets and the error of the prediction stay wide; of what three relus keep for the
+    # backward pass, a device has a quarter, and two bytes of each element are saved.
+    hidden = 3 * (512 // 4) * 512
+    assert mixed["activations"] <= single["activations"] - 2 * hidden
 
 
 def test_it_prints_a_table(made: Path) -> None:

@@ -55,10 +55,12 @@ DOCUMENTED = frozenset(
         *("aten.linalg_eigh.default", "aten.linalg_eigvalsh.default", "aten.linalg_svd.default"),
         *("aten.linalg_svdvals.default", "aten.linalg_solve.default"),
         *("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor"),
+        *("aten.multilabel_margin_loss.default", "aten.multilabel_margin_loss_forward.default"),
     }
 )
 """Functions that torch takes apart into ones of its own use, of which no graph knows anything, or
-into ones that do not have its own derivative, as where an index fills an element twice."""
+into ones that do not have its own values or derivative, as where an index fills an element twice,
+or labels end before the row does."""
 KEPT = TABLE.keys() | ELEMENTWISE | DOCUMENTED
 """What a program is not taken apart beyond."""
 

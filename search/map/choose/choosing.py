@@ -7,6 +7,7 @@ tables would grow too large, ``marginals`` leaves strategies out beforehand, whi
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,7 +24,7 @@ from search.cost.progress import check_time
 from search.map.choose.costs import OwnCosts
 from search.map.choose.factors import Factor, PairTable, Places, least, restricted
 from search.map.choose.marginals import MOST, looked_at
-from search.map.choose.pricing import Pricing
+from search.map.choose.pricing import Operand, Pricing
 from search.map.choose.spaces import Spaces
 from search.map.choose.tied import Tied, saves
 from search.map.rules.cuts import Cuts
@@ -45,6 +46,8 @@ class Exposed:
     loss: float = 1.0
     weights: Mapping[Node, float] = field(default_factory=dict[Node, float])
     """Of the exchange of some weights, where more is known."""
+    shared: Mapping[Operand, float] = field(default_factory=dict[Operand, float])
+    """Of the resharding of operands that are moved together with others (``Chooser.shared``)."""
 
 
 ALL = Exposed()
@@ -84,6 +87,7 @@ class _Moved(NamedTuple):
     ends: tuple[int, int]
     table: PairTable
     times: float
+    reader: Operand
 
 
 _Own = tuple[OwnCosts, tuple[Node, ...]]
@@ -212,6 +216,20 @@ class Chooser:
         chosen = zip(nodes, spaces, places, strict=True)
         return Choice(graph, {node: own.strategy(at) for node, own, at in chosen}, seconds)
 
+    def shared(self, graph: Graph, choice: Choice | None = None) -> dict[Operand, float]:
+        """Which part of the resharding of an operand counts where a tensor is moved once for all
+        that read it in one layout: by a choice of strategies; by default, as if all that read a
+        tensor wanted the same. Operands that count whole are not listed."""
+        readers: dict[object, list[Operand]] = defaultdict(list)
+        for node in graph.operators:
+            own = self.spaces.of(node)
+            row = None if choice is None else own.place(choice.strategies[node])
+            for position, value in enumerate(node.inputs):
+                layout = None if row is None else own.operand(position)[row].tobytes()
+                readers[value, layout].append((node, position))
+        together = (each for each in readers.values() if len(each) > 1)
+        return {operand: 1.0 / len(each) for each in together for operand in each}
+
     def _looks(
         self, graph: Graph, factors: Sequence[Factor], *, is_part: bool
     ) -> Mapping[Node, int] | None:
@@ -267,7 +285,9 @@ class Chooser:
         for node, part in parts:
             count = often.get(node, 1)
             if isinstance(part, _Moved):
-                yield part.table.factor(*part.ends, exposed.resharding * part.times * count)
+                times = exposed.resharding * part.times * count
+                times *= exposed.shared.get(part.reader, 1.0)
+                yield part.table.factor(*part.ends, times)
                 continue
             costs, leaves = part
             times = tuple(exposed.weights.get(leaf, exposed.exchange) for leaf in leaves)
@@ -298,11 +318,17 @@ class Chooser:
                 if home is not None and home[0] is not node:
                     # A weight lives where its first reader wants it.
                     pairs = self.pricing.weight_resharding(value, home, (node, position))
-                    parts.append((node, _Moved((number[home[0]], number[node]), pairs, 2.0)))
+                    parts.append(
+                        (
+                            node,
+                            _Moved((number[home[0]], number[node]), pairs, 2.0, (node, position)),
+                        )
+                    )
                 elif value.node in number:
                     pairs = self.pricing.resharding(value, node, position)
                     ends = number[value.node], number[node]
-                    parts.append((node, _Moved(ends, pairs, 2.0 if position in own.needs else 1.0)))
+                    times = 2.0 if position in own.needs else 1.0
+                    parts.append((node, _Moved(ends, pairs, times, (node, position))))
             leaves = tuple(node.inputs[position].node for position in own.weights)
             parts.append((node, (self.pricing.own(node, own), leaves)))
         return parts

@@ -25,8 +25,10 @@ from search.map.choose.factors import Factor, Places, Values, kept, largest, res
 MOST = 16
 """Values of a variable that are looked at beside its neighbours', where tables of all of them are
 too large."""
-MOST_PASSING = 128
-"""Values of a variable about which messages are passed."""
+FEW_PASSING = 128
+"""Values of a variable about which messages are passed, where it has few."""
+PASSING = 1 / 4
+"""Of all values of a variable with many, the part about which messages are passed."""
 FEW_ENTRIES = 1 << 14
 """Of a table that is not too large."""
 MOST_ENTRIES = 1 << 20
@@ -64,7 +66,8 @@ def promising(
     """For each variable, at most so many values of which the whole costs least, and beside them
     those of a choice that costs little and of choices that are known. Tables are of one or two
     variables."""
-    places = _with(kept(sizes, factors, MOST_PASSING), also)
+    passed = max(FEW_PASSING, int(PASSING * max(sizes, default=0)))
+    places = _with(kept(sizes, factors, passed), also)
     passing = _Passing([len(some) for some in places], restricted(factors, places))
     for _ in range(ROUNDS):
         passing.there_and_back()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from pcg.graph.graph import Node, Value
 from pcg.memo import Memo, remembered
-from pcg.types.infer import bind_sizes
+from pcg.types.infer import index_sizes
 from search.cost.slices import WHOLE, Slices
 from search.map.choose.halos import windows
 from search.map.rules.cuts import Cuts, applied
@@ -86,8 +86,7 @@ def _lengths(node: Node) -> dict[str, int]:
     """The lengths of the indices of a whole operator that its type lets be cut, with a halo or
     without."""
     call, types = node.operator_call, [value.type for value in node.inputs]
-    ranks = tuple(t.rank for t in types)
-    sizes = bind_sizes(call, call.instance(ranks), [t.shape for t in types])
-    typing = call.typing(ranks)
+    sizes = index_sizes(call, types)
+    typing = call.typing(tuple(one.rank for one in types))
     axes = (*typing.axes, *(window.axis for window in typing.windows))
-    return {axis.name: sizes[f"|{axis.name}|"] for axis in axes}
+    return {axis.name: sizes[axis.name] for axis in axes}

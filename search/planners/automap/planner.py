@@ -22,7 +22,13 @@ from search.map.choose.choosing import Choice
 from search.map.space.allow import data_parallel
 from search.planners.automap.agent import Agent
 from search.planners.automap.environment import DecisionEnvironment
-from search.planners.common import PlannerSetting, PricedChoice, planned_choice, priced_choice
+from search.planners.common import (
+    TRIED,
+    PlannerSetting,
+    PricedChoice,
+    planned_choice,
+    until_fitting,
+)
 
 EPISODES = 400
 PRETRAINED, PRETRAINING = 3, 40
@@ -31,8 +37,6 @@ PRETRAINING_SHARE = 0.2
 """Of the seconds of a search."""
 TRAINED_RANDOM = 0.7
 """How often the first decisions are random after pre-training."""
-TRIED = 16
-"""So many of the fastest plans are counted to find one that fits."""
 
 
 def random_graph(random: Random, devices: int) -> Graph:
@@ -132,11 +136,10 @@ class AutoMapPlanner:
     def _fitting(self, environment: DecisionEnvironment, first: Choice) -> PricedChoice:
         """The fastest that fits of what was met and of data parallelism; else what takes least
         memory."""
-        ranked = [*environment.found, (environment.first, first)]
-        ranked.sort(key=lambda one: one[0])
-        tried: list[PricedChoice] = []
-        for _, choice in ranked[:TRIED]:
-            tried.append(priced_choice(self.setting, environment.chooser, choice))
-            if tried[-1].over <= 0:
-                return tried[-1]
-        return min(tried, key=lambda one: one.over)
+        found = environment.found
+        faster = [choice for seconds, choice in found if seconds < environment.first]
+        slower = [choice for _, choice in found[len(faster) :]]
+        # However many faster ones do not fit, data parallelism is asked before any slower one.
+        choices = [*faster[:TRIED], first, *slower[:TRIED]]
+        tried = until_fitting(self.setting, environment.chooser, choices)
+        return min(tried, key=lambda one: max(one.over, 0))

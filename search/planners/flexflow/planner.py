@@ -17,7 +17,13 @@ from search.cost.planned import Planned, SearchReport
 from search.cost.progress import now
 from search.map.choose.choosing import Choice, Chooser
 from search.map.space.allow import data_parallel
-from search.planners.common import PlannerSetting, PricedChoice, planned_choice, priced_choice
+from search.planners.common import (
+    TRIED,
+    PlannerSetting,
+    PricedChoice,
+    planned_choice,
+    until_fitting,
+)
 from search.planners.flexflow.configurations import configurations
 from search.planners.flexflow.walk import Programs, Walk, Walked, by_delta
 
@@ -25,8 +31,6 @@ ALPHA = 1000.0
 """A step that is longer by 0.1% of that of data parallelism is accepted with probability
 exp(-0.001 * 1000) = 0.37."""
 PROPOSALS = 20_000
-TRIED = 16
-"""So many of the best choices are counted to find one that fits."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +80,4 @@ class FlexFlowPlanner:
         """The first choice that fits, the start at last; else the start."""
         if len(choices) > TRIED:
             choices = [*choices[: TRIED - 1], choices[-1]]
-        for choice in choices:
-            priced = priced_choice(self.setting, chooser, choice)
-            if priced.over <= 0:
-                return priced
-        return priced_choice(self.setting, chooser, choices[-1])
+        return until_fitting(self.setting, chooser, choices)[-1]

@@ -5,24 +5,28 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.graphs import tricky
 from support.graphs.torch_functions import default_dtype
-from support.graphs.tricky import EXACT, REFUSED, ROWS, WIDTH, Parts
+from support.graphs.tricky import ROWS, WIDTH, Parts
+from support.tricky_values import UNHELD, VALUES
 
 from pcg.capture import capture
 from pcg.errors import InputError
 from pcg.plan.text import parse_graph, print_graph
 from runtime.train.eager import compare_module
 
+EXACT = tricky.EXACT | VALUES
+REFUSED = tricky.REFUSED | UNHELD
 NEAR = 1e-9
 EVERY = 20
-"""Each so many are tried in every run, and all of them in long ones."""
+"""Each so many are tried in every run, beside those of values, and all of them in long ones."""
 EXAMPLE = (torch.zeros(ROWS, WIDTH),)
 
 
 def cases() -> list[object]:
     names = enumerate(EXACT)
     long = pytest.mark.soak
-    return [pytest.param(n, marks=long if i % EVERY else ()) for i, n in names]
+    return [pytest.param(n, marks=long if i % EVERY and n not in VALUES else ()) for i, n in names]
 
 
 @pytest.mark.parametrize("name", cases())

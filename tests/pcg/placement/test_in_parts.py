@@ -1,4 +1,4 @@
-"""Copies that come from other devices in parts: the schedule, and what each device then holds."""
+"""What goes to other devices in parts: the schedule, and what each device then holds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from support.graphs.strategies import parts_of_leaves, seeds
 from support.plans.by_device import RING, close, simulate
 
 from pcg.graph.graph import Graph, Node
-from pcg.placement.in_parts import InParts, in_parts
+from pcg.placement.in_parts import InParts, in_parts, summed
 from pcg.placement.layout import grid, spread
 from pcg.placement.schedule import Reshard, Schedule, schedule
 from pcg.placement.view import MachineView
@@ -99,6 +99,58 @@ def test_what_cannot_come_in_parts_comes_whole(parts, first):
     _, made = crossing((2, 8), 1, 4, ROUND.format(dim=1, parts=parts), first)
     (step,) = (step for step in moves(made) if step.source.value.node.name == "relu")
     assert step.target.layout.type.degrees.dims == (1, 1)
+
+
+def summing(sizes: tuple[int, int, int], terms: int, copies: int) -> tuple[Graph, Schedule]:
+    """Partial sums [rows, columns] on ``terms`` devices, of which each of as many others as
+    ``copies`` reads the total."""
+    rows, inner, columns = sizes
+    text = f"""
+    x = input[{rows}, {inner}]
+    w = input[{inner}, {columns}]
+    h = matmul(partition(x, dim=1, degree={terms}), partition(w, dim=0, degree={terms}))
+    return relu(reduce(h, degree={terms}))
+    """
+    graph = parse_graph(text)
+    views = {
+        node: _copied(node, copies, terms) if node.name == "relu" else _copied(node, 1, 0)
+        for node in graph.operators
+        if not node.is_parallel
+    }
+    return graph, schedule(graph, views)
+
+
+@given(
+    rows=st.integers(1, 6),
+    columns=st.integers(1, 6),
+    terms=st.sampled_from([2, 3, 4]),
+    copies=st.integers(1, 4),
+    seed=seeds,
+)
+def test_partial_sums_are_added_up_before_they_leave(rows, columns, terms, copies, seed):
+    graph, made = summing((rows, 2 * terms, columns), terms, copies)
+    first, *rest = moves(made)
+    if rows % terms and columns % terms:
+        assert set(first.target.layout.devices) >= set(range(terms, terms + copies))
+    else:
+        assert first.transfer.kind == "reduce_scatter"
+        (leaving, *_) = rest
+        ends = [(m.source, m.target, m.elements * terms) for m in leaving.transfer.messages]
+        among = {(a, terms + b) for a in range(terms) for b in range(copies)}
+        assert sorted(ends) == [(a, b, rows * columns) for a, b in sorted(among)]
+    leaves = parts_of_leaves(graph, seed, RING)
+    whole = {name: meaning(values, RING) for name, values in leaves.items()}
+    (expected,) = evaluate_whole(graph, whole, RING)
+    memory = simulate(made, leaves, kernels=False)
+    for values in memory[made.outputs[0]].values():
+        close(values, expected)
+
+
+def test_partial_sums_that_their_devices_read_stay() -> None:
+    tensor = ParallelTensor((4,), Degrees((1,), (1,), 1, 2))
+    total = ParallelTensor((4,), Degrees((1,), (1,), 1, 1))
+    assert summed(spread(tensor, 0), spread(total, 1)) is None
+    assert summed(spread(tensor, 0), spread(total, 2)) is not None
 
 
 @given(copies=st.integers(1, 6), parts=st.integers(1, 6), size=st.integers(1, 12))

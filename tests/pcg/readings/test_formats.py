@@ -64,6 +64,38 @@ def test_tables_of_angles_have_no_weight_in_them():
     assert "multiply" not in named(wide_values(graph))
 
 
+ERRORS = """
+x = input[4, 8]
+w = weight[8, 3]
+wanted = input[4, 3]
+made = matmul(x, w)
+error = {difference}
+squares = multiply(error, error)
+{rest}
+"""
+
+
+@pytest.mark.parametrize("difference", ["subtract(made, wanted)", "add(wanted, made)"])
+def test_errors_of_predictions_are_wide(difference: str):
+    graph = parse_graph(ERRORS.format(difference=difference, rest="return mean_loss(squares)"))
+    assert named(wide_values(graph)) >= {difference[: difference.index("(")], "multiply"}
+    assert "matmul" not in named(wide_values(graph))
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "return squares",
+        "v = weight[3, 2]\nreturn mean_loss(matmul(squares, v))",
+        "both = mean_loss(squares)\nreturn both, squares",
+    ],
+)
+def test_sums_with_data_that_go_on_are_narrow(rest: str):
+    """Such as places that are added to words."""
+    graph = parse_graph(ERRORS.format(difference="add(wanted, made)", rest=rest))
+    assert not named(wide_values(graph)) & {"add", "multiply"}
+
+
 def test_windows_do_not_widen():
     window = "height=3, width=3, stride_h=1, stride_w=1, dilation_h=1, dilation_w=1, top=1, left=1"
     pool = "height=2, width=2, kernel_h=2, kernel_w=2, stride_h=2, stride_w=2, top=0, left=0"

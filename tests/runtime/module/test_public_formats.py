@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from importlib import import_module
@@ -24,6 +25,12 @@ OTHER_NAMES = ["gpt2", "llama", "gemma2", "bert", "t5", "mamba", "vit", "convnex
 """Of transformers, where that is installed."""
 NEAR = 2e-3
 """Of the loss; a number in bf16 is off by at most 4e-3, and many numbers make a loss."""
+OF_FEW = frozenset({"several graphs"})
+"""Models whose loss few numbers make, so that what roundings do to it does not cancel."""
+SEEDS = 40
+TIMES = 1.5
+"""Such a loss is off by so many times what it is off by under torch's autocast, at most: both as
+root mean squares over seeds, which are each sure to a tenth or so."""
 
 
 @pytest.mark.parametrize(
@@ -35,7 +42,10 @@ NEAR = 2e-3
 )
 def test_losses_and_gradients_in_bf16_are_near(name: str):
     torch.manual_seed(0)
-    is_near(*OTHERS[name]())
+    if name in OF_FEW:
+        is_as_near_as_autocast(OTHERS[name])
+    else:
+        is_near(*OTHERS[name]())
 
 
 @pytest.mark.soak
@@ -63,6 +73,29 @@ def is_near(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     assert narrow_loss != loss
     assert narrow_loss == pytest.approx(loss, rel=NEAR)
     assert narrow_norm == pytest.approx(norm, rel=10 * NEAR)
+
+
+def is_as_near_as_autocast(make: Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]) -> None:
+    """A module's loss in bf16, beside float32, is off by little more than torch's own."""
+    module, inputs = make()
+    plans = {name: lowered(capture(module, inputs), name) for name in ("fp32", "bf16")}
+    own: list[float] = []
+    of_torch: list[float] = []
+    for seed in range(SEEDS):
+        torch.manual_seed(seed)
+        module, inputs = make()
+        wide, narrow = (ParallelModule(deepcopy(module), p, World(), 0) for p in plans.values())
+        with torch.no_grad():
+            loss = module(*inputs).item()
+            with torch.autocast("cpu", torch.bfloat16):
+                of_torch.append(module(*inputs).item() / loss - 1)
+        assert wide(*inputs).item() == pytest.approx(loss, rel=1e-5)
+        own.append(narrow(*inputs).item() / loss - 1)
+    assert 0 < root_mean_square(own) <= TIMES * root_mean_square(of_torch)
+
+
+def root_mean_square(values: list[float]) -> float:
+    return (sum(value**2 for value in values) / len(values)) ** 0.5
 
 
 def lowered(made: Captured, precision: Precision) -> Lowering:

@@ -8,6 +8,7 @@ from them by propagation, as in GSPMD. The package is no dependency: it needs a 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -25,13 +26,13 @@ def found_placements(
     ``module`` is on the meta device; ``inputs`` makes an example batch. Needs a process group of as
     many devices, which may be of the backend ``fake``. Raises ImportError without the package.
     """
-    from autoparallel.api import AutoParallel  # type: ignore[import-not-found]
     from torch._functorch._aot_autograd.fx_utils import get_named_param_nodes
     from torch.distributed.device_mesh import init_device_mesh
 
+    planners = import_module("autoparallel.api")
     mesh = init_device_mesh("cuda", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     samples = (Shard(0), *[Replicate()] * (mesh.ndim - 1))
-    with AutoParallel(module, inputs, mesh) as planner:
+    with planners.AutoParallel(module, inputs, mesh) as planner:
         planner.add_parameter_memory_constraint(low=None, high=None)
         planner.add_input_constraints([samples])
         planner.add_output_constraints([samples])

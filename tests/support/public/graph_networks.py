@@ -113,7 +113,7 @@ class OfGraphs(nn.Module):
         sent = torch.relu(x[source] + self.bonds(bonds))
         into = torch.zeros_like(x).scatter_add_(0, target.unsqueeze(-1).expand_as(sent), sent)
         x = self.layer((1 + self.epsilon) * x + into)
-        total = torch.zeros(len(wanted), 8).scatter_add_(0, graphs[:, None].expand_as(x), x)
+        total = x.new_zeros(len(wanted), 8).scatter_add_(0, graphs[:, None].expand_as(x), x)
         count = torch.zeros(len(wanted)).scatter_add_(0, graphs, torch.ones(len(x)))
         actual = self.head(total / count.clamp(min=1)[:, None]).squeeze(1)
         return f.mse_loss(actual, wanted)

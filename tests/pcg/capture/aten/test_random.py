@@ -128,13 +128,14 @@ def test_a_branch_by_a_random_number_is_refused() -> None:
     assert "\n" not in str(raised.value)
 
 
-def test_numbers_drawn_again_are_not_compared() -> None:
-    """A checkpoint draws once more on the way back, with torch's own generator."""
-    module = Noisy(lambda x: checkpoint(f.dropout, x, 0.5, use_reentrant=False))
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_numbers_of_a_checkpoint_are_drawn_once(reentrant: bool) -> None:
+    """It draws them again on the way back, and then they are the same."""
+    module = Noisy(lambda x: checkpoint(f.dropout, x, 0.5, use_reentrant=reentrant) ** 2)
     rows = (torch.zeros(3, 4),)
     comparison = compare_module(module, rows, capture(module, rows), "model")
-    assert comparison.error is None
-    assert "more random numbers than its graph" in comparison.reason
+    assert comparison.error is not None, comparison.reason
+    assert comparison.error < 1e-12
 
 
 def test_which_numbers_nobody_needs_has_to_be_known() -> None:

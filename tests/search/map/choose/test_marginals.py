@@ -79,3 +79,17 @@ def test_what_is_left_out_of_large_tables_is_hardly_missed():
     assert max(map(len, some)) <= 9
     minimum, _ = least([len(v) for v in some], restricted(factors, some))
     assert minimum == pytest.approx(least(sizes, factors)[0], rel=0.02)
+
+
+@pytest.mark.parametrize("rank", [0, 100, 199])
+def test_of_many_values_a_quarter_are_passed_on(rank: int):
+    """All values but one are cheap beside another variable's value that is itself dear, so that
+    by what each costs at best, the best one of all comes no earlier than by itself."""
+    size = 800
+    alone = np.arange(size, dtype=float) / size
+    beside = np.zeros((2, size))
+    beside[1] = 10.0
+    beside[:, rank] = 10.0, 0.0
+    factors = [Factor((0,), np.array([10.0, 0.0])), Factor((1,), alone), Factor((0, 1), beside)]
+    assert least([2, size], factors)[1] == [1, rank]
+    assert rank in promising([2, size], factors, 1)[1]

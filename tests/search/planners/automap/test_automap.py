@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,10 +22,12 @@ from pcg.plan.text import parse_graph
 from runtime.job.job import TrainingOptions
 from runtime.job.recipe import Recipe
 from search.cost.progress import now
+from search.map.choose.choosing import Choice
+from search.planners import common
 from search.planners.automap.agent import Agent, PrioritizedReplay, Transition
-from search.planners.automap.environment import COPIED, DecisionEnvironment, DecisionState
+from search.planners.automap.environment import COPIED, FEATURES, DecisionEnvironment, DecisionState
 from search.planners.automap.planner import AutoMapPlanner, random_graph
-from search.planners.common import PlannerSetting
+from search.planners.common import TRIED, PlannerSetting, priced_choice
 from substitutions.audit.replay import replay
 from substitutions.rules.store import load_library
 
@@ -107,7 +110,7 @@ def test_an_agent_is_that_of_its_seed():
 
 
 def test_what_was_wrong_is_replayed_more():
-    transition = Transition(None, 0.0, None)  # type: ignore[arg-type]
+    transition = Transition(np.zeros(FEATURES, np.float32), 0.0, None)
     kept = PrioritizedReplay(0)
     for _ in range(10):
         kept.add(transition)
@@ -119,13 +122,37 @@ def test_what_was_wrong_is_replayed_more():
 def test_it_goes_by_the_clock():
     planned = planner(seconds=-1.0).plan("perceptron", parse_graph(PERCEPTRON))
     assert planned.report.stop == "time"
-    assert planner(episodes=20, pretrained=0).pretrained_agent(now()).replay.__len__() == 0
+    assert len(planner(episodes=20, pretrained=0).pretrained_agent(now()).replay) == 0
 
 
 def test_it_is_no_slower_than_data_parallelism():
     planned = planner(episodes=40, pretrained=0).plan("small", transformer(1))
     assert planned.data_parallel_seconds is not None
     assert planned.plan.estimates.step_seconds <= planned.data_parallel_seconds * (1 + 1e-9)
+
+
+def test_data_parallelism_is_asked_before_what_is_slower(monkeypatch):
+    """However many of the faster plans do not fit, the plan is no slower than data parallelism."""
+    own = planner(episodes=40, pretrained=0)
+    first, environment = own.environment(parse_graph(PERCEPTRON))
+    agent = Agent()
+    agent.trained(environment, own.episodes)
+    slower = [one for one in environment.found if one[0] >= environment.first]
+    faster = [(environment.first / 2, choice) for _, choice in slower] * TRIED
+    monkeypatch.setattr(DecisionEnvironment, "found", [*faster, *slower])
+    asked: list[Choice] = []
+
+    def misses(setting, chooser, choice):
+        asked.append(choice)
+        priced = priced_choice(setting, chooser, choice)
+        over = priced.judged.limit + (0 if choice is first else 1)
+        return replace(priced, judged=replace(priced.judged, memory=over))
+
+    monkeypatch.setattr(common, "priced_choice", misses)
+    priced = own._fitting(environment, first)
+    assert priced.over <= 0
+    assert asked[-1] is first
+    assert len(asked) == TRIED + 1
 
 
 def test_what_does_not_fit_is_told():

@@ -1,0 +1,82 @@
+"""What a module and its graph are given when they are compared: the same, in double precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from pcg.capture import Captured
+from runtime.train.initial import tensors_of
+from runtime.train.replay import below
+
+
+class Inputs:
+    """Inputs for a module in double precision, and what the leaves of its graph are then: random
+    ones, or its examples themselves."""
+
+    def __init__(self, captured: Captured, module: Module, *, of_examples: bool = False) -> None:
+        self._captured, self._of_examples = captured, of_examples
+        self.kind = "example" if of_examples else "random"
+        _make_double(module)
+        state = tensors_of(module)
+        records = captured.naming.parameters
+        self.parameters = {own[0]: state[own[0]] for r in records.values() for own in r.parts}
+        self.leaves: dict[str, Tensor] = {
+            leaf: record.weight(state).detach().requires_grad_() for leaf, record in records.items()
+        }
+        self.leaves |= {
+            leaf: state[name].detach().double() for leaf, name in captured.buffers.items()
+        }
+        known = {n.leaf.name: n.leaf for n in captured.graph.leaves}
+        leaves = [known[name] for name in captured.draws]
+        self.drawn = [torch.randn(leaf.shape, dtype=torch.float64) for leaf in leaves]
+        for leaf, normal in zip(leaves, self.drawn, strict=True):
+            self.leaves[leaf.name] = normal if leaf.share is None else below(normal, leaf.share)
+
+    def of(self, inputs: Any) -> Any:
+        """What the module is given in the place of its examples."""
+        leaves = {node.leaf.name: node.leaf for node in self._captured.graph.leaves}
+        names = iter(self._captured.inputs)
+
+        def drawn(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {key: drawn(part) for key, part in value.items()}
+            if isinstance(value, (list, tuple)):
+                return type(value)(drawn(part) for part in value)
+            if not isinstance(value, Tensor):
+                next(names, None)
+                return value
+            name = next(names, None)
+            below = leaves[name].below if name in leaves else None
+            if self._of_examples:
+                made = value.double() if value.is_floating_point() else value
+            elif value.is_floating_point():
+                made = torch.randn(value.shape, dtype=torch.float64)
+            else:
+                made = torch.randint(below or 1, value.shape).to(value.dtype)
+            if name is not None:
+                self.leaves[name] = made.double()
+            return made
+
+        return drawn(inputs)
+
+
+def any_meta(inputs: Any) -> bool:
+    """Whether one of a module's inputs has no elements."""
+    if isinstance(inputs, dict):
+        return any(map(any_meta, inputs.values()))
+    if isinstance(inputs, (list, tuple)):
+        return any(map(any_meta, inputs))
+    return isinstance(inputs, Tensor) and inputs.is_meta
+
+
+def _make_double(module: Module) -> None:
+    """Plain attributes too, of which ``Module.double`` knows nothing."""
+    module.double()
+    for part in module.modules():
+        for name, value in list(vars(part).items()):
+            if isinstance(value, Tensor) and value.is_floating_point():
+                setattr(part, name, value.double())
