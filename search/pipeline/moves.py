@@ -17,13 +17,10 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
 
 from pcg.machine import Machine
-from search.pipeline.outline import Outline, with_chunks
+from search.pipeline.outline import Outline, Way, with_chunks
 
 FEW_DEVICES = 24
 """Pipelines of few operators on so many devices are improved: to build them takes milliseconds."""
-
-Way = tuple[int, tuple[int, ...], int]
-"""What tells pipelines with the same strategies apart: micro-batches, bounds and chunks."""
 
 
 @dataclass
@@ -60,10 +57,9 @@ class BoundMoves:
             seconds, one = least, other
 
     def _seconds(self, one: Outline) -> float:
-        way = one.batches.slices, one.bounds, one.interleave
-        if way not in self._priced:
-            self._priced[way] = self.price(one)
-        return self._priced[way]
+        if one.way not in self._priced:
+            self._priced[one.way] = self.price(one)
+        return self._priced[one.way]
 
 
 def moved(one: Outline) -> Iterator[Outline]:

@@ -52,6 +52,9 @@ class Sparing:
 
 PLAIN = Sparing()
 
+Way = tuple[int, tuple[int, ...], int]
+"""Micro-batches, bounds and chunks of a pipeline."""
+
 
 @dataclass(frozen=True)
 class Outline:
@@ -69,6 +72,11 @@ class Outline:
     @property
     def stages(self) -> int:
         return (len(self.bounds) - 1) // self.interleave
+
+    @property
+    def way(self) -> Way:
+        """What tells it from others with the same strategies."""
+        return self.batches.slices, self.bounds, self.interleave
 
 
 def stage_counts(machine: Machine) -> list[tuple[int, int]]:

@@ -57,6 +57,10 @@ fits is not built: that takes long, and estimates are nearer than that. Of a sma
 built and takes so many times as long as the best is not improved."""
 MOST_BUILT = 8
 """How many are built at most until one fits, of those that recompute and of the others."""
+ANY_MEMORY = 1 << 60
+"""Bytes that are no limit."""
+MOST_AGAIN = 3
+"""So often outlines are made again with less memory."""
 
 
 @dataclass(frozen=True)
@@ -138,18 +142,37 @@ class PipelinePlanner:
             raise OutOfTime
         is_small = self.machine.devices <= FEW_DEVICES
         if then == "exhausted" and is_small and len(source.graph.operators) <= FEW_OPERATORS:
+            self._with_less_memory(source, cuts, built)
             then = self._improved(built)
         late = {"interrupted": 2, "time": 1, "exhausted": 0}
         return max(first, then, key=lambda stop: late[stop])
 
-    def _outlines(self, source: Streams, cuts: Cuts, phases: Phases) -> Iterator[Outline]:
+    def _with_less_memory(self, source: Streams, cuts: Cuts, built: list[Built]) -> None:
+        """Outline again as if there were less memory, where what was to be faster than all that
+        fits took more than was estimated, and build the best of that too."""
+        limit = machine_limit = self.machine.memory_limit()
+        for _ in range(MOST_AGAIN):
+            fitting = min((one.seconds for one in built if self._fits(one)), default=inf)
+            over = [one for one in built if not self._fits(one) and one.seconds < fitting]
+            if not over:
+                return
+            limit = int(limit * machine_limit / min(over, key=lambda one: one.seconds).memory)
+            outlines = self._outlines(source, cuts, self._phases, self.machine.with_memory(limit))
+            known = {one.outline.way for one in built}
+            ranked = sorted(outlines, key=lambda one: one.seconds)
+            built += self._finalists([one for one in ranked if one.way not in known])
+
+    def _outlines(
+        self, source: Streams, cuts: Cuts, phases: Phases, machine: Machine | None = None
+    ) -> Iterator[Outline]:
+        """Those that are estimated to fit a machine, by default the planner's."""
         wanted = self.dimensions
         allowed = everything if wanted is None else along(source.graph, wanted)
         return iter(
             Tries(
                 source,
                 cuts,
-                self.machine,
+                machine or self.machine,
                 self.kind,
                 self._cost,
                 allowed,
@@ -200,8 +223,8 @@ class PipelinePlanner:
             yield built
 
     def _improved(self, built: list[Built]) -> Stop:
-        """Look for better pipelines around those that fit, and add what is built: why that
-        ended."""
+        """Look for better pipelines around those that are nearly as fast as the best that fits, and
+        add what is built: why that ended."""
         cost = self._cost(self.machine)
 
         def price(one: Outline) -> float:
@@ -210,11 +233,15 @@ class PipelinePlanner:
             built.append(self._built(replace(one, kind=kind), cost))
             return built[-1].seconds if self._fits(built[-1]) else inf
 
-        moves = BoundMoves(self.machine, price, more_chunks=self.kind == "1f1b")
-        fitting = sorted(filter(self._fits, built), key=lambda one: one.seconds)
-        most = FAR * min(self.faster_than, min((one.seconds for one in fitting), default=inf))
-        near = [one.outline for one in fitting if one.seconds <= most]
-        return _taken((moves.improve(one) for one in near), [], lambda: True)
+        # Of chunks, memory is counted once they are built.
+        moves = BoundMoves(
+            self.machine.with_memory(ANY_MEMORY), price, more_chunks=self.kind == "1f1b"
+        )
+        fitting = min((one.seconds for one in built if self._fits(one)), default=inf)
+        most = FAR * min(self.faster_than, fitting)
+        # What does not fit may do so once its stages have moved, or in more chunks.
+        near = sorted((one for one in built if one.seconds <= most), key=lambda one: one.seconds)
+        return _taken((moves.improve(one.outline) for one in near), [], lambda: True)
 
     def _may_put_off(self, one: Outline) -> bool:
         """Whether a pipeline may have a pass for weights."""

@@ -66,9 +66,7 @@ class Chain:
         """With that part of so many bytes a device."""
         if self.share is None:
             return self
-        limit = {"memory_bytes": int(self.share * taken), "reserved_bytes": 0}
-        device = self.machine.device.model_copy(update=limit)
-        return replace(self, machine=self.machine.model_copy(update={"device": device}))
+        return replace(self, machine=self.machine.with_memory(int(self.share * taken)))
 
 
 def small_chain(seed: int) -> Chain:
