@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
+from math import inf
 
 from pcg.machine import Machine
 from search.pipeline.outline import Outline, Way, with_chunks
@@ -36,14 +37,16 @@ class BoundMoves:
 
     def improve(self, one: Outline) -> float:
         """Seconds of the best that is found from a pipeline on."""
-        best = self._climb(one)
+        best, before = self._climb(one), inf
         chunks = one.interleave + 1
         while self.more_chunks and one.stages > 1 and chunks * one.stages <= one.bounds[-1]:
             made = with_chunks(one, self.machine, chunks)
-            seconds = best if made is None else self._climb(made)
-            if seconds >= best:
+            seconds = inf if made is None else self._climb(made)
+            best = min(best, seconds)
+            # One chunk may be by ZB-H1, and two slower than that while more are not.
+            if seconds >= before:
                 break
-            best, chunks = seconds, chunks + 1
+            before, chunks = seconds, chunks + 1
         return best
 
     def _climb(self, one: Outline) -> float:
