@@ -206,6 +206,14 @@ class Machine(FileModel):
             return min(kind.usable_bytes for kind in self.kinds)
         return min(kind.usable_bytes for kind in self.kinds_of(devices))
 
+    def with_memory(self, usable: int) -> Machine:
+        """Return this machine with so many bytes for tensors on each device."""
+        kinds = [
+            kind.model_copy(update={"memory_bytes": usable + kind.reserved_bytes})
+            for kind in self.kinds
+        ]
+        return self.model_copy(update={"device": kinds[0], "others": type(self.others)(kinds[1:])})
+
     @property
     def units(self) -> tuple[int, ...]:
         """Devices of one inner unit of each level: a device, ..., a node."""

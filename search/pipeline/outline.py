@@ -52,6 +52,9 @@ class Sparing:
 
 PLAIN = Sparing()
 
+Way = tuple[int, tuple[int, ...], int]
+"""Micro-batches, bounds and chunks of a pipeline."""
+
 
 @dataclass(frozen=True)
 class Outline:
@@ -69,6 +72,11 @@ class Outline:
     @property
     def stages(self) -> int:
         return (len(self.bounds) - 1) // self.interleave
+
+    @property
+    def way(self) -> Way:
+        """What tells it from others with the same strategies."""
+        return self.batches.slices, self.bounds, self.interleave
 
 
 def stage_counts(machine: Machine) -> list[tuple[int, int]]:
@@ -126,12 +134,18 @@ def interleaved(one: Outline, machine: Machine) -> Outline:
     most = int(each.sum() / each.max() / one.stages) if each.max() > 0 else 0
     for chunks in range(2, most + 1):
         check_time()
-        given = one.batches, one.chosen, machine, one.stages
-        made = _balanced(*given, "1f1b", chunks, one.sparing)
+        made = with_chunks(one, machine, chunks)
         if made is None or made.seconds >= best.seconds:
             break
         best = made
     return best
+
+
+def with_chunks(one: Outline, machine: Machine, chunks: int) -> Outline | None:
+    """A pipeline by 1F1B whose stages have so many chunks, as even as they can be; None where there
+    is none that fits."""
+    given = one.batches, one.chosen, machine, one.stages
+    return _balanced(*given, "1f1b", chunks, one.sparing)
 
 
 def with_weights_pass(one: Outline, machine: Machine) -> Outline:

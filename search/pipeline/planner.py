@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from typing import TypeVar
@@ -20,7 +20,7 @@ from search.choices import IndexRole, Recompute
 from search.cost.cost import SGD, CostModel
 from search.cost.efficiency import Speed
 from search.cost.planned import NoPlanInTime, Planned, SearchReport, Stop
-from search.cost.progress import OutOfTime, Phases, Teller, now
+from search.cost.progress import OutOfTime, Phases, Teller, check_time, now
 from search.cost.units import forward_seconds, ways_to_fit
 from search.map.rules.cuts import Cuts
 from search.map.space.allow import along, everything
@@ -28,6 +28,7 @@ from search.pipeline.build import build, placed
 from search.pipeline.clock import step_seconds
 from search.pipeline.crossing import Crossings
 from search.pipeline.micro import Chosen, MicroBatches
+from search.pipeline.moves import FEW_DEVICES, BoundMoves
 from search.pipeline.outline import (
     PLAIN,
     Outline,
@@ -37,7 +38,7 @@ from search.pipeline.outline import (
 )
 from search.pipeline.price import StageGroups, chunks_on, stage_bytes, stage_seconds
 from search.pipeline.streams import Streams, streams
-from search.pipeline.tries import PLAINLY, Tries
+from search.pipeline.tries import FEW_OPERATORS, PLAINLY, Tries
 from search.plan.finish import finished
 from search.split.colours import MOST_FREE
 from substitutions.rules.store import Library
@@ -52,9 +53,14 @@ OUTLINING = 2 / 3
 """Of the time, what goes to outlines at most, where there are any."""
 FAR = 1.2
 """Of a deep model, what is estimated to take so many times as long as a pipeline that is built and
-fits is not built: that takes long, and estimates are nearer than that."""
+fits is not built: that takes long, and estimates are nearer than that. Of a small one, what is
+built and takes so many times as long as the best is not improved."""
 MOST_BUILT = 8
 """How many are built at most until one fits, of those that recompute and of the others."""
+ANY_MEMORY = 1 << 60
+"""Bytes that are no limit."""
+MOST_AGAIN = 3
+"""So often outlines are made again with less memory."""
 
 
 @dataclass(frozen=True)
@@ -134,17 +140,39 @@ class PipelinePlanner:
         then = _taken(finalists, built, lambda: any(map(self._fits, built)))
         if not built:
             raise OutOfTime
+        is_small = self.machine.devices <= FEW_DEVICES
+        if then == "exhausted" and is_small and len(source.graph.operators) <= FEW_OPERATORS:
+            self._with_less_memory(source, cuts, built)
+            then = self._improved(built)
         late = {"interrupted": 2, "time": 1, "exhausted": 0}
         return max(first, then, key=lambda stop: late[stop])
 
-    def _outlines(self, source: Streams, cuts: Cuts, phases: Phases) -> Iterator[Outline]:
+    def _with_less_memory(self, source: Streams, cuts: Cuts, built: list[Built]) -> None:
+        """Outline again as if there were less memory, where what was to be faster than all that
+        fits took more than was estimated, and build the best of that too."""
+        limit = machine_limit = self.machine.memory_limit()
+        for _ in range(MOST_AGAIN):
+            fitting = min((one.seconds for one in built if self._fits(one)), default=inf)
+            over = [one for one in built if not self._fits(one) and one.seconds < fitting]
+            if not over:
+                return
+            limit = int(limit * machine_limit / min(over, key=lambda one: one.seconds).memory)
+            outlines = self._outlines(source, cuts, self._phases, self.machine.with_memory(limit))
+            known = {one.outline.way for one in built}
+            ranked = sorted(outlines, key=lambda one: one.seconds)
+            built += self._finalists([one for one in ranked if one.way not in known])
+
+    def _outlines(
+        self, source: Streams, cuts: Cuts, phases: Phases, machine: Machine | None = None
+    ) -> Iterator[Outline]:
+        """Those that are estimated to fit a machine, by default the planner's."""
         wanted = self.dimensions
         allowed = everything if wanted is None else along(source.graph, wanted)
         return iter(
             Tries(
                 source,
                 cuts,
-                self.machine,
+                machine or self.machine,
                 self.kind,
                 self._cost,
                 allowed,
@@ -193,6 +221,32 @@ class PipelinePlanner:
             if self._fits(built):
                 best, self._phases.has_plan = min(best, built.seconds), True
             yield built
+
+    def _improved(self, built: list[Built]) -> Stop:
+        """Look for better pipelines around those that are nearly as fast as the best that fits, and
+        add what is built: why that ended."""
+        cost = self._cost(self.machine)
+
+        def price(one: Outline) -> float:
+            check_time()
+            kind = "zb-h1" if self._may_put_off(one) else self.kind
+            built.append(self._built(replace(one, kind=kind), cost))
+            return built[-1].seconds if self._fits(built[-1]) else inf
+
+        # Of chunks, memory is counted once they are built.
+        moves = BoundMoves(
+            self.machine.with_memory(ANY_MEMORY), price, more_chunks=self.kind == "1f1b"
+        )
+        fitting = min((one.seconds for one in built if self._fits(one)), default=inf)
+        most = FAR * min(self.faster_than, fitting)
+        # What does not fit may do so once its stages have moved, or in more chunks.
+        near = sorted((one for one in built if one.seconds <= most), key=lambda one: one.seconds)
+        return _taken((moves.improve(one.outline) for one in near), [], lambda: True)
+
+    def _may_put_off(self, one: Outline) -> bool:
+        """Whether a pipeline may have a pass for weights."""
+        is_plain = one.sparing == PLAIN and one.interleave == 1
+        return self.kind == "1f1b" and is_plain and one.stages > 1
 
     def _best(self, name: str, built: Sequence[Built]) -> Built:
         fitting = [b for b in built if self._fits(b)]

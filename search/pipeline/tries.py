@@ -42,6 +42,11 @@ from search.pipeline.streams import Streams
 
 USUAL_STAGES = 16
 """Deeper pipelines are tried where this many stages are better than fewer, or do not fit."""
+FEW_OPERATORS = 24
+"""Of so few operators, outlines are cheap."""
+SLACK = 1.2
+"""Of few operators, outlines are tried that may take so many times as long as the best, for what is
+estimated to be best may not fit once it is built."""
 GROWTH = 2
 """By what factor a rung of the ladder is larger than the one before, at least."""
 SPARING = {
@@ -115,11 +120,14 @@ class Tries:
     _least: float = field(init=False)
     """Seconds of the best outline so far. What needs to recompute may not fit in the end, and rules
     nothing out."""
+    _slack: float = field(init=False, default=1.0)
+    """So many times the least seconds are tried."""
     _best: dict[bool, _Found] = field(init=False, default_factory=dict[bool, "_Found"])
     """The best one, of those that rule others out and of those that do not."""
 
     def __iter__(self) -> Iterator[Outline]:
         self._least = self.faster_than
+        self._slack = SLACK if len(self.source.graph.operators) <= FEW_OPERATORS else 1.0
         most = len(self.source.graph.operators)
         counts = [own for own in stage_counts(self.machine) if own[0] <= most]
         usual = [own for own in counts if own[0] <= USUAL_STAGES]
@@ -174,7 +182,7 @@ class Tries:
         )
         chosen = self.phases.timed("choosing", batches.choose)
         busy = count * chosen.costs.micro.sum() + chosen.costs.once.sum()
-        if busy / stages >= self._least:
+        if busy / stages >= self._slack * self._least:
             return None
         self.teller.works_on(work, "pipeline", lambda: busy / stages)
         least = inf

@@ -69,7 +69,8 @@ def test_a_transformer_takes_hardly_more_memory_than_by_1f1b(library, machine):
 
 
 def test_it_is_chosen_where_it_is_faster(library, machine, tmp_path, monkeypatch):
-    graph = layers(8, 16, 4096)
+    """Of five layers, which stages of several chunks would not share evenly."""
+    graph = layers(5, 16, 4096)
     plan = PipelinePlanner(machine, library).plan("layers", graph).plan
     assert plan.pipeline is not None
     assert plan.pipeline.schedule == "zb-h1"

@@ -13,7 +13,7 @@ Operators are placed in their order, and what is placed is simulated, but for gr
 with which others one shares a buffer may change. In the simulator a task starts when the last of
 what it waits for is done, so that operators which are added delay others or leave them as they
 were: a part of a plan that takes longer than a known plan needs no completion. Nor does one that
-takes as long with all that is left, by the bounds of ``bounds``.
+takes as long with all that is left, by the bounds of ``bounds``; nor one whose weights do not fit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
-from math import prod
+from math import inf, prod
 
 from support.plans.bounds import NOTHING_YET, Begun, Least, at_least, cut_as, fastest, needs
 
@@ -30,7 +30,7 @@ from pcg.graph.graph import Graph, Node, Value, apply
 from pcg.machine import Machine
 from pcg.ops import OPERATORS
 from pcg.placement.layout import grid
-from pcg.placement.schedule import schedule
+from pcg.placement.schedule import Schedule, schedule
 from pcg.placement.view import MachineView
 from pcg.plan.training import Training
 from pcg.types.infer import bind_sizes
@@ -140,11 +140,24 @@ class Exhaustive:
         """A part of a plan, with the seconds that it takes at least."""
         self.simulated += 1
         outputs = tuple(v for old, v in values.items() if not old.node.is_leaf)
-        begun = Begun.of(schedule(Graph(outputs), views), self._cost)
+        steps = schedule(Graph(outputs), views)
+        begun = Begun.of(steps, self._cost)
         seconds = at_least(begun, values, after, self.machine.devices)
+        if seconds < self.than and not self._fit_weights(steps, views):
+            seconds = inf
         if seconds < self.than:
             seconds = max(seconds, price(begun.computing, self.machine.devices).step_seconds)
         return Placed(values, views, begun, seconds)
+
+    def _fit_weights(self, steps: Schedule, views: Mapping[Node, MachineView]) -> bool:
+        """Whether the weights that are placed fit, with what the optimizer keeps of them: they stay
+        where they are for the whole step, whatever comes."""
+        each = self.training.parameter_bytes + self.training.state_bytes
+        held = [0] * self.machine.devices
+        for home in steps.homes.values():
+            for device in home.devices:
+                held[device] += prod(home.type.held) * each
+        return max(held) <= memory_limit(self.machine, views)
 
     def end(self, whole: Graph, placed: Placed) -> None:
         """Keep a plan of a whole graph if it is faster."""

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from support.graphs.behaviour import assert_same
 from support.plans.exhaustive import Exhaustive, closure
+from support.small.small_cases import SmallCase
 
-from pcg.graph.graph import Graph
+from pcg.errors import NegativeAnswer
+from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine
 from pcg.placement.schedule import schedule
+from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph
 from pcg.plan.training import Training
 from pcg.readings.evaluate import by_equation
 from search.choices import Recompute
 from search.cost.cost import SGD, CostModel
 from search.cost.simulate import simulate
+from search.plan.finish import memory_limit
 from search.plan.planner import MeshPlanner
 from substitutions.audit.replay import replay
 from substitutions.rules.store import Library
@@ -45,16 +50,18 @@ def graph_of(name: str, sizes: tuple[int, int, int]) -> Graph:
 
 @dataclass(frozen=True)
 class Compared:
-    """Seconds of a step of the plan that was found, and of the best of all; ``best`` is the graph
-    of that where it is another."""
+    """Seconds of a step of the plan that was found, and of the best of all, infinite where none
+    fits; ``best`` is the graph of that where it is another."""
 
     found: float
     optimum: float
     best: Graph | None
     simulated: int
+    gathers: bool = False
+    """Whether weights are stored in parts in the plan that was found, and combined to be read."""
 
     def __str__(self) -> str:
-        ratio = self.found / self.optimum
+        ratio = 1.0 if self.found == self.optimum else self.found / self.optimum
         return f"found / optimum = {ratio:.6f}, {self.simulated} parts of plans simulated"
 
 
@@ -71,14 +78,46 @@ def compared(
     recomputed."""
     recompute = Recompute.NONE if in_parts else Recompute.AUTO
     planner = MeshPlanner(machine, library, training=training, recompute=recompute)
-    plan = planner.plan("small", graph).plan
-    assert_same(graph, plan.graph, by_equation)
-    assert not replay(plan, library.rules).findings
-    steps = schedule(plan.graph, plan.views)
-    seconds = simulate(steps, CostModel(machine, training)).step_seconds
-    assert abs(plan.estimates.step_seconds - seconds) <= 1e-12 * seconds
+    seconds, found = _checked(planner, graph)
     every = Exhaustive(machine, seconds * (1 - 1e-9), training, in_parts)
     for equal in closure(graph, library, GROWTH):
         every.look(equal)
     best = seconds if every.best is None else every.than
-    return Compared(seconds, best, every.best, every.simulated)
+    gathers = found is not None and any(map(is_gathered, found.graph.nodes))
+    return Compared(seconds, best, every.best, every.simulated, gathers)
+
+
+def compared_in_parts(library: Library, case: SmallCase) -> Compared:
+    """With weights in parts, and of the memory a part of what is known to do: of what data
+    parallelism with fully sharded weights takes, or the fastest plan if that takes less."""
+    taken: list[int] = []
+    for family in ("zero", "joint"):
+        planner = MeshPlanner(
+            case.machine, library, family, training=case.training, recompute=Recompute.NONE
+        )
+        taken.append(planner.plan("small", case.graph).plan.estimates.peak_memory_bytes)
+    machine = case.with_memory(min(taken))
+    return compared(library, machine, case.graph, case.training, in_parts=True)
+
+
+def is_gathered(node: Node) -> bool:
+    """Whether a node combines the parts of a weight."""
+    if node.name != "combine" or node.inputs[0].node.name != "partition":
+        return False
+    return node.inputs[0].node.inputs[0].node.is_weight
+
+
+def _checked(planner: MeshPlanner, graph: Graph) -> tuple[float, Plan | None]:
+    """Seconds of a step of the plan that is found, which is one, and takes what it says; infinite
+    where none is found that fits."""
+    try:
+        plan = planner.plan("small", graph).plan
+    except NegativeAnswer:
+        return inf, None
+    assert_same(graph, plan.graph, by_equation)
+    assert not replay(plan, planner.library.rules).findings
+    steps = schedule(plan.graph, plan.views)
+    seconds = simulate(steps, CostModel(planner.machine, planner.training)).step_seconds
+    assert abs(plan.estimates.step_seconds - seconds) <= 1e-12 * seconds
+    assert plan.estimates.peak_memory_bytes <= memory_limit(planner.machine, plan.views)
+    return seconds, plan

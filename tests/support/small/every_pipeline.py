@@ -1,0 +1,161 @@
+"""The fastest pipeline of a small model by looking at all there are, apart from the search.
+
+What is looked at: every number of stages that devices split into without straddling units, every
+number of micro-batches and of chunks, every contiguous bounds of these, and both synchronous
+schedules, 1F1B (interleaved where there are several chunks) and ZB-H1. Each is built and priced as
+it would run. Strategies within a stage are those that are best for its micro-batches one by one;
+nothing is recomputed, and what takes more memory than there is does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations
+from math import inf
+from random import Random
+
+from pcg.errors import NegativeAnswer
+from pcg.graph.graph import Graph, apply, leaf
+from pcg.machine import Machine, load_machine
+from pcg.ops import OPERATORS
+from pcg.placement.schedule import schedule
+from pcg.plan.pipeline import ScheduleKind
+from pcg.plan.plan import Plan
+from pcg.plan.training import Training
+from search.choices import Recompute
+from search.cost.cost import CostModel
+from search.map.rules.cuts import Cuts
+from search.pipeline.build import placed
+from search.pipeline.clock import step_seconds
+from search.pipeline.crossing import Crossings
+from search.pipeline.micro import Chosen, MicroBatches
+from search.pipeline.outline import micro_batch_counts, stage_counts
+from search.pipeline.planner import PipelinePlanner
+from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
+from search.pipeline.streams import streams
+from substitutions.rules.store import Library
+
+BATCHES = (8, 12, 64, 243, 1024)
+WIDTHS = (48, 192, 768, 1536, 3072)
+MACHINES = (("summit", 2), ("dgx-a100", 2), ("p3-16xlarge", 2), ("summit", 3), ("dgx-a100", 4))
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A way to run a model as a pipeline; ``seconds`` of a step."""
+
+    seconds: float
+    stages: int
+    micro_batches: int
+    bounds: tuple[int, ...]
+    kind: ScheduleKind
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A model whose operators read one another in a row, and a machine."""
+
+    graph: Graph
+    machine: Machine
+    training: Training
+    share: float | None
+    """Of the memory that the fastest pipeline takes, what a device has; None for no limit."""
+
+    def within(self, taken: int) -> Chain:
+        """With that part of so many bytes a device."""
+        if self.share is None:
+            return self
+        return replace(self, machine=self.machine.with_memory(int(self.share * taken)))
+
+
+def small_chain(seed: int) -> Chain:
+    """The same for the same seed."""
+    random = Random(seed)
+    name, devices = random.choice(MACHINES)
+    value = leaf("input", "x", (random.choice(BATCHES), _wide(random)))
+    for number in range(random.randint(2, 3)):
+        weight = leaf("weight", f"w{number}", (value.type.shape[1], _wide(random)))
+        value = apply(OPERATORS["matmul"](), value, weight)
+        if random.random() < 0.6:
+            value = apply(OPERATORS[random.choice(("relu", "gelu", "tanh"))](), value)
+    graph = Graph((apply(OPERATORS["mean_loss"](), value),))
+    share = random.choice((None, None, 0.9, 0.75))
+    return Chain(graph, load_machine(name).with_devices(devices), Training("sgd"), share)
+
+
+def _wide(random: Random) -> int:
+    return random.choice(WIDTHS)
+
+
+def found(library: Library, chain: Chain) -> Plan | None:
+    """What the search finds; None where nothing fits."""
+    given = chain.machine, library
+    planner = PipelinePlanner(*given, training=chain.training, recompute=Recompute.NONE)
+    try:
+        return planner.plan("chain", chain.graph).plan
+    except NegativeAnswer:
+        return None
+
+
+def beside_every(library: Library, chain: Chain) -> tuple[Plan | None, Pipeline | None]:
+    """What the search finds, and the best of all, within the chain's share of memory."""
+    plan = found(library, chain)
+    assert plan is not None
+    within = chain.within(plan.estimates.peak_memory_bytes)
+    if within is not chain:
+        plan = found(library, within)
+    return plan, EveryPipeline(within, library).best()
+
+
+@dataclass
+class EveryPipeline:
+    """Looks at all pipelines of a model."""
+
+    chain: Chain
+    library: Library
+    priced: int = 0
+
+    def best(self) -> Pipeline | None:
+        """The fastest that fits; None where none does."""
+        return min(self._every(), key=lambda one: one.seconds, default=None)
+
+    def _every(self) -> Iterator[Pipeline]:
+        source = streams(self.chain.graph, self.library)
+        cuts = Cuts(self.library.concrete(source.graph))
+        count = len(source.graph.operators)
+        for stages, size in stage_counts(self.chain.machine):
+            cost = CostModel(self.chain.machine.with_devices(size), self.chain.training)
+            for slices in micro_batch_counts(source.batch, stages):
+                batches = MicroBatches(source, cost, cuts, slices)
+                chosen = batches.choose()
+                for chunks in range(1, count // stages + 1 if stages > 1 else 2):
+                    for inner in combinations(range(1, count), stages * chunks - 1):
+                        bounds = (0, *inner, count)
+                        yield from self._priced(batches, chosen, stages, bounds)
+
+    def _priced(
+        self, batches: MicroBatches, chosen: Chosen, stages: int, bounds: tuple[int, ...]
+    ) -> Iterator[Pipeline]:
+        """By all schedules, where it fits."""
+        machine, chunks = self.chain.machine, (len(bounds) - 1) // stages
+        cost = CostModel(machine, self.chain.training)
+        made = placed(batches, chosen, bounds, chunks, 1, Crossings(cost))
+        steps = schedule(made.graph, made.views)
+        groups = StageGroups(stages, machine.devices // stages, batches.slices, chunks)
+        kinds: tuple[ScheduleKind, ...] = ("1f1b", "zb-h1") if chunks == 1 < stages else ("1f1b",)
+        for kind in kinds:
+            self.priced += 1
+            if max(stage_bytes(steps, cost, groups, kind)) > machine.memory_limit():
+                continue
+            each = stage_seconds(steps, cost, groups, (), kind)
+            seconds = step_seconds(each, batches.slices, kind, chunks)
+            yield Pipeline(seconds, stages, batches.slices, bounds, kind)
+
+
+def ratio(plan: Plan | None, best: Pipeline | None) -> float:
+    """Of seconds found to the best; 1 where nothing fits either. Less than 1 where strategies that
+    take less memory fit, which are not looked at."""
+    if best is None:
+        return 1.0
+    return (inf if plan is None else plan.estimates.step_seconds) / best.seconds

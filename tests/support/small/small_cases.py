@@ -1,0 +1,72 @@
+"""Small graphs, machines, optimizers and limits of memory at random, to compare plans on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from pcg.graph.graph import Graph, Value, apply, leaf
+from pcg.machine import Machine, load_machine
+from pcg.ops import OPERATORS
+from pcg.plan.training import Optimizer, Training
+
+BATCHES = (6, 8, 12, 24, 48, 96, 384, 1536)
+WIDTHS = (12, 48, 96, 192, 384, 768, 1536)
+OPTIMIZERS: tuple[Optimizer, ...] = ("sgd", "momentum", "adam")
+MACHINES = (("summit", 2), ("dgx-a100", 2), ("p3-16xlarge", 2), ("summit", 3), ("dgx-a100", 4))
+SHARES = (None, 1.0, 1.0, 0.98, 0.95)
+
+
+@dataclass(frozen=True)
+class SmallCase:
+    """A graph on a machine. ``share``: what a device has of the memory that a plan takes which is
+    known; None where there is no limit."""
+
+    graph: Graph
+    machine: Machine
+    training: Training
+    share: float | None
+
+    def with_memory(self, taken: int) -> Machine:
+        """The machine with that part of so many bytes a device."""
+        if self.share is None:
+            return self.machine
+        limit = {"memory_bytes": int(self.share * taken), "reserved_bytes": 0}
+        device = self.machine.device.model_copy(update=limit)
+        return self.machine.model_copy(update={"device": device})
+
+
+def small_case(seed: int) -> SmallCase:
+    """The same for the same seed."""
+    random = Random(seed)
+    name, devices = random.choice(MACHINES)
+    weights = random.randint(1, 2) if devices == 2 else 1
+    graph = small_graph(random, weights, 1 if weights == 1 and devices < 4 else 0)
+    training = Training(random.choice(OPTIMIZERS))
+    return SmallCase(
+        graph, load_machine(name).with_devices(devices), training, random.choice(SHARES)
+    )
+
+
+def small_graph(random: Random, weights: int, operators: int) -> Graph:
+    """A graph with so many weights, and operators beside its products and loss at most."""
+    made = [leaf("input", "x", (random.choice(BATCHES), random.choice(WIDTHS)))]
+    products = set(random.sample(range(weights + operators), weights))
+    for at in range(max(products) + 1 + random.randint(0, 1)):
+        made.append(_next(random, made, len(made), is_product=at in products))
+    return Graph((apply(OPERATORS["mean_loss"](), made[-1]),))
+
+
+def _next(random: Random, made: Sequence[Value], number: int, *, is_product: bool) -> Value:
+    last = made[-1]
+    if is_product:
+        like = [v.type.shape[1] for v in made[1:]]
+        wide = random.choice([*like, random.choice(WIDTHS)])
+        weight = leaf("weight", f"w{number}", (last.type.shape[1], wide))
+        return apply(OPERATORS["matmul"](), last, weight)
+    others = [value for value in made if value.type.shape == last.type.shape]
+    kind = random.choice(("relu", "gelu", "softmax", "add", "multiply"))
+    if kind in ("add", "multiply"):
+        return apply(OPERATORS[kind](), random.choice(others), last)
+    return apply(OPERATORS[kind](**({"axis": 1} if kind == "softmax" else {})), last)
