@@ -208,11 +208,13 @@ class Machine(FileModel):
 
     def with_memory(self, usable: int) -> Machine:
         """Return this machine with so many bytes for tensors on each device."""
-        kinds = [
-            kind.model_copy(update={"memory_bytes": usable + kind.reserved_bytes})
-            for kind in self.kinds
-        ]
-        return self.model_copy(update={"device": kinds[0], "others": type(self.others)(kinds[1:])})
+
+        def own(kind: Device) -> dict[str, int]:
+            return {"memory_bytes": usable + kind.reserved_bytes}
+
+        device = self.device.model_copy(update=own(self.device))
+        others = tuple(other.model_copy(update=own(other)) for other in self.others)
+        return self.model_copy(update={"device": device, "others": others})
 
     @property
     def units(self) -> tuple[int, ...]:

@@ -51,6 +51,8 @@ def test_a_device_is_of_the_last_kind_that_began(machine: Machine, data: st.Data
     least = min(machine.device_at(d).usable_bytes for d in some)
     assert machine.memory_limit(some) == least
     assert machine.memory_limit() == machine.memory_limit(range(machine.devices))
+    half = machine.with_memory(least // 2)
+    assert {kind.usable_bytes for kind in half.kinds} == {least // 2}
 
 
 @given(machines(), st.data())
