@@ -22,7 +22,9 @@ from verifier.decide import Decision, Verdict, decide
 
 RULES = load_library().rules
 INSTANCES = 3
-EXAMPLES = 40
+EXAMPLES = 60
+LEAST = 5
+"""So many examples at least have each verdict that is looked for; usually a quarter of them do."""
 UNDECIDED = Decision(Verdict.UNKNOWN, "the types differ")
 
 
@@ -134,8 +136,8 @@ def _proved_one_holds(number: int, seed: int):
 def test_what_is_proved_holds():
     """And what is vacuous or ill-typed has no instance."""
     _proved_neighbours_hold(EXAMPLES)
-    assert counts[Verdict.PROVED] > EXAMPLES // 10
-    assert counts[Verdict.REFUTED] > EXAMPLES // 10
+    assert counts[Verdict.PROVED] >= LEAST
+    assert counts[Verdict.REFUTED] >= LEAST
     assert counts["instances"] > counts[Verdict.PROVED]
 
 
@@ -145,8 +147,8 @@ def test_what_is_proved_holds_without_replay(monkeypatch):
     # Without replay, types that differ are reported as vacuous, which this test would refuse.
     monkeypatch.setattr("verifier.decide._types_differ", lambda *sides: UNDECIDED)
     _proved_neighbours_hold(EXAMPLES)
-    assert counts[Verdict.PROVED] > EXAMPLES // 10
-    assert counts[Verdict.UNKNOWN] > EXAMPLES // 10
+    assert counts[Verdict.PROVED] >= LEAST
+    assert counts[Verdict.UNKNOWN] >= LEAST
     assert counts[Verdict.REFUTED] == 0
 
 
