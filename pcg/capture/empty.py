@@ -1,8 +1,8 @@
 """Take tensors without elements out of a program, where nothing is lost with them.
 
 Public models make some: caches begin empty, the part of a head that is not rotated is none of it
-where all is, and a layer without a perceptron splits off none of its columns. Graphs have no such
-tensors.
+where all is, and a layer without a perceptron splits off none of its columns. What is put in the place of
+no elements is nothing. Graphs have no such tensors.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 JOINS, SPLITS = "aten.cat.default", "aten.split_with_sizes.default"
+PUTS = "aten.slice_scatter.default"
 
 
 def leave_out_empty(program: ExportedProgram) -> None:
-    """Leave what is empty out of what is joined, where something else is, and out of what is split,
-    where nobody reads it."""
+    """Leave what is empty out of what is joined, where something else is, out of what is split,
+    where nobody reads it, and where it is put in the place of nothing."""
     for node in list(program.graph.nodes):
         if str(node.target) == JOINS:
             parts, *others = node.args
@@ -29,6 +30,8 @@ def leave_out_empty(program: ExportedProgram) -> None:
                 node.args = (something, *others)
         elif str(node.target) == SPLITS:
             _split_something(node)
+        elif str(node.target) == PUTS and _is_empty(node.args[1].meta["val"].shape):
+            node.replace_all_uses_with(node.args[0])
 
 
 def _split_something(node: fx.Node) -> None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pcg.errors import InputError
 from pcg.lazy import torch
 from pcg.mixtures.routed import mixed, routed
+from pcg.mixtures.stacked import is_stacked, note_rows, stacked_experts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,10 +38,19 @@ class Known:
     has: tuple[str, ...] = ()
     capacity_factor: float | None = None
     """Where it is given, experts have only so many places for the tokens of a row of the batch."""
+    is_stacked: bool = False
+    """Whether the block is experts whose matrices are stacked, of any model."""
 
     def of(self, block: Module) -> Callable[..., Any]:
         """What a block of this kind computes."""
+        if self.is_stacked:
+            return partial(self.forward, block, self.capacity_factor)
         return partial(self.forward, block, self) if self.matrices else partial(self.forward, block)
+
+    @property
+    def has_places(self) -> bool:
+        """Whether the capacity of its experts can be limited."""
+        return self.is_stacked or bool(self.matrices)
 
 
 def equal_form(block: Module) -> Callable[..., Any] | None:
@@ -53,8 +63,12 @@ def equal_form(block: Module) -> Callable[..., Any] | None:
 def known_kind(block: Module) -> Known | None:
     """What is known of a block; nothing of one that someone has changed."""
     kind = type(block)
+    if not _is_public(kind) or "forward" in vars(block):
+        return None
+    if is_stacked(block):
+        return STACKED
     known = KNOWN.get(kind.__name__)
-    if known is None or not _is_public(kind) or "forward" in vars(block):
+    if known is None:
         return None
     if not all(hasattr(block, name) for name in known.has):
         return None
@@ -89,10 +103,13 @@ def limit_capacity(model: Module, capacity_factor: float) -> int:
         problem = f"capacity_factor is {capacity_factor}, expected a number above 0"
         raise InputError("limit_capacity", problem)
     known = [(part, kind) for part in model.modules() if (kind := known_kind(part)) is not None]
-    limited = [(part, kind) for part, kind in known if kind.matrices]
+    limited = [(part, kind) for part, kind in known if kind.has_places]
     if not limited:
         problem = "has no blocks of experts that are known, expected a model of transformers"
         raise InputError(type(model).__name__, problem)
+    for parent in list(model.modules()):
+        if any(kind.is_stacked and part in parent.children() for part, kind in limited):
+            parent.register_forward_pre_hook(note_rows, with_kwargs=True)
     for part, kind in limited:
         part.forward = replace(kind, capacity_factor=capacity_factor).of(part)
     return len(limited)
@@ -213,6 +230,8 @@ _SHARED = Known(
 )
 _DEEPSEEK = Known(_by_gate, has=("gate", "shared_experts"))
 
+STACKED = Known(stacked_experts, (), is_stacked=True)
+
 KNOWN: Mapping[str, Known] = {
     "MixtralSparseMoeBlock": Known(_by_softmax, _MIXTRAL, ("gate", "top_k", "jitter_noise")),
     "MiniMaxSparseMoeBlock": Known(_by_softmax, _MIXTRAL, ("gate", "top_k", "jitter_noise")),
@@ -231,4 +250,4 @@ KNOWN: Mapping[str, Known] = {
         _clamped, (), ("gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias", "limit")
     ),
 }
-"""By the name of the class, of ``transformers`` from 4.57 on."""
+"""By the name of the class, of ``transformers`` 4.57. From 5.0 on all experts are stacked."""

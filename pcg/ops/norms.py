@@ -27,9 +27,10 @@ def norm_with(
     eps: float,
 ) -> Tensor:
     """The same; what statistics are given become those of ``x``, the variance the unbiased one."""
-    # Torch takes no shorter weights, such as constants are in a run in double precision.
+    # Torch takes no shorter weights, such as constants are in a run in double precision. Its
+    # gradient on a CPU is another one where the weight is a number that is repeated by its strides.
     wide = torch.promote_types(x.dtype, weight.dtype)
-    weight, bias = weight.to(wide), bias.to(wide)
+    weight, bias = weight.to(wide).contiguous(), bias.to(wide).contiguous()
     cudnn = torch.backends.cudnn.enabled
     return torch.batch_norm(x, weight, bias, mean, variance, True, 1.0, eps, cudnn)
 

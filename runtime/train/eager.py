@@ -10,13 +10,15 @@ CPU: nothing is compared beyond ``MOST_PARAMETERS`` and ``MOST_OPERATIONS``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Module
+from torch.utils._pytree import tree_map
 
 from pcg.capture import Captured
 from pcg.errors import InputError, one_line
@@ -27,6 +29,7 @@ from pcg.readings.work import work
 from runtime.execute.precision import in_float64
 from runtime.train.check import evaluate, gradients
 from runtime.train.checkpointing import without_checkpoints
+from runtime.train.grouped import grouped_in_double
 from runtime.train.initial import seeded
 from runtime.train.random_inputs import Inputs, any_meta
 from runtime.train.replay import OtherDraws, Replay, aligned
@@ -142,22 +145,35 @@ def _of_module(
     """The outputs of a module with these random numbers, and the gradients of its loss."""
 
     def run(drawn: Sequence[Tensor | None]) -> tuple[list[Tensor], Sequence[Tensor]]:
-        with in_float64(), without_checkpoints(), Replay(drawn) as draws:
-            outputs = _flat(module(*inputs))
+        with _in_double(), Replay(drawn) as draws:
+            outputs = _flat(module(*_copied(inputs)))
             draws.check()
             # Drawn again on the way back, numbers would be others.
-            return outputs, gradients(outputs[0], parameters)
+            found = gradients(outputs[0], parameters)
+        return outputs, [grad.to_dense() if grad.is_sparse else grad for grad in found]
 
     try:
         return run(normals)
     except OtherDraws:
         # Some are drawn that no output needs, and the program of the module has forgotten them.
-        with in_float64(), without_checkpoints(), Replay(None) as draws:
-            module(*inputs)
+        with _in_double(), Replay(None) as draws:
+            module(*_copied(inputs))
         drawn = aligned(normals, draws.shapes)
         if drawn is None:
             raise
         return run(drawn)
+
+
+@contextmanager
+def _in_double() -> Generator[None]:
+    """What a module runs in, to be compared."""
+    with in_float64(), without_checkpoints(), grouped_in_double():
+        yield
+
+
+def _copied(inputs: Any) -> Any:
+    """Inputs that a module may change in place; the graph has them as they were."""
+    return tree_map(lambda part: part.clone() if isinstance(part, Tensor) else part, inputs)
 
 
 def _too_much(graph: Graph) -> str | None:
