@@ -12,15 +12,16 @@ from io import StringIO
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from pcg.capture import apart, autograd_functions, compiling, known, watch
+from pcg.capture import apart, running
 from pcg.capture.apart import returned, taken_apart
-from pcg.capture.autograd_functions import check_use
-from pcg.capture.compiling import questions
 from pcg.capture.empty import leave_out_empty
-from pcg.capture.known import known_constants
 from pcg.capture.regions import ancestors, open_regions, place_of
+from pcg.capture.running.autograd_functions import check_use
+from pcg.capture.running.checks import Checks
+from pcg.capture.running.compiling import questions
+from pcg.capture.running.known import known_constants
+from pcg.capture.running.watch import refuse_hooks, watched
 from pcg.capture.unset import set_unset
-from pcg.capture.watch import refuse_hooks, watched
 from pcg.errors import InputError, UnityError
 from pcg.lazy import torch
 
@@ -33,15 +34,14 @@ if TYPE_CHECKING:
 CHOOSES = ("GuardOnDataDependentSymNode", "DataDependentOutputException")
 """What torch raises where a program would depend on the values of a tensor."""
 HINT = "; for a mixture of experts there is unity.nn"
-_OWN = frozenset(
-    {__file__, *(m.__file__ for m in (apart, compiling, autograd_functions, known, watch))}
-)
+_OWN = (__file__, apart.__file__, *running.__path__)
 
 
 def export(
     module: Module, inputs: tuple[Any, ...], kept: Collection[str], where: str
-) -> ExportedProgram:
-    """The module's program for these inputs; operators in ``kept`` are not taken apart.
+) -> tuple[ExportedProgram, tuple[str, ...]]:
+    """The module's program for these inputs, and what people have to know of it, a line each.
+    Operators in ``kept`` are not taken apart.
 
     Where nothing that its outputs depend on has to be taken apart, the program is torch's first
     one, in which what they do not depend on may be changed in place (``pcg.capture.apart``).
@@ -51,8 +51,9 @@ def export(
     and functions whose backward is not their forward's derivative.
     """
     refuse_hooks(module, where)
+    checks = Checks()
     with watched(module, where) as watching:
-        program = _exported(module, inputs, kept, where)
+        program = _exported(module, inputs, kept, where, checks)
     _refuse_kinds(program, where)
     leave_out_empty(program)
     set_unset(program)
@@ -60,17 +61,17 @@ def export(
         check_use(use, place)
     for name in program.graph_signature.parameters_to_mutate.values():
         raise InputError(where, f"forward changes parameter {name}, which is the optimizer's to do")
-    return program
+    return program, checks.notes
 
 
 def _exported(
-    module: Module, inputs: tuple[Any, ...], kept: Collection[str], where: str
+    module: Module, inputs: tuple[Any, ...], kept: Collection[str], where: str, checks: Checks
 ) -> ExportedProgram:
     # What torch logs on the way to an error is in the error too.
     with warnings.catch_warnings(), redirect_stderr(StringIO()), _quiet():
         warnings.simplefilter("ignore")
         try:
-            program = _first_program(module, inputs)
+            program = _first_program(module, inputs, checks)
             open_regions(program, where)
             return taken_apart(program, kept)
         except UnityError:
@@ -102,14 +103,14 @@ def _refuse_kinds(program: ExportedProgram, where: str) -> None:
             raise InputError(place_of(node, where), problem)
 
 
-def _first_program(module: Module, inputs: tuple[Any, ...]) -> ExportedProgram:
+def _first_program(module: Module, inputs: tuple[Any, ...], checks: Checks) -> ExportedProgram:
     """Torch's program of a module as it is compiled. Where torch cannot make that one, or it has
     sizes that depend on values, its choices by constants are followed, and then it runs by itself,
     if it has asked which it is."""
     refused: Exception | None = None
     sized: ExportedProgram | None = None
     for follows in (False, True):
-        with questions(False) as asked, known_constants() if follows else nullcontext():
+        with questions(False) as asked, known_constants(checks) if follows else nullcontext():
             try:
                 program = torch.export.export(module, _apart(inputs, set()))
                 if follows or not _sized_by_values(program):
@@ -124,7 +125,7 @@ def _first_program(module: Module, inputs: tuple[Any, ...]) -> ExportedProgram:
                 if not asked.were_asked and type(error).__name__ not in CHOOSES:
                     break
     assert refused is not None, "it has failed"
-    if asked.were_asked and (program := _by_itself(module, inputs)) is not None:
+    if asked.were_asked and (program := _by_itself(module, inputs, checks)) is not None:
         return program
     raise refused
 
@@ -137,11 +138,13 @@ def _sized_by_values(program: ExportedProgram) -> bool:
     return any(not isinstance(size, int) for size in sizes)
 
 
-def _by_itself(module: Module, inputs: tuple[Any, ...]) -> ExportedProgram | None:
+def _by_itself(
+    module: Module, inputs: tuple[Any, ...], checks: Checks
+) -> ExportedProgram | None:
     """The program of a module that is told that it is not compiled; None where there is none."""
     compiled: set[CodeType] = set()
     while True:
-        with questions(True, compiled) as asked, known_constants():
+        with questions(True, compiled) as asked, known_constants(checks):
             try:
                 return torch.export.export(module, _apart(inputs, set()))
             except UnityError:
@@ -168,7 +171,11 @@ def _quiet() -> Generator[None]:
 def _line_at_fault(error: Exception, where: str) -> str:
     """The user's line that led to an error of torch's; else ``where``."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if "/torch/" not in f.filename and f.filename not in _OWN]
+    own = [
+        f
+        for f in frames
+        if "/torch/" not in f.filename and f.filename[0] != "<" and not f.filename.startswith(_OWN)
+    ]
     return f"{own[-1].filename}: line {own[-1].lineno}" if own else where
 
 

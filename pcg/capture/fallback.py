@@ -27,6 +27,8 @@ OF_MEMORY = frozenset(
 )
 """Functions of how a tensor lies in memory, which is for the plan to say too."""
 
+NUMBER = "aten._local_scalar_dense.default"
+"""What makes a number of Python of a tensor."""
 BITS = "aten.view.dtype"
 """What gives the bits of a number another meaning."""
 NAMES = {
@@ -53,6 +55,9 @@ def by_its_function(
     if str(target) == BITS:
         problem = "reads numbers as bits, which are others in another number format"
         raise InputError(where, f"{target} {problem}")
+    if str(target) == NUMBER:
+        problem = "takes a number out of a tensor, as item() and tolist() do, which no graph can follow"
+        raise InputError(where, problem)
     if target.namespace != NAMESPACE:
         raise InputError(where, f"{target} has no equation, and is no function of torch's own")
     if not all(isinstance(size, int) for size in _sizes(node)):

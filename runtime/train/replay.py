@@ -43,6 +43,15 @@ def _between(z: Tensor, low: float, high: float) -> Tensor:
     return low + (high - low) * _uniform(z)
 
 
+def _integers(z: Tensor, given: Given) -> Tensor:
+    low = given.get("low", 0)
+    return low + ((given["high"] - low) * _uniform(z)).floor()
+
+
+def _exponential(z: Tensor) -> Tensor:
+    return -torch.log1p(-_uniform(z))
+
+
 KNOWN: Mapping[str, Callable[[Tensor, Given], Tensor]] = {
     "rand": lambda z, given: _uniform(z),
     "rand_like": lambda z, given: _uniform(z),
@@ -51,10 +60,13 @@ KNOWN: Mapping[str, Callable[[Tensor, Given], Tensor]] = {
     "normal": lambda z, given: given["mean"] + given["std"] * z,
     "bernoulli": _chosen,
     "uniform": lambda z, given: _between(z, given["from"], given["to"]),
-    "exponential": lambda z, given: -torch.log1p(-_uniform(z)) / given["lambd"],
+    "exponential": lambda z, given: _exponential(z) / given["lambd"],
+    "randint": _integers,
+    "randint_like": _integers,
+    "randperm": lambda z, given: z.argsort(),
 }
 """By the name of the function, without the mark of one that changes its operand."""
-RECTIFIED = "rrelu_with_noise"
+RECTIFIED, CHOSEN = "rrelu_with_noise", "multinomial"
 
 
 def _wide(arg: Any) -> Any:
@@ -93,6 +105,8 @@ class Replay(TorchDispatchMode):
             return func(*args, **kwargs)
         if name.rstrip("_") == RECTIFIED and given["training"]:
             return self._rectified(given)
+        if name == CHOSEN:
+            return self._chosen(given)
         make = KNOWN.get(name.rstrip("_"))
         if make is None or not isinstance(given.get("mean", 0.0), float):
             raise ValueError(f"{name} draws random numbers that are not known")
@@ -101,13 +115,23 @@ class Replay(TorchDispatchMode):
             return changed.copy_(make(self._next(changed.shape), given))
         # The generator goes on, which nobody asks for; what counts is the shape of the result.
         drawn: Tensor = func(*args, **kwargs)
-        return make(self._next(drawn.shape), given).double()
+        made = make(self._next(drawn.shape), given)
+        return made.double() if drawn.is_floating_point() else made.to(drawn.dtype)
 
     def _rectified(self, given: Given) -> Tensor:
         x, noise = given["self"], given["noise"]
         slopes = _between(self._next(x.shape), given["lower"], given["upper"])
         noise.copy_(torch.where(x <= 0, slopes, 1.0))
         return x * noise
+
+    def _chosen(self, given: Given) -> Tensor:
+        weights, count = given["self"], given["num_samples"]
+        if given["replacement"] and count > 1:
+            weights = weights.unsqueeze(-2).expand(*weights.shape[:-1], count, weights.shape[-1])
+        chances = weights / _exponential(self._next(weights.shape))
+        if given["replacement"] and count > 1:
+            return chances.argmax(-1)
+        return chances.argsort(-1, descending=True)[..., :count]
 
     def _next(self, shape: Sequence[int]) -> Tensor:
         place = len(self.shapes)

@@ -6,6 +6,7 @@ from nothing but sizes and numbers goes the tensor itself, with its values; what
 or a truth is answered from that, and what a mask chooses is taken by its places, which say how many
 they are. What inputs, parameters, buffers or random numbers are read for
 is not known. A change in place by something that is not known makes all that is known forgotten.
+Checks that only raise an error are taken to pass (``checks``).
 Exact. Linear in the elements of constants; those of more than ``MOST`` elements are not known.
 """
 
@@ -14,8 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from importlib import import_module
+from inspect import currentframe
+from types import FrameType
 from typing import Any
 
+from pcg.capture.running.checks import Checks
 from pcg.lazy import torch
 
 MOST = 1 << 20
@@ -31,19 +35,20 @@ condition alone."""
 
 
 @contextmanager
-def known_constants() -> Generator[None]:
-    """Answer what is asked of constants."""
+def known_constants(checks: Checks) -> Generator[None]:
+    """Answer what is asked of constants, and by ``checks``."""
     # A class made late, as its base loads torch.
     base: Any = import_module("torch.overrides").TorchFunctionMode
-    with type("KnownConstants", (_Known, base), {})():
+    with type("KnownConstants", (_Known, base), {})(checks):
         yield
 
 
 class _Known:
     """What a mode of torch's functions does: ``values`` are those of constants, by tensor."""
 
-    def __init__(self) -> None:
+    def __init__(self, checks: Checks) -> None:
         super().__init__()
+        self._checks = checks
         self.values: Any = import_module("torch.utils.weak").WeakTensorKeyDictionary()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -57,6 +62,8 @@ class _Known:
         if result is _Unknown:
             if _changes(name, given):
                 self.values.clear()
+            if name == "__bool__" and (passes := self._checks.answer(_asker())) is not None:
+                return passes
             return func(*args, **given)
         if not _holds_tensor(result) and not _changes(name, given):
             return result
@@ -118,6 +125,17 @@ class _Known:
 
 class _Unknown:
     """What stands for a value that is not known."""
+
+
+def _asker() -> FrameType | None:
+    """The frame that asks torch for a truth."""
+    frame = currentframe()
+    # Torch's modes are asked before the function itself.
+    while frame is not None and (
+        frame.f_code.co_filename == __file__ or frame.f_code.co_name == "__torch_function__"
+    ):
+        frame = frame.f_back
+    return frame
 
 
 def _run(func: Callable[..., Any], args: list[Any], given: dict[str, Any]) -> Any:

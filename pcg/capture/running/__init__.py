@@ -1,0 +1,1 @@
+"""What a module says while its ``forward`` runs, and the program that torch writes then forgets."""
