@@ -1,8 +1,8 @@
 """Take tensors without elements out of a program, where nothing is lost with them.
 
 Public models make some: caches begin empty, the part of a head that is not rotated is none of it
-where all is, and a layer without a perceptron splits off none of its columns. What is put in the place of
-no elements is nothing. Graphs have no such tensors.
+where all is, and a layer without a perceptron splits off none of its columns. A slice without
+elements may be replaced. Graphs have no such tensors.
 """
 
 from __future__ import annotations

@@ -138,9 +138,7 @@ def _sized_by_values(program: ExportedProgram) -> bool:
     return any(not isinstance(size, int) for size in sizes)
 
 
-def _by_itself(
-    module: Module, inputs: tuple[Any, ...], checks: Checks
-) -> ExportedProgram | None:
+def _by_itself(module: Module, inputs: tuple[Any, ...], checks: Checks) -> ExportedProgram | None:
     """The program of a module that is told that it is not compiled; None where there is none."""
     compiled: set[CodeType] = set()
     while True:

@@ -1,11 +1,11 @@
-"""Experts whose matrices are stacked, as ``transformers`` from 5.0 on has them for all its mixtures.
+"""Experts with stacked matrices, as all mixtures of ``transformers`` have from version 5.0 on.
 
-Problem: its experts sort tokens by expert, multiply runs of rows whose lengths depend on data, and
-put the rows back. No graph has products of such lengths. Method: experts that follow the library's
-interface (``use_experts_implementation``) say all of what they compute: the stacks, biases, whether
-there is a gate, how it is applied, and a norm at the end. ``forward`` is another one meanwhile,
-which lets each expert take each token, or so many places (``pcg.mixtures.routed``). The router and
-all around the experts stay as they are. Exact, up to the order of sums.
+Problem: the experts sort tokens by expert, multiply runs of rows whose lengths depend on data,
+and put the rows back. No graph has products of such lengths. Method: experts that follow the
+library's interface (``use_experts_implementation``) state what they compute: matrices, biases,
+the gate, and a norm at the end. During the capture another ``forward`` gives each token to each
+expert, or to the places of experts (``pcg.mixtures.routed``). The router stays as it is. Exact,
+up to the order of sums.
 """
 
 from __future__ import annotations

@@ -173,7 +173,11 @@ def _in_double() -> Generator[None]:
 
 def _copied(inputs: Any) -> Any:
     """Inputs that a module may change in place; the graph has them as they were."""
-    return tree_map(lambda part: part.clone() if isinstance(part, Tensor) else part, inputs)
+    return tree_map(_clone, inputs)
+
+
+def _clone(part: Any) -> Any:
+    return part.clone() if isinstance(part, Tensor) else part
 
 
 def _too_much(graph: Graph) -> str | None:

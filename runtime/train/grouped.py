@@ -29,8 +29,9 @@ def grouped_in_double() -> Generator[None]:
 
 def _in_double(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def grouped(mat_a: Tensor, mat_b: Tensor, *, offs: Any = None, **given: Any) -> Tensor:
-        of_runs = mat_a.dim() == 2 and mat_b.dim() == 3 and offs is not None
-        if mat_a.dtype != torch.float64 or not of_runs or any(v is not None for v in given.values()):
+        of_runs = mat_a.dim() == 2 and mat_b.dim() == 3
+        is_plain = all(value is None for value in given.values())
+        if mat_a.dtype != torch.float64 or offs is None or not (of_runs and is_plain):
             return own(mat_a, mat_b, offs=offs, **given)
         ends: list[int] = offs.tolist()
         runs = [

@@ -5,8 +5,8 @@ draws may not depend on how a plan cuts. Method: each call that draws is an inpu
 or, for dropout and choices of one probability, of ones and zeros. They depend on the run's seed,
 the step and the element's global index, as for all data that is drawn. What the call makes of
 normal numbers is a graph: uniform numbers by their distribution function, others from uniform ones.
-Whole numbers are uniform ones, rounded down; a permutation is how normal numbers are sorted; what is
-chosen by weights is where weights over exponential numbers are greatest.
+Whole numbers are uniform ones, rounded down. A permutation is the order of normal numbers. A choice
+by weights is where weights divided by exponential numbers are greatest.
 Exact in distribution, up to the rounding of the number format, and of a share to a multiple of
 2^-32; the numbers themselves are others than torch's generator gives, as on each device.
 """

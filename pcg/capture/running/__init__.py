@@ -1,1 +1,1 @@
-"""What a module says while its ``forward`` runs, and the program that torch writes then forgets."""
+"""What a module does while its ``forward`` runs that torch's program of it does not tell."""

@@ -1,10 +1,11 @@
-"""Checks of values that only raise an error, such as ``if torch.isnan(x).any(): raise`` or an assert.
+"""Checks of values that only raise an error, such as an assert of finite numbers.
 
-Problem: no graph can follow a choice by values, but a check chooses nothing where it passes. Method:
-where a truth that is not known is asked for, the code of whoever asks says what follows. If one of
-the two ways leads straight to an error, the answer is the other one, and the place is noted. A way
-that asks again, returns or is watched by ``try`` is none of these. So a graph is the module's as
-long as its checks pass; where one would raise, the plan goes on.
+Problem: no graph can follow a choice by values, but a check that passes chooses nothing. Method:
+when the truth of a tensor is asked for, the bytecode of the caller tells what follows. If one
+branch leads straight to an error, the answer is the other branch, and the line is noted. A branch
+that jumps or returns before it raises, or whose error has a handler in the function, is not such
+a branch. So the graph is the module's as long as its checks pass; where one would raise, the plan
+goes on.
 """
 
 from __future__ import annotations

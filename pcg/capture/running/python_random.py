@@ -1,10 +1,10 @@
-"""Random numbers of Python and numpy that a module draws in its ``forward``, which no program keeps.
+"""Random numbers of Python and numpy that a module draws in its ``forward``.
 
-Problem: torch writes a program of what ran, with a layer or without it, as it was drawn that time; a
-plan would then train another model. Method: the functions of ``random`` and ``numpy.random`` are
-watched. A number that is only compared with what it cannot reach, as with a probability of 0, is
-known; anything else is refused by its line. Who has the functions by another name is found by the
-state of the generators, which has moved then.
+Problem: torch's program has the number that was drawn during the export, so a plan would train
+another model. Method: the functions of ``random`` and ``numpy.random`` are watched. A uniform
+number may be compared with a bound that it cannot cross, such as a probability of 0; the answer
+is known. Any other use raises InputError with the user's line. Functions imported under another
+name are found by the state of the generators, which has changed.
 """
 
 from __future__ import annotations
@@ -101,5 +101,6 @@ def _drawing(
 
 
 def _state() -> Any:
-    kind, keys, *rest = numpy.random.get_state(legacy=True)
-    return random.getstate(), str(kind), bytes(keys), tuple(rest)
+    own: Any = numpy.random.get_state(legacy=True)
+    kind, keys, *rest = own
+    return random.getstate(), kind, bytes(keys), tuple(rest)

@@ -65,16 +65,8 @@ def watched(module: Module, where: str) -> Generator[ModuleWatch]:
     own: Any = torch.autograd.Function.__dict__["apply"]
     with ExitStack() as stack:
         stack.enter_context(patch.object(torch.autograd.Function, "apply", classmethod(apply)))
-        for owner, name in (
-            (torch.Tensor, "register_hook"),
-            (torch.Tensor, "register_post_accumulate_grad_hook"),
-            (torch.autograd.graph, "register_multi_grad_hook"),
-        ):
-            problem = f"a hook by {name} {LOST}"
-            stack.enter_context(patch.object(owner, name, _refusing(problem, where)))
         for owner, name, problem in _unfollowed():
-            own_function = getattr(owner, name)
-            refusing = _refusing(problem, where, own_function)
+            refusing = _refusing(problem, where, getattr(owner, name))
             stack.enter_context(patch.object(owner, name, refusing))
         stack.enter_context(watched_random(lambda: _line(where)))
         for owner, name, watching in (*_modes(), *_uniform_numbers()):
@@ -87,6 +79,12 @@ def watched(module: Module, where: str) -> Generator[ModuleWatch]:
 def _unfollowed() -> Iterator[tuple[Any, str, str]]:
     """What a module may call, and no program tells: whose attribute it is, its name, and what is
     wrong with it."""
+    for owner, hook in (
+        (torch.Tensor, "register_hook"),
+        (torch.Tensor, "register_post_accumulate_grad_hook"),
+        (torch.autograd.graph, "register_multi_grad_hook"),
+    ):
+        yield owner, hook, f"a hook by {hook} {LOST}"
     inner = "takes gradients within forward, which no graph can follow"
     yield torch.autograd, "grad", f"torch.autograd.grad {inner}"
     yield torch.autograd, "backward", f"torch.autograd.backward {inner}"
@@ -117,7 +115,7 @@ def _without_check(own: Callable[..., Any]) -> Callable[..., Any]:
     torch runs it as one function, whose choices no mode sees."""
 
     def loss(*args: Any, **kwargs: Any) -> Any:
-        with patch.object(import_module("torch"), "any", lambda *_: False):
+        with patch.object(import_module("torch"), "any", return_value=False):
             return own(*args, **kwargs)
 
     return loss
@@ -197,13 +195,13 @@ def _plain_buffers(module: Module) -> Generator[None]:
             part._buffers[name] = buffer
 
 
-def _refusing(problem: str, where: str, own: Callable[..., Any] | None = None) -> Any:
-    """A function that refuses its caller. With ``own``, torch's code may call that one."""
+def _refusing(problem: str, where: str, own: Callable[..., Any]) -> Any:
+    """A function that refuses its caller; torch's code has ``own``."""
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
         frame = inspect.currentframe()
         caller = frame.f_back if frame is not None else None
-        if own is not None and caller is not None and "/torch/" in caller.f_code.co_filename:
+        if caller is not None and "/torch/" in caller.f_code.co_filename:
             return own(*args, **kwargs)
         raise InputError(_line(where), problem)
 
