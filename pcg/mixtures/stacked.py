@@ -31,10 +31,16 @@ def is_stacked(block: Any) -> bool:
     """Whether a module is experts of this interface, all of them on this process."""
     return (
         all(hasattr(block, name) for name in INTERFACE)
-        and isinstance(block.down_proj, torch.nn.Parameter)
-        and block.down_proj.dim() == 3
+        and all(isinstance(part, torch.nn.Parameter) for part in _matrices(block))
+        and all(part.dim() == 3 for part in _matrices(block))
+        # Which the library's decorator sets: the class itself leaves the choice to it.
+        and hasattr(type(block).forward, "__wrapped__")
         and not getattr(block, "_is_expert_parallel", False)
     )
+
+
+def _matrices(block: Any) -> list[Any]:
+    return [getattr(block, "gate_up_proj" if block.has_gate else "up_proj", None), block.down_proj]
 
 
 def stacked_experts(
