@@ -40,13 +40,9 @@ NAMES = {
 def by_its_function(
     node: fx.Node, value: Callable[[fx.Node], Value], where: str
 ) -> Value | tuple[Value, ...]:
-    """Return the results of a call without an equation, as one operator.
-
-    An element-wise function becomes an operator that is cut as such. A batched function becomes one
-    that is cut between its slices. Any other function becomes an opaque operator, which is never
-    cut. Raises InputError, with ``where``, for a function that draws random numbers (copies of a
-    tensor have to be equal), that reads a tensor's layout in memory, or that is not torch's own.
-    """
+    """Return the results of a call without an equation: of an element-wise, batched or opaque
+    operator. Raises InputError, with ``where``, for a function that draws random numbers (copies of
+    a tensor have to be equal), reads a tensor's layout in memory, or is not torch's own."""
     target: Any = node.target
     if draws(node):
         raise InputError(where, f"{target} draws random numbers, which no plan can repeat")
