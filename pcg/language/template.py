@@ -1,10 +1,10 @@
-"""Split an equation's text into operands and definitions, before ranks are known.
+"""Split the text of an equation into operands and definitions, before ranks are known.
 
     out[a..., n] = sum k: x[a..., k] * w[k, n]
 
-is read here into its operands (``x[a..., k]``, ``w[k, n]``) and its definitions (``out[a..., n]``
-with the tokens after ``=``). What the values mean is read by ``pcg.language.language``, which also
-describes the notation, once the lengths of the runs (``a...``) are known.
+has the operands ``x[a..., k]`` and ``w[k, n]`` and the definition ``out[a..., n]`` with the tokens
+after ``=``. ``pcg.language.language`` describes the notation, and reads the values once the lengths
+of runs (``a...``) are known.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ RESERVED = frozenset({"sum", "max", "where", "and", "if", "else", "let"})
 
 
 class EquationError(ValueError):
-    """An equation that cannot be read; the text says what was expected and where."""
+    """An equation that cannot be read. The message says what was expected and where."""
 
 
 @dataclass(frozen=True)
 class DimPattern:
-    """One entry in the brackets of an operand or output, before runs are expanded."""
+    """A dimension in the brackets of an operand or output, before runs are expanded."""
 
     names: tuple[str, ...]
     run: bool = False
@@ -35,7 +35,7 @@ class DimPattern:
 
 @dataclass(frozen=True)
 class Declared:
-    """A name with its bracket; for an output or a ``let``, the tokens of its value."""
+    """A name with its dimensions and, for an output or a ``let``, the tokens of its value."""
 
     name: str
     dims: tuple[DimPattern, ...]
@@ -45,19 +45,19 @@ class Declared:
 
 @dataclass(frozen=True)
 class Template:
-    """An equation with its runs unexpanded."""
+    """An equation before its runs are expanded."""
 
     operands: tuple[Declared, ...]
     definitions: tuple[Declared, ...]
 
     @property
     def placing(self) -> tuple[Declared, ...]:
-        """Where an attribute may say how an index stands: the operands, then the outputs."""
+        """The operands and outputs, in which an attribute may give the position of an index."""
         return (*self.operands, *(d for d in self.definitions if not d.local))
 
     @property
     def positions(self) -> tuple[str, ...]:
-        """The attributes that say where an index stands, in order of appearance."""
+        """The attributes that give the position of an index, in order of appearance."""
         dims = (dim for part in self.placing for dim in part.dims)
         return tuple(dict.fromkeys(dim.position for dim in dims if dim.position))
 
@@ -67,7 +67,7 @@ def is_index_name(token: str) -> bool:
 
 
 def tokenize(text: str) -> list[str]:
-    """The tokens of an equation. Raises EquationError at a character that belongs to none."""
+    """Return the tokens of an equation. Raises EquationError at a character that starts none."""
     tokens: list[str] = []
     position = 0
     text = text.rstrip()
@@ -81,7 +81,7 @@ def tokenize(text: str) -> list[str]:
 
 
 def parse_template(text: str) -> Template:
-    """Split an equation into operands, ``let`` values and outputs; check their brackets."""
+    """Split an equation into operands, ``let`` values and outputs, and check their brackets."""
     tokens = tokenize(text)
     operands: tuple[Declared, ...] | None = None
     if "->" in tokens:
@@ -155,7 +155,7 @@ def _dim(tokens: list[str]) -> DimPattern:
 
 
 def _operands_read(definitions: tuple[Declared, ...]) -> tuple[Declared, ...]:
-    """Operand shapes from their first plain use in the equation."""
+    """Return the operands with the dimensions of their first use in the equation."""
     known = {d.name for d in definitions}
     operands: dict[str, Declared] = {}
     for body in (d.body for d in definitions):

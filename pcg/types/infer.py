@@ -1,11 +1,11 @@
 """Infer the types of an operator's outputs from those of its operands: shapes, then degrees.
 
-Shapes follow from the equation, degrees from the local typing of a compute operator or from the
-rule of a parallel one.
+Shapes follow from the equation. Degrees follow from the local typing of a compute operator, or from
+the type rule of a parallel operator.
 
-Degrees are inferred by one function for two arithmetics: integers on a graph, where a misfit
-raises, and monomials in a proof, where it is written down as a condition (``Arithmetic``). What
-halos ask of sizes is no matter of degrees: ``pcg.types.halo.demands`` says it for both.
+The same function infers degrees in two arithmetics (``Arithmetic``): integers on a graph, where a
+mismatch raises an error, and monomials in a proof, where a mismatch is recorded as a condition. The
+conditions of halos on sizes are separate: ``pcg.types.halo.demands`` yields them for both.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ class Arithmetic(Protocol[D]):
     """Positive numbers under multiplication. ``where`` is (operand, dimension), for messages."""
 
     def of(self, value: Attribute | int) -> D:
-        """The degree that an attribute or a constant stands for."""
+        """Return the degree for an attribute or a constant."""
         ...
 
     def times(self, a: D, b: D) -> D: ...
 
     def divide(self, a: D, b: D, where: tuple[int, int | None], what: str) -> D:
-        """a / b, which has to be whole."""
+        """Return a / b, which has to be an integer."""
         ...
 
     def same(self, a: D, b: D, where: tuple[int, int | None], what: str) -> None:
-        """Demand a == b."""
+        """Require a == b."""
         ...
 
 
 class Integers:
-    """Concrete degrees: a misfit raises OperatorError."""
+    """Arithmetic of concrete degrees. A mismatch raises OperatorError."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -78,8 +78,8 @@ class Integers:
 
 
 def infer(call: Call, inputs: Sequence[ParallelTensor]) -> tuple[ParallelTensor, ...]:
-    """The types of the outputs. Raises OperatorError naming operator, operand and dimension."""
-    # 2.0 equals 2, and is no degree.
+    """Return the types of the outputs. Raises OperatorError naming operator, operand, dimension."""
+    # 2.0 equals 2, but is no valid degree.
     return _infer(call, tuple(inputs), tuple(type(value) for _, value in call.attributes))
 
 
@@ -105,12 +105,12 @@ def _infer(
 
 
 def carriers_of(inputs: Sequence[Degrees[int]]) -> frozenset[int]:
-    """The operands that carry partials."""
+    """Return the operands that carry partials."""
     return frozenset(i for i, degrees in enumerate(inputs) if degrees.partials > 1)
 
 
 def bind_sizes(call: Call, equation: Equation, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
-    """The size of every index, as ``|name|``, and of every size attribute, by its name."""
+    """Return the size of every index, as ``|name|``, and of every size attribute, by its name."""
     sizes = {name: call.integer(name) for name in call.operator.sizes}
     for name, size in sizes.items():
         if size < 0:
@@ -137,7 +137,7 @@ def bind_sizes(call: Call, equation: Equation, shapes: Sequence[tuple[int, ...]]
 
 
 def index_sizes(call: Call, types: Sequence[ParallelTensor]) -> dict[str, int]:
-    """The size of every index by its name, for operands of these types."""
+    """Return the size of every index, by its name, for operands of these types."""
     equation = call.instance(tuple(t.rank for t in types))
     sizes = bind_sizes(call, equation, [t.shape for t in types])
     return {name[1:-1]: size for name, size in sizes.items() if name.startswith("|")}
@@ -146,7 +146,7 @@ def index_sizes(call: Call, types: Sequence[ParallelTensor]) -> dict[str, int]:
 def _divide_merged(
     call: Call, equation: Equation, shapes: Sequence[tuple[int, ...]], sizes: dict[str, int]
 ) -> None:
-    """Find the sizes that are what other indices leave of a merged dimension."""
+    """Add the sizes that follow from a merged dimension and its other indices to ``sizes``."""
     for name, bound in equation.bounds:
         if bound.symbols <= sizes.keys():
             sizes[f"|{name}|"] = bound.evaluate(sizes)
@@ -163,7 +163,7 @@ def _divide_merged(
 def output_shapes(
     call: Call, equation: Equation, sizes: Mapping[str, int]
 ) -> tuple[tuple[int, ...], ...]:
-    """The global shapes of the outputs."""
+    """Return the global shapes of the outputs."""
     shapes = tuple(
         tuple(dim.size.evaluate(sizes) for dim in output.dims) for output in equation.outputs
     )
@@ -182,7 +182,7 @@ def infer_degrees(
     arithmetic: Arithmetic[D],
     carriers: frozenset[int],
 ) -> tuple[Degrees[D], ...]:
-    """The degrees of the outputs, when the operands in ``carriers`` carry partials."""
+    """Return the degrees of the outputs. The operands in ``carriers`` carry partials."""
     kind = call.operator.parallel
     if kind is None:
         return _infer_local(call, ranks, inputs, arithmetic, carriers)
@@ -234,8 +234,8 @@ def _infer_local(
     arithmetic: Arithmetic[D],
     carriers: frozenset[int],
 ) -> tuple[Degrees[D], ...]:
-    """Design, section 3: the task grid has an axis for each cut index, one for partials that
-    pass through and one for copies of the whole."""
+    """Return the degrees of a compute operator's outputs. Its task grid has an axis for each cut
+    index, one for passing partials and one for copies of the whole."""
     typing = open_typing(call, ranks, [x.halos for x in inputs])
     one = arithmetic.of(1)
     _check_uncut(call, typing, inputs, arithmetic)
@@ -243,7 +243,7 @@ def _infer_local(
     degrees = {a.name: _axis_degree(a, inputs, arithmetic, slices=False) for a in typing.axes}
     slices = {a.name: _axis_degree(a, inputs, arithmetic, slices=True) for a in typing.axes}
     for axis in typing.axes:
-        # Of windows, the next slice in time would be needed too.
+        # A window would need the next slice in time too.
         windows = [window for window in typing.windows if window.axis == axis]
         if windows or None in axis.outputs:
             where = axis.first_place
@@ -289,7 +289,7 @@ def _passing_partials(
     arithmetic: Arithmetic[D],
     carriers: frozenset[int],
 ) -> D:
-    """The partials that pass through, the same on all operands that carry them."""
+    """Return the partials that pass through, which are equal on all operands that carry them."""
     one = arithmetic.of(1)
     if carriers and carriers not in typing.carriers:
         names = ", ".join(call.operator.operand_names[i] for i in sorted(carriers))
@@ -345,7 +345,7 @@ def _check_blocks(
     inputs: Sequence[Degrees[int]],
     sizes: Mapping[str, int],
 ) -> None:
-    """An index that leads a merged dimension has to be cut evenly itself."""
+    """Raise OperatorError unless the leading index of a merged dimension is itself cut evenly."""
     for axis in typing.axes:
         operand, dim = axis.first_place
         cut = inputs[operand].dims[dim] * inputs[operand].slices[dim]

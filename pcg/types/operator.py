@@ -1,10 +1,10 @@
-"""Declare operators: a name and an index equation each, from which every reading is derived.
+"""Declare operators: a name and an index equation, from which all other properties are derived.
 
     matmul = Operator("matmul", "out[a..., n] = sum k: x[a..., k] * w[k, n]")
 
 An operator is called with attributes: positions (``axis``), sizes (``at``), reals (``factor``),
-and, for the parallel operators, a dimension and a degree. A ``Call`` is an operator with values
-for them; in a rule they may be symbolic (a ``Poly``).
+and, for a parallel operator, a dimension and a degree. A ``Call`` is an operator with values for
+its attributes. In a rule the values may be symbolic (``Poly``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pcg.types.parallel_operators import PARALLEL
 from pcg.types.task import KernelTask
 
 Attribute = int | float | Poly
-"""The value of an attribute; a polynomial where a rule leaves it symbolic."""
+"""The value of an attribute: a polynomial if a rule leaves it symbolic."""
 
 Attributes = tuple[tuple[str, Attribute], ...]
 
@@ -43,9 +43,9 @@ Kernel = (
 class Operator:
     """An operator: a name, an index equation, and the names of its attributes.
 
-    ``sizes`` are integer and ``reals`` real attributes that the equation uses; positions are read
-    from the equation's ``@`` marks. ``kernel`` overrides the evaluation in torch that follows from
-    the equation. Raises EquationError when the equation has no meaning.
+    ``sizes`` are integer attributes and ``reals`` real attributes of the equation. Positions are
+    read from the equation's ``@`` marks. ``kernel`` replaces the evaluation in torch that follows
+    from the equation. Raises EquationError for an equation without a meaning.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Operator:
     kernel: Kernel | None = field(default=None, compare=False)
     commutative: bool = False
     parallel: str | None = None
-    """For an operator that moves data: which type rule it has (``pcg.types.infer``)."""
+    """The name of the type rule of an operator that moves data (``pcg.types.infer``)."""
 
     def __post_init__(self) -> None:
         try:
@@ -64,7 +64,7 @@ class Operator:
             raise EquationError(f"operator {self.name}: {error}") from error
 
     def _check(self) -> None:
-        """Read the equation at two sets of ranks, from which the runs have to be found again."""
+        """Read the equation at two sets of ranks, and check that ranks determine run lengths."""
         if self.parallel not in (None, "join", *PARALLEL):
             raise EquationError(f"no type rule is called {self.parallel!r}")
         for name in self.attributes:
@@ -92,8 +92,8 @@ class Operator:
         return f"<operator {self.name}>"
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        """Between processes one of Unity's own goes by its name, any other by its definition: that
-        is without its kernel, a function that may have no name to go by."""
+        """Pickle one of Unity's operators by its name, and any other by its definition, without the
+        kernel: that is a function which may have no name."""
         if _OWN.get(self.name) == self:
             return _own_named, (self.name,)
         definition = (getattr(self, f.name) if f.compare else f.default for f in fields(self))
@@ -101,8 +101,8 @@ class Operator:
 
     @cached_property
     def identity(self) -> str:
-        """What it is to graphs, equal for equal definitions alone: the name of one of Unity's own;
-        any other name may have many definitions, and a hash of its own goes with it."""
+        """A name for graphs that is equal only for equal definitions. It is the operator's name for
+        Unity's own operators, and the name with a hash of the definition for any other."""
         if _OWN.get(self.name) == self:
             return self.name
         parts = (self.equation, self.sizes, self.reals, self.commutative, self.parallel)
@@ -143,7 +143,7 @@ class Operator:
 
     @lru_cache(maxsize=4096)  # noqa: B019
     def instance(self, ranks: tuple[int, ...], positions: tuple[int, ...]) -> Equation:
-        """The equation for operands of these ranks. Raises OperatorError where they don't fit."""
+        """Return the equation for these ranks. Raises OperatorError if the ranks do not fit."""
         if len(ranks) != self.arity:
             problem = f"{len(ranks)} operands, expected {self.arity}"
             raise OperatorError(self.name, "*", None, problem)
@@ -152,11 +152,12 @@ class Operator:
 
     @lru_cache(maxsize=4096)  # noqa: B019
     def typing(self, ranks: tuple[int, ...], positions: tuple[int, ...]) -> local.LocalTyping:
-        """Which cuts it allows at these ranks."""
+        """Return the cuts that the operator allows at these ranks."""
         return local.derive(self.instance(ranks, positions))
 
     def __call__(self, **attributes: Attribute) -> Call:
-        """The operator with values for its attributes, the optional ones all or none."""
+        """Return a call with values for all attributes, and for all or none of the optional ones.
+        Raises OperatorError for any others."""
         names = self.attributes
         if not set(attributes).isdisjoint(self.optional):
             names = (*names, *self.optional)
@@ -173,7 +174,7 @@ _OWN: dict[str, Operator] = {}
 
 
 def own(operators: Iterable[Operator]) -> None:
-    """Let names stand for these definitions. Called once, where Unity's operators are declared."""
+    """Register Unity's operators, whose names then stand for their definitions. Called once."""
     _OWN.update({operator.name: operator for operator in operators})
 
 
@@ -183,13 +184,13 @@ def _own_named(name: str) -> Operator:
 
 @lru_cache(maxsize=1024)
 def _defined(kind: type[Operator], *definition: Any) -> Operator:
-    """The operator of a definition, read once a process."""
+    """Return the operator of a definition, built once in a process."""
     return kind(*definition)
 
 
 @dataclass(frozen=True)
 class Call:
-    """An operator with its attributes."""
+    """An operator with values for its attributes."""
 
     operator: Operator
     attributes: Attributes = ()
@@ -210,7 +211,7 @@ class Call:
         return tuple(self.integer(name) for name in self.operator.template.positions)
 
     def integer(self, name: str) -> int:
-        """A concrete integer attribute. Raises OperatorError if it is none."""
+        """Return an integer attribute. Raises OperatorError if its value is no integer."""
         value = self.values[name]
         if isinstance(value, Poly):
             value = value.constant
@@ -230,7 +231,7 @@ class Call:
 
     @cached_property
     def identity(self) -> str:
-        """Equal for equal calls of equal definitions alone (``Operator.identity``)."""
+        """A text that is equal only for equal calls of equal definitions: ``Operator.identity``."""
         return self._text(self.operator.identity)
 
     def _text(self, name: str) -> str:
@@ -239,7 +240,7 @@ class Call:
 
 
 def positions_at(template: Template, lengths: Mapping[str, int]) -> dict[str, int]:
-    """Where the indices marked ``@`` stand when runs have the given lengths."""
+    """Return the positions of indices marked ``@``, given the lengths of runs."""
     positions: dict[str, int] = {}
     for part in template.placing:
         at = 0
@@ -255,7 +256,7 @@ def positions_at(template: Template, lengths: Mapping[str, int]) -> dict[str, in
 def run_lengths(
     operator: Operator, ranks: tuple[int, ...], positions: Mapping[str, int]
 ) -> dict[str, int]:
-    """How long each run is when the operands have these ranks. Raises OperatorError where they do
+    """Return the lengths of runs for operands of these ranks. Raises OperatorError if the ranks do
     not fit."""
     lengths = _placed_runs(operator, positions)
     for operand, rank in zip(operator.template.operands, ranks, strict=True):
@@ -264,7 +265,7 @@ def run_lengths(
 
 
 def _placed_runs(operator: Operator, positions: Mapping[str, int]) -> dict[str, int]:
-    """The lengths of the runs that stand before an index of an output whose place is given."""
+    """Return the lengths of runs before an output's index whose position is an attribute."""
     lengths: dict[str, int] = {}
     for output in operator.template.placing[operator.arity :]:
         for at, dim in enumerate(output.dims):
@@ -289,7 +290,7 @@ def _solve_operand(
     positions: Mapping[str, int],
     lengths: dict[str, int],
 ) -> None:
-    """Find the lengths of the runs in one operand from its rank and the position attributes."""
+    """Find the lengths of the runs of an operand from its rank and the position attributes."""
     at = 0
     pending: str | None = None
     for dim in operand.dims:
