@@ -6,10 +6,10 @@
     left, right = split(t0, axis=1, at=256)
     return left, right
 
-Calls may be nested, and ``.1`` picks an output: ``split(t0, axis=1, at=256).1``. In a rule, inputs
-are known by rank (``x = tensor[_, _]``) and attributes may be symbols (``degree=k``). A halo stands
-behind its dimension, ``[8, 3, 64/2(1,1), 64]``. Lines that begin with ``opaque`` or
-``elementwise`` declare torch functions without an equation (``pcg.graph.opaque``).
+Calls may be nested, and ``.1`` selects an output: ``split(t0, axis=1, at=256).1``. In a rule,
+inputs are known by rank (``x = tensor[_, _]``), and attributes may be symbols (``degree=k``). A
+halo follows its dimension, ``[8, 3, 64/2(1,1), 64]``. Lines that begin with ``opaque``,
+``batched`` or ``elementwise`` declare torch functions without an equation (``pcg.graph.opaque``).
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ DIGITS = 18
 LIMIT = 10**DIGITS
 NUMBER = rf"\d{{1,{DIGITS}}}"
 SPLIT = re.compile(r",(?![^(]*\))")
-"""A comma between dimensions, and not within a halo."""
+"""A comma between dimensions, not within a halo."""
 DIMENSION = re.compile(
     rf"({NUMBER})(?:/({NUMBER}))?(?:\|({NUMBER}))?"
     rf"(?:\((?P<before>{NUMBER}), ?(?P<after>{NUMBER})\))?"
 )
 MAX_DEPTH = 200
 MAX_LINE = 1 << 14
-"""Characters of a line that declares no torch function."""
+"""The most characters of a line that declares no torch function."""
 
 
 def print_graph(graph: Graph) -> str:
-    """The graph as text, one node a line, operands before users."""
+    """Return the graph as text, one node a line, operands before users."""
     names = node_names(graph)
     lines = [function.declaration for function in torch_functions(graph)]
     lines += [_line(node, names) for node in graph.nodes]
@@ -57,7 +57,7 @@ def print_graph(graph: Graph) -> str:
 
 
 def node_names(graph: Graph) -> dict[Node, tuple[str, ...]]:
-    """The names under which a graph is printed, by node and output."""
+    """Return the names under which a graph is printed, by node and output."""
     taken = {node.leaf.name for node in graph.leaves}
     fresh = (name for i in count() if (name := f"t{i}") not in taken)
     return {
@@ -88,7 +88,7 @@ def _leaf_text(leaf: Leaf) -> str:
 
 
 def print_value(value: Value) -> str:
-    """A value as one nested call over its leaves' names."""
+    """Return a value as one nested call over its leaves' names."""
     node = value.node
     if isinstance(node.call, Leaf):
         return node.call.name
@@ -101,7 +101,7 @@ def print_value(value: Value) -> str:
 def parse_graph(
     text: str, where: str = "graph", operators: Mapping[str, Operator] = OPERATORS
 ) -> Graph:
-    """The graph that ``text`` prints. Raises InputError naming the line at fault."""
+    """Return the graph that a text describes. Raises InputError naming the line at fault."""
     values: dict[str, Value] = {}
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.split("#")[0].strip()
@@ -133,7 +133,7 @@ def parse_values(
     where: str = "graph",
     operators: Mapping[str, Operator] = OPERATORS,
 ) -> tuple[Value, ...]:
-    """Nested calls over inputs of given ranks, separated by commas: a side of a rule."""
+    """Parse nested calls over inputs of given ranks, separated by commas: a side of a rule."""
     values = {name: tensor(name, rank) for name, rank in inputs.items()}
     return tuple(_Reader(text, where, values, operators).list())
 
@@ -201,7 +201,7 @@ def _share(text: str, here: str) -> float:
 
 
 def _parse_dimensions(entries: list[str], here: str) -> ParallelTensor:
-    """The type of a tensor of one copy, by its dimensions."""
+    """Return the type of a tensor with one copy, given its dimensions."""
     sizes: list[int] = []
     degrees: list[int] = []
     slices: list[int] = []
@@ -226,7 +226,7 @@ def _parse_dimensions(entries: list[str], here: str) -> ParallelTensor:
 
 
 class _Reader:
-    """A recursive-descent reader of nested calls."""
+    """A recursive-descent parser of nested calls."""
 
     def __init__(
         self,
@@ -241,7 +241,7 @@ class _Reader:
         self._depth = 0
 
     def list(self) -> list[Value]:
-        """The whole text as values separated by commas."""
+        """Parse the whole text as values separated by commas."""
         values = [self._value()]
         while self._peek() == ",":
             self._at += 1
@@ -250,7 +250,7 @@ class _Reader:
         return values
 
     def single(self) -> Value:
-        """The whole text as one value."""
+        """Parse the whole text as one value."""
         value = self._value()
         self._end()
         return value
@@ -322,7 +322,7 @@ class _Reader:
             raise self._error(str(error)) from error
 
     def _attribute(self) -> Attribute:
-        """A number, or a sum of products of whole numbers and symbols."""
+        """Parse a number, or a sum of products of integers and symbols."""
         first = self._product()
         if not self._goes_on():
             return first
@@ -346,7 +346,7 @@ class _Reader:
         return total
 
     def _bounded(self, value: Poly) -> Poly:
-        """The value, if its numbers are no longer than those that may be written."""
+        """Return the value. Raises InputError if a coefficient has more than ``DIGITS`` digits."""
         if any(abs(coefficient) >= LIMIT for _, coefficient in value.terms):
             raise self._error(f"an attribute with a number of more than {DIGITS} digits")
         return value
