@@ -1,4 +1,4 @@
-"""Errors that a user can cause, told in one line and never as a traceback."""
+"""Errors that a user can cause, reported in one line and never as a traceback."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def one_line(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return `text` as a terminal may have it: what a file says can neither move its cursor, nor
-    change the order of letters, nor end in an error of encoding. Lines end with a newline."""
+    """Return `text` in a form that is safe for a terminal: it cannot move the cursor, change the
+    order of letters, or fail to be encoded. Lines end with a newline."""
     return "\n".join(map(_escaped, text.split("\n")))
 
 
@@ -53,8 +53,8 @@ class InputError(UnityError):
 
 
 def one_of(what: str, name: str, known: Collection[Known]) -> Known:
-    """The one of the ``known`` names that is asked for. Raises InputError for any other; ``what``
-    is named, such as an optimizer."""
+    """Return ``name`` if it is one of the ``known`` names. Raises InputError for any other.
+    ``what`` is the kind of thing that is named, such as an optimizer."""
     for own in known:
         if own == name:
             return own
