@@ -59,7 +59,7 @@ def export(
     for place, use in watching.uses:
         check_use(use, place)
     for name in program.graph_signature.parameters_to_mutate.values():
-        raise InputError(where, f"forward changes parameter {name}, which is the optimizer's to do")
+        raise InputError(where, f"forward changes parameter {name}, which only optimizers may do")
     return program
 
 
@@ -79,7 +79,7 @@ def _exported(
             kind = type(error).__name__
             problem = f"torch.export: {kind}: {_first_line(error)}"
             if kind in CHOOSES:
-                problem = "chooses by the values of a tensor, which no graph can follow"
+                problem = "branches on the values of a tensor, which no graph can follow"
                 problem = f"{problem} ({kind}){HINT}"
             raise InputError(_line_at_fault(error, where), problem) from error
 
@@ -94,7 +94,7 @@ def _refuse_kinds(program: ExportedProgram, where: str) -> None:
         value = node.meta.get("val")
         if isinstance(node.target, programs):
             name = node.target.name()
-            problem = f"torch.{name} is a call of programs, which no graph can follow"
+            problem = f"torch.{name} is a higher-order operator, which no graph can contain"
             raise InputError(place_of(node, where), problem)
         if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
             kind = str(value.layout).removeprefix("torch.")

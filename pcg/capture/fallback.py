@@ -47,15 +47,15 @@ def by_its_function(
     if draws(node):
         raise InputError(where, f"{target} draws random numbers, which no plan can repeat")
     if str(target) in OF_MEMORY:
-        problem = "reads what lies in memory, beside the elements of its tensor or between them"
+        problem = "reads memory beside or between the elements of its tensor"
         raise InputError(where, f"{target} {problem}, expected slices or contiguous()")
     if str(target) == BITS:
-        problem = "reads numbers as bits, which are others in another number format"
+        problem = "reads the bits of numbers, which differ between number formats"
         raise InputError(where, f"{target} {problem}")
     if target.namespace != NAMESPACE:
         raise InputError(where, f"{target} has no equation, and is no function of torch's own")
     if not all(isinstance(size, int) for size in _sizes(node)):
-        problem = f"{target} returns as much as a tensor's values say, which no graph can follow"
+        problem = f"{target} returns a size that depends on values, which no graph can follow"
         raise InputError(where, f"{problem}{HINT}")
     operands = list(dict.fromkeys(node.all_input_nodes))
     args = [_text(arg, operands, where) for arg in node.args]

@@ -133,7 +133,10 @@ def _replace(program: ExportedProgram, call: fx.Node, results: Any) -> None:
         return
     for user in list(call.users):
         if user.target is not operator.getitem:
-            raise InputError("model", f"{user}: reads a region of gradients as a whole")
+            raise InputError(
+                "model",
+                f"{user}: reads all results of a gradient region at once, expected one of them",
+            )
         at: Any = user.args[1]
         _hand_on(program, user, results[at])
     program.graph.erase_node(call)

@@ -210,7 +210,7 @@ def elementwise(function: str, reads: Sequence[str], write: str) -> Elementwise:
     written = (TensorType((), write),)
     check_call(call, types, written)
     if not is_pointwise(call):
-        raise ValueError(f"{call.target} is not element by element")
+        raise ValueError(f"{call.target} is not element-wise")
     if not 1 <= len(reads) <= MOST_OPERANDS:
         raise ValueError(f"{len(reads)} operands, expected 1 to {MOST_OPERANDS}")
     operands = ", ".join(f"x{i}[i...]" for i in range(len(reads)))
@@ -386,7 +386,7 @@ def _ran(
         raise OperatorError(call.target, "*", None, f"returned tensors of shape {returned}")
     device = blocks[0].device if blocks else results[0].device
     if any(t.layout != torch.strided or t.device != device for t in results):
-        raise OperatorError(call.target, "*", None, "returned a tensor that lies elsewhere")
+        raise OperatorError(call.target, "*", None, "returned a tensor of another device or layout")
     if any(tensor.is_complex() for tensor in results):
         raise OperatorError(call.target, "*", None, "returned complex numbers")
     return results

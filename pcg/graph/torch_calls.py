@@ -209,10 +209,10 @@ def _check_function(call: TorchCall, function: Any) -> None:
     if draws(call):
         raise ValueError(f"{name} draws random numbers")
     if returns_memory(call.name):
-        raise ValueError(f"{name} returns what happens to be in memory")
+        raise ValueError(f"{name} returns uninitialized memory")
     own = call.name.startswith("_") or "backward" in call.name
     if own and torch.Tag.core not in tags and call.name not in PARTS:
-        raise ValueError(f"{name} is a function of torch's own use")
+        raise ValueError(f"{name} is an internal function of torch")
     # The schemas of these functions do not say that they change the statistics.
     if any(a.name.startswith("running_") for a in schema.arguments) and torch.Tag.core not in tags:
         raise ValueError(f"{name} may change running statistics")
@@ -240,7 +240,7 @@ def _check_arguments(
             continue
         kind, value = str(argument.real_type), bound[argument.name]
         if not _fits(kind, argument.name, value):
-            raise ValueError(f"{call.target}: {argument.name} may not be given so")
+            raise ValueError(f"{call.target}: {argument.name} has a value that is not allowed")
 
 
 def _fits(kind: str, name: str, value: Any) -> bool:
@@ -298,7 +298,7 @@ def _tried(
             return _results(function(*given, **named))
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
         reason = str(error).partition("\n")[0][:120]
-        raise ValueError(f"{call.target} cannot be called so: {reason}") from error
+        raise ValueError(f"{call.target} refuses these arguments: {reason}") from error
 
 
 def _results(result: Any) -> tuple[Tensor, ...]:
@@ -311,7 +311,7 @@ def _results(result: Any) -> tuple[Tensor, ...]:
 def _check_results(call: TorchCall, results: Sequence[Tensor], writes: Sequence[Format]) -> None:
     formats = [Format(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in results]
     if any(t.layout != torch.strided or t.device.type != "meta" for t in results):
-        raise ValueError(f"{call.target} returns tensors that lie elsewhere")
+        raise ValueError(f"{call.target} returns tensors of another device or layout")
     if len(formats) != len(writes) or not all(map(_agree, formats, writes)):
         shown = ", ".join(f"{list(t.shape)} {t.dtype}" for t in formats[:4])
         raise ValueError(f"{call.target} returns {shown}")

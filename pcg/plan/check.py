@@ -186,7 +186,7 @@ def _degrees(graph: Graph) -> Iterator[Finding]:
         given = call.values["degree"]
         degree = given.constant if isinstance(given, Poly) else given
         if not isinstance(degree, int) or degree < (1 if _moves_halo(node) else 2):
-            yield node, f"{call.name}: degree {given}, expected a whole number from 2 on"
+            yield node, f"{call.name}: degree {given}, expected an integer of at least 2"
 
 
 def _moves_halo(node: Node) -> bool:
@@ -221,7 +221,8 @@ def _integers(graph: Graph) -> Iterator[Finding]:
         for operand in sorted(index_operands(call, ranks)):
             if node.inputs[operand] not in whole:
                 name = call.operator.operand_names[operand]
-                yield node, f"{node.name}: operand {name} is an index, expected integers below some"
+                problem = f"operand {name} is an index, expected integers with a bound"
+                yield node, f"{node.name}: {problem}"
 
 
 def index_operands(call: Call, ranks: tuple[int, ...]) -> frozenset[int]:

@@ -100,11 +100,14 @@ class NamingFile(FileModel):
             if known is None or not known.stacked:
                 continue
             if leaf.shape[:1] != (len(known.stacked),):
-                yield leaf.name, f"{len(known.stacked)} stacked for a weight of {list(leaf.shape)}"
+                yield (
+                    leaf.name,
+                    f"{len(known.stacked)} stacked parameters for a weight of {list(leaf.shape)}",
+                )
             if len({*known.stacked, *known.names}) != len(known.stacked) + 1:
-                yield leaf.name, "expected different names of what is stacked, and one for all"
+                yield leaf.name, "expected distinct names of stacked parameters and of the stack"
             if known.transposed and len(leaf.shape) != 3:
-                yield leaf.name, f"transposed matrices are no weight of {list(leaf.shape)}"
+                yield leaf.name, f"transposed matrices need 3 dimensions, got {list(leaf.shape)}"
 
 
 def batch_of(model: Graph, naming: NamingFile) -> int:

@@ -147,5 +147,5 @@ def link_rate(link: LinkSeries, path: str | Path) -> Rate:
         latency, per_byte = 0.0, terms[:, 1].sum() / (terms[:, 1] ** 2).sum()
     if per_byte <= 0:
         where = f"{path}: links: {link.of} over {link.level}"
-        raise InputError(where, "more bytes do not take longer")
+        raise InputError(where, "measured times do not grow with the size")
     return Rate(latency=float(latency), bandwidth=float(1 / per_byte))

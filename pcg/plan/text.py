@@ -353,7 +353,7 @@ class _Reader:
 
     def _symbolic(self, value: Attribute) -> Poly | int:
         if isinstance(value, float):
-            raise self._error("a symbolic attribute has whole coefficients")
+            raise self._error("expected integer coefficients in a symbolic attribute")
         return value
 
     def _factor(self) -> Attribute:

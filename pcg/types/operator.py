@@ -77,7 +77,7 @@ class Operator:
             ranks = tuple(len(operand.dims) for operand in equation.operands)
             positions = positions_at(self.template, lengths)
             if run_lengths(self, ranks, positions) != lengths:
-                raise EquationError(f"ranks do not tell how long {', '.join(runs)} are")
+                raise EquationError(f"ranks do not determine the lengths of {', '.join(runs)}")
 
     @cached_property
     def runs(self) -> tuple[str, ...]:
@@ -277,7 +277,7 @@ def _placed_runs(operator: Operator, positions: Mapping[str, int]) -> dict[str, 
                 if not unknown and length == 0:
                     continue
                 if length < 0 or len(unknown) != 1:
-                    problem = f"{dim.position} is {given}, where it cannot stand"
+                    problem = f"{dim.position} is {given}, which is no possible position"
                     raise OperatorError(operator.name, output.name, given, problem)
                 lengths[unknown[0]] = length
     return lengths
@@ -299,7 +299,7 @@ def _solve_operand(
             if run in lengths:
                 at += lengths[run]
             elif pending:
-                problem = f"operand {operand.name}: ranks do not tell how long {pending} is"
+                problem = f"operand {operand.name}: ranks do not determine the length of {pending}"
                 raise EquationError(problem)
             else:
                 pending = run

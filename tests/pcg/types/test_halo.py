@@ -170,7 +170,7 @@ def test_text_that_is_no_halo(entry: str):
 )
 def test_a_degree_of_one_moves_a_halo_or_is_wrong(call: str, of: str):
     (problem,) = check_graph(parse_graph(f"x = input{of}\nreturn {call}"))
-    assert "degree 1, expected a whole number from 2 on" in problem.what
+    assert "degree 1, expected an integer of at least 2" in problem.what
 
 
 def test_a_halo_is_part_of_the_type():

@@ -210,7 +210,7 @@ def changed(place: tuple[Any, ...], value: Any) -> dict[str, Any]:
         ),
         (
             changed(("links", 0, "points"), series([(1, 2e-3), (1e6, 1e-6)])),
-            ": links: message over node: more bytes do not take longer",
+            ": links: message over node: measured times do not grow with the size",
         ),
     ],
 )
