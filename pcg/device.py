@@ -35,8 +35,8 @@ class Flops(FileModel):
 
     def rate(self, dtype: DType) -> float:
         """Return the rate for `dtype` in FLOP/s, or that of float32 if the device lacks `dtype`."""
-        own: float | None = getattr(self, dtype)
-        return self.float32 if own is None else own
+        peak: float | None = getattr(self, dtype)
+        return self.float32 if peak is None else peak
 
 
 class Efficiency(FileModel):
@@ -86,5 +86,9 @@ class Device(FileModel):
 
     def reached(self, work: str, dtype: DType) -> Efficiency | None:
         """Return the measured efficiency of a kind of work, for this format or else for any."""
-        known = [one for one in self.efficiency if one.work == work and one.format in (dtype, None)]
-        return max(known, key=lambda one: one.format is not None, default=None)
+        entries = [
+            entry
+            for entry in self.efficiency
+            if entry.work == work and entry.format in (dtype, None)
+        ]
+        return max(entries, key=lambda entry: entry.format is not None, default=None)

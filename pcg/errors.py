@@ -55,9 +55,9 @@ class InputError(UnityError):
 def one_of(what: str, name: str, known: Collection[Known]) -> Known:
     """Return ``name`` if it is one of the ``known`` names. Raises InputError for any other.
     ``what`` is the kind of thing that is named, such as an optimizer."""
-    for own in known:
-        if own == name:
-            return own
+    for choice in known:
+        if choice == name:
+            return choice
     raise InputError(f"{what} {name}", f"unknown, expected one of {', '.join(known)}")
 
 

@@ -24,8 +24,8 @@ _SIGN = "_in_"
 
 def module_of(path: Path, prefix: str) -> ModuleType:
     """Run a file as a module. ``prefix`` says what it is for. Passes on what the file raises."""
-    whole = path.absolute()
-    spec = _spec(f"{__name__}.{prefix}_{path.stem}{_SIGN}{str(whole).encode().hex()}", path)
+    absolute = path.absolute()
+    spec = _spec(f"{__name__}.{prefix}_{path.stem}{_SIGN}{str(absolute).encode().hex()}", path)
     module = module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and the like look their module up
     assert spec.loader is not None, "it has one"

@@ -210,11 +210,11 @@ class Machine(FileModel):
     def with_memory(self, usable: int) -> Machine:
         """Return this machine with ``usable`` bytes for tensors on each device."""
 
-        def own(kind: Device) -> dict[str, int]:
+        def with_usable(kind: Device) -> dict[str, int]:
             return {"memory_bytes": usable + kind.reserved_bytes}
 
-        device = self.device.model_copy(update=own(self.device))
-        others = tuple(other.model_copy(update=own(other)) for other in self.others)
+        device = self.device.model_copy(update=with_usable(self.device))
+        others = tuple(other.model_copy(update=with_usable(other)) for other in self.others)
         return self.model_copy(update={"device": device, "others": others})
 
     @property
@@ -249,8 +249,8 @@ class Machine(FileModel):
             level.model_copy(update={"count": min(level.count, -(-devices // self._unit(i)))})
             for i, level in enumerate(self.levels)
         )
-        whole = math.prod(level.count for level in levels) == devices
-        return self._with(levels, None if whole else devices)
+        is_full = math.prod(level.count for level in levels) == devices
+        return self._with(levels, None if is_full else devices)
 
     def link(self, a: int, b: int) -> Link:
         """Return the link between devices `a` and `b` while all others use the same pattern."""
@@ -297,15 +297,15 @@ class Machine(FileModel):
 
     def _slowest(self, crossed: Iterable[tuple[int, float]], of: Pattern) -> tuple[Link, ...]:
         """Return the slowest link of some levels, for each combination of alternative rates."""
-        each = [[(rate, p) for rate in self.levels[i].rates(of)] for i, p in crossed]
-        if not each:
+        alternatives = [[(rate, p) for rate in self.levels[i].rates(of)] for i, p in crossed]
+        if not alternatives:
             return (WITHIN_DEVICE,)
         return tuple(
             Link(
                 max(rate.latency for rate, _ in chosen),
                 min(rate.bandwidth * ports for rate, ports in chosen),
             )
-            for chosen in product(*each)
+            for chosen in product(*alternatives)
         )
 
     def _crossed(self, members: frozenset[int]) -> Iterator[tuple[int, float]]:

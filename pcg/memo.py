@@ -38,15 +38,15 @@ class Memo(Generic[K, V]):
 
     def get(self, key: K, make: Callable[[], V]) -> V:
         """Return the result for a key, computed by ``make`` at first. Exceptions are not cached."""
-        known = self._known.get(key, _MISSING)
-        if known is not _MISSING:
+        found = self._known.get(key, _MISSING)
+        if found is not _MISSING:
             self.hits += 1
-            return cast(V, known)
-        made = make()
+            return cast(V, found)
+        result = make()
         if len(self._known) >= self._most:
             self._known.clear()
-        self._known[key] = made
-        return made
+        self._known[key] = result
+        return result
 
     def clear(self) -> None:
         """Discard all results."""
@@ -63,9 +63,9 @@ class Answers(dict[K, V]):
         super().__init__()
         self._answer = answer
 
-    def __missing__(self, asked: K) -> V:
-        made = self[asked] = self._answer(asked)
-        return made
+    def __missing__(self, question: K) -> V:
+        answer = self[question] = self._answer(question)
+        return answer
 
 
 def remembered(method: Callable[Concatenate[S, P], V]) -> Callable[Concatenate[S, P], V]:
@@ -74,11 +74,11 @@ def remembered(method: Callable[Concatenate[S, P], V]) -> Callable[Concatenate[S
     name = f"_remembered_{method.__name__}"
 
     @wraps(method)
-    def known(self: S, *args: P.args, **kwargs: P.kwargs) -> V:
+    def cached(self: S, *args: P.args, **kwargs: P.kwargs) -> V:
         assert not kwargs, "arguments are given by position"
         memo: Memo[tuple[object, ...], V] | None = self.__dict__.get(name)
         if memo is None:
             memo = self.__dict__[name] = Memo()
         return memo.get(args, lambda: method(self, *args, **kwargs))
 
-    return known
+    return cached

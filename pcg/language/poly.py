@@ -29,11 +29,11 @@ class Variable(str):
     _made: ClassVar[dict[str, Variable]] = {}
 
     def __new__(cls, text: str) -> Self:
-        made = cls._made.get(text)
-        if made is None:
-            made = cls._made.setdefault(text, super().__new__(cls, text))
-        assert isinstance(made, cls)
-        return made
+        instance = cls._made.get(text)
+        if instance is None:
+            instance = cls._made.setdefault(text, super().__new__(cls, text))
+        assert isinstance(instance, cls)
+        return instance
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -153,8 +153,8 @@ class Poly:
 
     def substitute(self, values: Mapping[str, Poly]) -> Poly:
         """Return it with symbols replaced by polynomials, all at once."""
-        if (own := self.symbol) is not None:
-            return values.get(own, self)
+        if (symbol := self.symbol) is not None:
+            return values.get(symbol, self)
         if not self.mentions(values):
             return self
         pairs: list[tuple[Monomial, int]] = []
@@ -177,8 +177,8 @@ def _expanded(
     monomial: Monomial, coefficient: int, values: Mapping[str, Poly]
 ) -> list[tuple[Monomial, int]]:
     """Return the terms of a monomial with some symbols replaced by polynomials, multiplied out."""
-    kept = tuple(symbol for symbol in monomial if symbol not in values)
-    terms = [(kept, coefficient)]
+    unchanged = tuple(symbol for symbol in monomial if symbol not in values)
+    terms = [(unchanged, coefficient)]
     for symbol in monomial:
         if symbol in values:
             terms = [

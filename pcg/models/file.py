@@ -39,10 +39,10 @@ def from_file(name: str, batch: int | None, devices: int) -> tuple[Module, tuple
         raise InputError(name, "example inputs have no batch, expected a tensor with a dimension")
     # Before the module is moved, which may replace its parameters.
     refuse_hooks(module, name)
-    own = first.shape[0]
-    wanted = own * devices if batch is None else batch
+    batch_of_example = first.shape[0]
+    wanted = batch_of_example * devices if batch is None else batch
     try:
-        return module.to("meta"), tuple(_resized(part, own, wanted) for part in inputs)
+        return module.to("meta"), tuple(_resized(part, batch_of_example, wanted) for part in inputs)
     except (RuntimeError, NotImplementedError) as error:
         raise InputError(name, f"{type(error).__name__}: {error}") from error
 
@@ -76,15 +76,15 @@ def _made(
             raise InputError(where, "no such function")
         begin()
         try:
-            made: Any = make()
+            returned: Any = make()
         except (Exception, SystemExit) as error:
             problem = f"{function} raised {type(error).__name__}: {error}"
             raise InputError(line_at_fault(path, error), problem) from error
-    match made:
+    match returned:
         case (module, tuple() | list() as inputs) if isinstance(module, torch.nn.Module):
             return module, tuple(inputs)
         case _:
-            given = type(made).__name__
+            given = type(returned).__name__
             problem = f"returned {given}, expected a torch module and a tuple of example inputs"
             raise InputError(where, problem)
 
@@ -99,15 +99,15 @@ def _tensors(value: Any) -> list[Tensor]:
     return []
 
 
-def _resized(value: Any, own: int, wanted: int) -> Any:
-    """Return inputs on the meta device, with batch ``own`` replaced by ``wanted``."""
+def _resized(value: Any, old: int, new: int) -> Any:
+    """Return inputs on the meta device, with batch ``old`` replaced by ``new``."""
     if isinstance(value, torch.Tensor):
         shape = list(value.shape)
-        if shape and shape[0] == own:
-            shape[0] = wanted
+        if shape and shape[0] == old:
+            shape[0] = new
         return torch.empty(shape, dtype=value.dtype, device="meta")
     if isinstance(value, dict):
-        return {key: _resized(part, own, wanted) for key, part in value.items()}
+        return {key: _resized(part, old, new) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(_resized(part, own, wanted) for part in value)
+        return type(value)(_resized(part, old, new) for part in value)
     return value

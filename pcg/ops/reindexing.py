@@ -28,8 +28,8 @@ def cut_out(x: Tensor, axis: int, start: int, size: int, outside: float = 0.0) -
     if not before and not after:
         return part
     padding = [0] * (2 * x.dim())
-    at = x.dim() - 1 - axis % x.dim()  # torch counts from the last axis
-    padding[2 * at : 2 * at + 2] = before, after
+    from_last = x.dim() - 1 - axis % x.dim()  # torch counts from the last axis
+    padding[2 * from_last : 2 * from_last + 2] = before, after
     return torch.nn.functional.pad(part, padding, value=outside)
 
 
@@ -139,14 +139,14 @@ def permute(value: Value, order: Sequence[int]) -> Value:
     It takes the fewest transposes: for each cycle of the permutation one less than its length.
     Raises ValueError if ``order`` does not name each dimension once.
     """
-    have = list(range(len(order)))
-    if sorted(order) != have:
+    current = list(range(len(order)))
+    if sorted(order) != current:
         raise ValueError(f"{list(order)} does not name each of {len(order)} dimensions once")
-    for place, wanted in enumerate(order):
-        at = have.index(wanted)
-        if at != place:
-            value = apply(transpose(dim0=place, dim1=at), value)
-            have[place], have[at] = have[at], have[place]
+    for target, wanted in enumerate(order):
+        source = current.index(wanted)
+        if source != target:
+            value = apply(transpose(dim0=target, dim1=source), value)
+            current[target], current[source] = current[source], current[target]
     return value
 
 

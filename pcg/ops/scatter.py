@@ -23,13 +23,13 @@ def _own_places(task: KernelTask, ids: Tensor, held: int) -> tuple[Tensor, int]:
     """Return the position of each id in this task's block of ``held`` places, and the number of
     places to allocate. If other tasks have places too, there is one additional place for their
     ids. An id that names no place at all gets a position out of range."""
-    places, everywhere = ids.long(), task.sizes["n"]
-    if held == everywhere:
+    places, total = ids.long(), task.sizes["n"]
+    if held == total:
         return places, held
-    own = places - task.start("n")
-    is_own = (own >= 0) & (own < held)
-    is_any = (places >= 0) & (places < everywhere)
-    return torch.where(is_own, own, torch.where(is_any, held, held + 1)), held + 1
+    local = places - task.start("n")
+    is_local = (local >= 0) & (local < held)
+    is_valid = (places >= 0) & (places < total)
+    return torch.where(is_local, local, torch.where(is_valid, held, held + 1)), held + 1
 
 
 def _index_add(task: KernelTask, like: Tensor, ids: Tensor, source: Tensor) -> Tensor:

@@ -60,10 +60,10 @@ def _is_local(operator: Operator) -> bool:
     equation = operator.instance((2,) * operator.arity, ())
     if equation.bounds:
         return False
-    own = tuple(dim.index for dim in equation.outputs[0].dims)
+    output_index = tuple(dim.index for dim in equation.outputs[0].dims)
     return all(
         not isinstance(part, (Sum, Max))
         and (not isinstance(part, IndexValue) or part.index.symbols <= set(operator.sizes))
-        and (not isinstance(part, Access) or part.index == own)
+        and (not isinstance(part, Access) or part.index == output_index)
         for part in walk(equation.outputs[0].body)
     )

@@ -100,13 +100,13 @@ class _Along(NamedTuple):
 
 
 def _along(task: KernelTask, kernel: tuple[int, int]) -> Iterator[_Along]:
-    given = task.attributes
+    attributes = task.attributes
     for axis, index, stride, dilation, padding, size in zip(
         (-2, -1), _INDICES, _STRIDES, _DILATIONS, _PADDING, kernel, strict=True
     ):
-        start = given[stride] * task.start(index) - given[padding] - task.first(0, axis)
-        extent = _extent(size, given.get(dilation, 1))
-        yield _Along(axis, start, task.length(index), given[stride], extent)
+        start = attributes[stride] * task.start(index) - attributes[padding] - task.first(0, axis)
+        extent = _extent(size, attributes.get(dilation, 1))
+        yield _Along(axis, start, task.length(index), attributes[stride], extent)
 
 
 def _read(task: KernelTask, x: Tensor, kernel: tuple[int, int], outside: float = 0.0) -> Tensor:

@@ -54,14 +54,14 @@ def stated_parts(chain: Sequence[Node]) -> InParts | None:
     return InParts(call.integer("dim"), call.integer("degree"))
 
 
-def in_parts(source: Layout, wanted: Layout, how: InParts) -> Layout | None:
+def in_parts(source: Layout, wanted: Layout, split: InParts) -> Layout | None:
     """Return the layout in which the parts of a tensor arrive on the devices that want it.
 
     Devices that want the same piece share its parts evenly. None if a device has the tensor
     already, if the number of devices with a piece is no multiple of the parts, or if the parts are
     not equal.
     """
-    degrees, (dim, parts) = wanted.type.degrees, how
+    degrees, (dim, parts) = wanted.type.degrees, split
     if parts == 1 or degrees.halos or not set(source.devices).isdisjoint(wanted.devices):
         return None
     blocks = degrees.dims[dim] * parts
@@ -99,8 +99,11 @@ def summed(source: Layout, wanted: Layout) -> Layout | None:
     partials = degrees.partials // terms
     tensor = ParallelTensor(source.type.shape, replace(degrees, dims=dims, partials=partials))
     pieces = (
-        (device, Piece(one.partial // terms, _part(one.block, dim, terms, one.partial % terms)))
-        for device, one in source.pieces
+        (
+            device,
+            Piece(piece.partial // terms, _part(piece.block, dim, terms, piece.partial % terms)),
+        )
+        for device, piece in source.pieces
     )
     return Layout(tensor, tuple(pieces))
 

@@ -82,7 +82,7 @@ def late_gradients(
         for number, step in enumerate(schedule.steps)
         if isinstance(step, Reshard) and step.transfer.kind not in ("none", "local")
     }
-    came = {slot for number in sent.values() for slot in schedule.steps[number].results}
+    communicated = {slot for number in sent.values() for slot in schedule.steps[number].results}
     order = sorted(sent)
     late_of: dict[int, LateGradient] = {}
     for number, operand in late_steps(schedule, recomputed).items():
@@ -90,6 +90,6 @@ def late_gradients(
             late_of[number] = LateGradient(operand, WEIGHTS_PASS)
             continue
         before = bisect_left(order, number if places is None else places[number])
-        if before and schedule.steps[number].operands[1 - operand] in came:
+        if before and schedule.steps[number].operands[1 - operand] in communicated:
             late_of[number] = LateGradient(operand, sent[order[before - 1]])
     return late_of

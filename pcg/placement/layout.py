@@ -181,21 +181,21 @@ LayoutOf = Callable[[Node, int, MachineView], Layout]
 def _once(layout_of: LayoutOf) -> LayoutOf:
     """Cache layouts, which depend only on the call and the types of operands. Equal layouts become
     one object, which is faster to compare."""
-    made: dict[tuple[Signature, int, MachineView], Layout] = {}
+    layouts: dict[tuple[Signature, int, MachineView], Layout] = {}
 
     @wraps(layout_of)
-    def kept(node: Node, position: int, view: MachineView) -> Layout:
+    def cached(node: Node, position: int, view: MachineView) -> Layout:
         key = (node.signature, position, view)
-        layout = made.get(key)
+        layout = layouts.get(key)
         if layout is None:
-            if len(made) >= _KEPT:
-                made.clear()
+            if len(layouts) >= _KEPT:
+                layouts.clear()
                 _one.clear()
             layout = layout_of(node, position, view)
-            layout = made[key] = _one.setdefault(layout, layout)
+            layout = layouts[key] = _one.setdefault(layout, layout)
         return layout
 
-    return kept
+    return cached
 
 
 @_once

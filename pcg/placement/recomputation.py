@@ -51,7 +51,7 @@ class Again:
 
     def held_from(self) -> dict[int, int]:
         """Return, for each step done again, the step before whose backward pass that is."""
-        return {made: reader for reader, own in self.before.items() for made in own}
+        return {step: reader for reader, steps in self.before.items() for step in steps}
 
 
 NEVER = Again(frozenset(), {}, frozenset())
@@ -133,17 +133,17 @@ def _within_micro_batches(
             if stays and users and users <= sliced and outputs.isdisjoint(step.results):
                 moved.add(number)
     inside = sliced | moved
-    kept: set[int] = set()
+    inner: set[int] = set()
     for number in named:
         step = steps[number]
         users = {user for slot in step.results for user in readers.get(slot, ())}
-        parted = len({user in inside for user in (number, *users)}) > 1
+        is_split = len({user in inside for user in (number, *users)}) > 1
         # A step that is done for each micro-batch belongs to the chunk that reads it.
-        parted |= len({chunks.get(at) for at in (number, *users) if at not in moved}) > 1
+        is_split |= len({chunks.get(index) for index in (number, *users) if index not in moved}) > 1
         layouts = [slot.layout for slot in (*step.operands, *step.results)]
-        if not parted and len(_stages(layouts, stage)) == 1:
-            kept.add(number)
-    return kept, frozenset(moved & kept)
+        if not is_split and len(_stages(layouts, stage)) == 1:
+            inner.add(number)
+    return inner, frozenset(moved & inner)
 
 
 def _is_sliced(step: Step) -> bool:
@@ -163,11 +163,11 @@ def _before(tensors: SavedTensors, named: set[int]) -> dict[int, list[int]]:
         if reader in named and tensors.needs[reader] is not None:
             wanted += tensors.made(reader) if isinstance(tensors.steps[reader], Compute) else ()
         while wanted:
-            made = tensors.maker[wanted.pop()]
-            if made in named and made not in done:
-                done.add(made)
-                before.setdefault(reader, []).append(made)
-                wanted += tensors.read(made)
+            step = tensors.maker[wanted.pop()]
+            if step in named and step not in done:
+                done.add(step)
+                before.setdefault(reader, []).append(step)
+                wanted += tensors.read(step)
     return before
 
 
@@ -183,17 +183,17 @@ def _ahead(
     placed: dict[int, list[int]] = {}
     last: dict[tuple[object, ...], int] = {}
     for reader in sorted(before, reverse=True):
-        here: dict[tuple[object, ...], int] = {}
-        for made in before[reader]:
-            moves = isinstance(tensors.steps[made], Reshard)
+        latest: dict[tuple[object, ...], int] = {}
+        for step in before[reader]:
+            moves = isinstance(tensors.steps[step], Reshard)
             place = _end_of_run(tensors.steps, reader, chunks) if moves else reader
-            devices = _gathered(tensors, made)
+            devices = _gathered(tensors, step)
             if devices is not None:
-                key = devices, made in moved, chunks.get(reader)
-                place, here[key] = last.get(key, place), place
-            placed.setdefault(place, []).append(made)
-        last |= here
-    return {reader: tuple(sorted(own)) for reader, own in placed.items()}
+                key = devices, step in moved, chunks.get(reader)
+                place, latest[key] = last.get(key, place), place
+            placed.setdefault(place, []).append(step)
+        last |= latest
+    return {reader: tuple(sorted(steps)) for reader, steps in placed.items()}
 
 
 def _end_of_run(steps: Sequence[Step], number: int, chunks: Mapping[int, int]) -> int:
@@ -203,15 +203,15 @@ def _end_of_run(steps: Sequence[Step], number: int, chunks: Mapping[int, int]) -
     if not isinstance(first, Compute):
         return number
     devices, sliced = set(first.view.devices), _is_sliced(first)
-    for at in range(number + 1, len(steps)):
-        step = steps[at]
+    for later in range(number + 1, len(steps)):
+        step = steps[later]
         if isinstance(step, LeafAtHome):
             continue
         if isinstance(step, Reshard) or _is_sliced(step) != sliced:
             break
-        if set(step.view.devices) != devices or chunks.get(at) != chunks.get(number):
+        if set(step.view.devices) != devices or chunks.get(later) != chunks.get(number):
             break
-        number = at
+        number = later
     return number
 
 

@@ -120,8 +120,8 @@ def _is_slice(step: Reshard) -> bool:
     whole, part = step.source.layout, step.target.layout
     if part.type.degrees.halos or part.type.degrees.partials > 1:
         return False
-    is_whole = prod(whole.type.held) == whole.type.elements
-    return is_whole and whole.by_device.keys() >= part.by_device.keys()
+    is_complete = prod(whole.type.held) == whole.type.elements
+    return is_complete and whole.by_device.keys() >= part.by_device.keys()
 
 
 saved_tensors = lru_cache(maxsize=2)(SavedTensors)

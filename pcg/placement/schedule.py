@@ -179,8 +179,8 @@ class Scheduler:
         if start.value.node.is_leaf:
             return start
         start = self._by_way_of(start, summed(start.layout, wanted))
-        how = stated_parts(chain)
-        return self._by_way_of(start, how and in_parts(start.layout, wanted, how))
+        split = stated_parts(chain)
+        return self._by_way_of(start, split and in_parts(start.layout, wanted, split))
 
     def _by_way_of(self, start: Slot, layout: Layout | None) -> Slot:
         """Move the tensor to ``layout`` first. Without a layout, return ``start``."""

@@ -110,11 +110,11 @@ class Transfer:
         held = np.full(1 + max(pieces.devices.max(), self.target.cells.devices.max()), -1)
         held[pieces.devices] = which
         for wanted in parts:
-            at, piece, shared = self._shared(wanted, numbers)
-            targets = wanted.devices[at]
+            number, piece, shared = self._shared(wanted, numbers)
+            targets = wanted.devices[number]
             chosen = pieces.devices[order][starts[piece] + targets % counts[piece]]
             sources = np.where(held[targets] == piece, targets, chosen)
-            yield Flows(sources, targets, shared, at, first[piece])
+            yield Flows(sources, targets, shared, number, first[piece])
 
     def _shared(self, wanted: Cells, numbers: Places) -> tuple[Places, Places, Places]:
         """Return the pairs of a wanted piece and a piece of the source that share elements, the
@@ -131,30 +131,30 @@ class Transfer:
             (np.full(len(begin), self.group), -(-last // length) - first // length)
         )
         pairs = counts.prod(axis=1)
-        at = np.repeat(np.arange(len(begin)), pairs)
-        left = np.arange(len(at)) - np.repeat(np.cumsum(pairs) - pairs, pairs)
-        number, stride = np.zeros(len(at), np.int64), 1
-        shared = np.ones(len(at), np.int64)
+        wanted_number = np.repeat(np.arange(len(begin)), pairs)
+        left = np.arange(len(wanted_number)) - np.repeat(np.cumsum(pairs) - pairs, pairs)
+        number, stride = np.zeros(len(wanted_number), np.int64), 1
+        shared = np.ones(len(wanted_number), np.int64)
         for dim in reversed(range(source.rank)):
-            left, digit = np.divmod(left, counts[at, 1 + dim])
-            block = begin[at, 1 + dim] + digit
-            start = np.maximum(first[at, dim], block * length[dim])
-            shared *= np.minimum(last[at, dim], (block + 1) * length[dim]) - start
+            left, digit = np.divmod(left, counts[wanted_number, 1 + dim])
+            block = begin[wanted_number, 1 + dim] + digit
+            start = np.maximum(first[wanted_number, dim], block * length[dim])
+            shared *= np.minimum(last[wanted_number, dim], (block + 1) * length[dim]) - start
             number += block * stride
             stride *= source.degrees.dims[dim]
-        number += (begin[at, 0] + left) * stride
+        number += (begin[wanted_number, 0] + left) * stride
         piece = np.searchsorted(numbers, number).clip(max=len(numbers) - 1)
         is_held = numbers[piece] == number
-        return at[is_held], piece[is_held], shared[is_held]
+        return wanted_number[is_held], piece[is_held], shared[is_held]
 
     @cached_property
     def messages(self) -> tuple[Message, ...]:
         """The messages to every device, from itself if possible, with regions."""
         flows = self.flows
         first, last = self.target.bounds(self.target.cells.blocks[flows.wanted])
-        there = self.source.cells.blocks[flows.pieces]
-        own_first, own_last = self.source.without_halos.bounds(there)
-        start, stop = np.maximum(first, own_first), np.minimum(last, own_last)
+        blocks = self.source.cells.blocks[flows.pieces]
+        source_first, source_last = self.source.without_halos.bounds(blocks)
+        start, stop = np.maximum(first, source_first), np.minimum(last, source_last)
         return tuple(
             Message(source, target, tuple(zip(begin, end, strict=True)))
             for source, target, begin, end in zip(
@@ -220,17 +220,17 @@ class Transfer:
         for device, piece in self.target.pieces:
             outer = tuple(b // n for b, n in zip(piece.block, inner, strict=True))
             wanted.setdefault((piece.partial, outer), {})[device] = piece
-        for (partial, block), kept in wanted.items():
+        for (partial, block), pieces in wanted.items():
             parts = [
                 self.source.holders.get(Piece(partial * self.group + j, block), ())
                 for j in range(self.group)
             ]
             if len({len(part) for part in parts}) > 1:
                 return None
-            if sorted(device for part in parts for device in part) != sorted(kept):
+            if sorted(device for part in parts for device in part) != sorted(pieces):
                 return None
             for group in zip(*parts, strict=True):
-                if len({kept[device] for device in group}) != self.group or prod(inner) != len(
+                if len({pieces[device] for device in group}) != self.group or prod(inner) != len(
                     group
                 ):
                     return None
@@ -253,19 +253,19 @@ class Transfer:
         blocks = prod(self.source.type.block), prod(self.target.type.block)
         if self.kind != "messages" or self.group > 1 or self.has_halos or blocks[0] != blocks[1]:
             return None
-        heard: dict[int, set[int]] = {device: set() for device in self.target.devices}
-        told: dict[int, set[int]] = {device: set() for device in self.source.devices}
+        senders: dict[int, set[int]] = {device: set() for device in self.target.devices}
+        receivers: dict[int, set[int]] = {device: set() for device in self.source.devices}
         for message in self.messages:
-            heard[message.target].add(message.source)
-            told[message.source].add(message.target)
-        pairs = sum(map(len, heard.values()))
+            senders[message.target].add(message.source)
+            receivers[message.source].add(message.target)
+        pairs = sum(map(len, senders.values()))
         if pairs != len(self.messages) or len({m.elements for m in self.messages}) > 1:
             return None
-        if heard != told or self._sends_twice():
+        if senders != receivers or self._sends_twice():
             return None
-        closed = {tuple(sorted(peers)) for peers in heard.values()}
+        closed = {tuple(sorted(peers)) for peers in senders.values()}
         # Groups have to be closed: each device exchanges messages with just its group.
-        if any(tuple(sorted(heard[d])) != group for group in closed for d in group):
+        if any(tuple(sorted(senders[d])) != group for group in closed for d in group):
             return None
         return tuple(sorted(closed))
 
@@ -274,7 +274,9 @@ class Transfer:
         regions: dict[int, list[Region]] = {}
         for message in self.messages:
             regions.setdefault(message.source, []).append(message.region)
-        return any(intersection(*pair) for own in regions.values() for pair in combinations(own, 2))
+        return any(
+            intersection(*pair) for sent in regions.values() for pair in combinations(sent, 2)
+        )
 
     @cached_property
     def is_nothing(self) -> bool:
@@ -289,15 +291,17 @@ class Transfer:
         """Whether each device has all that it needs in its own piece."""
         if self.group > 1:
             return False
-        places = {device: at for at, device in enumerate(self.source.cells.devices.tolist())}
-        own = [places.get(device, -1) for device in self.target.cells.devices.tolist()]
-        if -1 in own:
+        places = {
+            device: number for number, device in enumerate(self.source.cells.devices.tolist())
+        }
+        numbers = [places.get(device, -1) for device in self.target.cells.devices.tolist()]
+        if -1 in numbers:
             return False
         pieces, wanted = self.source.cells, self.target.cells
         first, last = self.target.bounds(wanted.blocks)
-        own_first, own_last = self.source.without_halos.bounds(pieces.blocks[own])
-        has_partial = (pieces.partials[own] == wanted.partials).all()
-        return bool(has_partial and (own_first <= first).all() and (last <= own_last).all())
+        source_first, source_last = self.source.without_halos.bounds(pieces.blocks[numbers])
+        has_partial = (pieces.partials[numbers] == wanted.partials).all()
+        return bool(has_partial and (source_first <= first).all() and (last <= source_last).all())
 
     @cached_property
     def kind(self) -> TransferKind:

@@ -212,14 +212,14 @@ def _types(graph: Graph) -> Iterator[Finding]:
 
 
 def _integers(graph: Graph) -> Iterator[Finding]:
-    whole = whole_values(graph)
+    integers = whole_values(graph)
     for node in _calls(graph):
         call = node.operator_call
         if isinstance(call.operator, TorchFunction):
             continue  # its kernel knows which operands are integers
         ranks = tuple(value.type.rank for value in node.inputs)
         for operand in sorted(index_operands(call, ranks)):
-            if node.inputs[operand] not in whole:
+            if node.inputs[operand] not in integers:
                 name = call.operator.operand_names[operand]
                 problem = f"operand {name} is an index, expected integers with a bound"
                 yield node, f"{node.name}: {problem}"

@@ -60,17 +60,17 @@ class Chunks:
     @property
     def numbers(self) -> Mapping[int, int]:
         """By step, the number of the chunk that has its operands."""
-        return {at: ends.source for at, ends in self.steps.items()}
+        return {step: ends.source for step, ends in self.steps.items()}
 
     def with_moved(self, schedule: Schedule, moved: Iterable[int]) -> Chunks:
         """Return the chunks with steps that have no slices, but are done for each slice. They
         belong to the first chunk that reads their results."""
         steps = dict(self.steps)
-        for at in sorted(moved, reverse=True):
-            made = set(schedule.steps[at].results)
-            readers = (n for n in steps if not made.isdisjoint(schedule.steps[n].operands))
+        for step in sorted(moved, reverse=True):
+            results = set(schedule.steps[step].results)
+            readers = (n for n in steps if not results.isdisjoint(schedule.steps[n].operands))
             number = min(steps[reader].source for reader in readers)
-            steps[at] = Ends(number, number)
+            steps[step] = Ends(number, number)
         return replace(self, steps=steps)
 
     def stages_of(self, step: int) -> tuple[int, int]:
@@ -86,10 +86,10 @@ def chunks_of(schedule: Schedule, stages: int, size: int, interleave: int) -> Ch
     slots: dict[Slot, int] = {}
 
     def stage_of(slot: Slot) -> int:
-        own = {device // size for device in slot.layout.devices}
-        if len(own) > 1:
+        stages_of_slot = {device // size for device in slot.layout.devices}
+        if len(stages_of_slot) > 1:
             raise ChunksError(f"{slot.value.node.name} lies on devices of several stages")
-        return own.pop()
+        return stages_of_slot.pop()
 
     def after(stage: int, least: int, slot: Slot) -> int:
         number = least + (stage - least) % stages
@@ -98,7 +98,7 @@ def chunks_of(schedule: Schedule, stages: int, size: int, interleave: int) -> Ch
             raise ChunksError(f"{name} needs chunk {number // stages + 1} of its stage, {most}")
         return number
 
-    for at, step in enumerate(schedule.steps):
+    for step_number, step in enumerate(schedule.steps):
         if not any(map(is_sliced, (*step.operands, *step.results))):
             continue
         first, *_ = step.results
@@ -106,11 +106,11 @@ def chunks_of(schedule: Schedule, stages: int, size: int, interleave: int) -> Ch
             source = slots.get(step.source, stage_of(step.source))
             joins = not is_sliced(first)
             target = source if joins else after(stage_of(first), source, step.source)
-            steps[at] = Ends(source, target)
+            steps[step_number] = Ends(source, target)
         else:
             least = max((slots.get(slot, 0) for slot in step.operands), default=0)
-            steps[at] = Ends(*[after(stage_of(first), least, first)] * 2)
-        slots.update(dict.fromkeys(step.results, steps[at].target))
+            steps[step_number] = Ends(*[after(stage_of(first), least, first)] * 2)
+        slots.update(dict.fromkeys(step.results, steps[step_number].target))
     return Chunks(stages, size, steps, slots)
 
 
@@ -122,4 +122,4 @@ def is_sliced(slot: Slot) -> bool:
 def ordered(chunks: Chunks, numbers: Iterable[int]) -> list[int]:
     """Return steps in the order of the chunks that have their operands. In this order no step comes
     before its operands, since no chunk reads from later ones."""
-    return sorted(numbers, key=lambda at: (chunks.steps[at].source, at))
+    return sorted(numbers, key=lambda step: (chunks.steps[step].source, step))

@@ -41,20 +41,20 @@ class ParameterFile(GrownFileModel):
 
     def lacking(self, known: Collection[str]) -> str | None:
         """Return the first parameter of which no name is in ``known``, or None."""
-        return next((own[0] for own in self.parts if not any(n in known for n in own)), None)
+        return next((names[0] for names in self.parts if not any(n in known for n in names)), None)
 
     def weight(self, state: Mapping[str, Tensor]) -> Tensor:
         """Return the weight, given the module's tensors by name. It is a view if possible."""
-        tensors = [state[next(name for name in own if name in state)] for own in self.parts]
-        whole = torch.stack(tensors) if self.stacked else tensors[0]
-        return whole.mT if self.transposed else whole
+        tensors = [state[next(name for name in names if name in state)] for names in self.parts]
+        tensor = torch.stack(tensors) if self.stacked else tensors[0]
+        return tensor.mT if self.transposed else tensor
 
     def tensors(self, weight: Tensor) -> dict[str, Tensor]:
         """Return the module's tensors under all of their names, as views of the weight."""
-        whole = weight.mT if self.transposed else weight
+        tensor = weight.mT if self.transposed else weight
         if self.stacked:
-            return dict(zip(self.stacked, whole.unbind(), strict=True))
-        return dict.fromkeys(self.names, whole)
+            return dict(zip(self.stacked, tensor.unbind(), strict=True))
+        return dict.fromkeys(self.names, tensor)
 
     def misfit(
         self, shape: Sequence[int], state: Mapping[str, Tensor]
@@ -62,8 +62,8 @@ class ParameterFile(GrownFileModel):
         """Return the first tensor of the module that does not fit a weight of this shape: its name,
         its shape, and the expected shape. None if all fit."""
         wanted = self.turned(shape)[1:] if self.stacked else self.turned(shape)
-        for own in self.parts:
-            name = next(name for name in own if name in state)
+        for names in self.parts:
+            name = next(name for name in names if name in state)
             if tuple(state[name].shape) != wanted:
                 return name, list(state[name].shape), list(wanted)
         return None
@@ -114,8 +114,8 @@ def batch_of(model: Graph, naming: NamingFile) -> int:
     """Return the number of samples of a step: the first dimension of the first input that is fed
     with data. Inputs fed with buffers or frozen parameters do not count. 0 if there is none."""
     inputs = {node.leaf.name: node.leaf for node in model.leaves if node.leaf.kind == "input"}
-    kept = naming.parameters.keys() | naming.buffers.keys()
+    not_data = naming.parameters.keys() | naming.buffers.keys()
     fed = [name for name in naming.inputs if name is not None]
-    order = fed or [name for name in inputs if name not in kept]
+    order = fed or [name for name in inputs if name not in not_data]
     shapes = (leaf.type.shape for name in order if (leaf := inputs.get(name)) and leaf.type)
     return next((shape[0] for shape in shapes if shape), 0)

@@ -219,8 +219,8 @@ def _norm_groups(content: PlanFile, model: Graph, where: str) -> int:
     groups = content.norm_groups or 1
     taken = groups_of(model)
     if groups > 1 and taken != {groups}:
-        there = " and ".join(map(str, sorted(taken))) or "no groups"
-        problem = f"{groups}, batch norms of model.graph take {there}"
+        found = " and ".join(map(str, sorted(taken))) or "no groups"
+        problem = f"{groups}, batch norms of model.graph take {found}"
         raise InputError(f"{where}: norm_groups", problem)
     return groups
 

@@ -93,7 +93,7 @@ def print_value(value: Value) -> str:
     if isinstance(node.call, Leaf):
         return node.call.name
     parts = [print_value(v) for v in node.inputs]
-    parts += [f"{name}={given}" for name, given in node.call.attributes]
+    parts += [f"{name}={attribute}" for name, attribute in node.call.attributes]
     port = f".{value.port}" if len(node.call.operator.outputs) > 1 else ""
     return f"{node.name}({', '.join(parts)}){port}"
 
@@ -183,13 +183,13 @@ def _parse_leaf(kind: str, name: str, dims: str, rest: str, here: str) -> Leaf:
     )
     if not options:
         raise InputError(here, f"expected copies=, partials=, from, below or share, got {rest!r}")
-    *counts, wrote = options.groups()
+    *counts, share_text = options.groups()
     copies, partials, under, below = (None if text is None else int(text) for text in counts)
     if 0 in (copies, partials, under, below):
         raise InputError(here, f"expected 1 or more, got {rest!r}")
-    own = replace(tensor_type.degrees, copies=copies or 1, partials=partials or 1)
-    tensor_type = replace(tensor_type, degrees=own)
-    share = None if wrote is None else _share(wrote, here)
+    degrees = replace(tensor_type.degrees, copies=copies or 1, partials=partials or 1)
+    tensor_type = replace(tensor_type, degrees=degrees)
+    share = None if share_text is None else _share(share_text, here)
     return Leaf(leaf_kind, name, len(entries), tensor_type, below, -(under or 0), share)
 
 
@@ -221,8 +221,8 @@ def _parse_dimensions(entries: list[str], here: str) -> ParallelTensor:
         if match["before"]:
             before, after = (Poly.of(int(match[side])) for side in ("before", "after"))
             halos.append(Halo(dim, before, after))
-    own = Degrees(tuple(degrees), tuple(slices), 1, 1, tuple(halos))
-    return ParallelTensor(tuple(sizes), own)
+    type_degrees = Degrees(tuple(degrees), tuple(slices), 1, 1, tuple(halos))
+    return ParallelTensor(tuple(sizes), type_degrees)
 
 
 class _Reader:
@@ -263,8 +263,8 @@ class _Reader:
         return InputError(self._where, problem)
 
     def _peek(self, ahead: int = 0) -> str:
-        at = self._at + ahead
-        return self._tokens[at] if at < len(self._tokens) else ""
+        index = self._at + ahead
+        return self._tokens[index] if index < len(self._tokens) else ""
 
     def _next(self) -> str:
         token = self._peek()

@@ -160,12 +160,12 @@ class _Walker:
         local: list[IndexArray] = []
         valid = np.ones((1,) * len(scope), np.bool_)
         for position, start, size in zip(index, block.start, block.values.shape, strict=True):
-            at = self._index(position, scope) - start
-            inside = (at >= 0) & (at < size)
+            offset = self._index(position, scope) - start
+            inside = (offset >= 0) & (offset < size)
             valid = valid & inside
-            local.append(np.where(inside, at, 0))
-        shape = np.broadcast_shapes(valid.shape, *(at.shape for at in local))
-        local = [np.broadcast_to(at, shape) for at in local]
+            local.append(np.where(inside, offset, 0))
+        shape = np.broadcast_shapes(valid.shape, *(offset.shape for offset in local))
+        local = [np.broadcast_to(offset, shape) for offset in local]
         return self.ring.gather(block.values, local, np.broadcast_to(valid, shape))
 
     def _plain(self, block: Block, index: tuple[Poly, ...], scope: IndexRanges) -> Array | None:

@@ -127,10 +127,10 @@ def _operands(node: Node) -> list[Value]:
 @lru_cache(maxsize=4096)
 def _passing(call: Call, ranks: tuple[int, ...]) -> tuple[int, ...]:
     """Return these operands by position."""
-    every = range(len(ranks))
+    operands = range(len(ranks))
     bodies = (output.body for output in call.instance(ranks).outputs)
     terms = (term for body in bodies for term in (body.terms if isinstance(body, Add) else [body]))
-    passing = (passes_gradients(term, every) for term in terms if not _is_nothing(term))
+    passing = (passes_gradients(term, operands) for term in terms if not _is_nothing(term))
     return tuple(sorted(frozenset[int]().union(*passing)))
 
 

@@ -42,17 +42,17 @@ PLACES: Mapping[str, tuple[int, ...]] = {
 
 def whole_values(graph: Graph) -> frozenset[Value]:
     """Return the values of a graph that are integers."""
-    whole: set[Value] = set()
+    integers: set[Value] = set()
     for node in graph.nodes:
         if node.is_leaf:
             if node.leaf.below is not None:
-                whole.add(node.value())
+                integers.add(node.value())
             continue
-        operands = frozenset(i for i, value in enumerate(node.inputs) if value in whole)
+        operands = frozenset(i for i, value in enumerate(node.inputs) if value in integers)
         ranks = tuple(value.type.rank for value in node.inputs)
         ports = _whole_outputs(node.operator_call, ranks, operands)
-        whole |= {node.value(port) for port in ports}
-    return frozenset(whole)
+        integers |= {node.value(port) for port in ports}
+    return frozenset(integers)
 
 
 @lru_cache(maxsize=4096)

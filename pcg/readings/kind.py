@@ -74,8 +74,8 @@ def _contracts(value: Sum, indices: set[str]) -> bool:
     if not isinstance(body, Mul):
         return False
     factors = [free_symbols(factor) & indices for factor in body.factors if reads(factor)]
-    every = frozenset[str]().union(*factors)
-    return sum(factor < every for factor in factors) > 1
+    all_indices = frozenset[str]().union(*factors)
+    return sum(factor < all_indices for factor in factors) > 1
 
 
 def look_up(value: Sum) -> frozenset[str] | None:

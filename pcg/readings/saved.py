@@ -60,12 +60,12 @@ def back_reads(node: Node, needs: frozenset[int]) -> tuple[Reads, ...]:
 @lru_cache(maxsize=65536)
 def _back_reads(call: Call, ranks: tuple[int, ...], needs: frozenset[int]) -> tuple[Reads, ...]:
     ways: list[Reads] = []
-    for given in (False, True):
+    for by_output in (False, True):
         operands: set[int] = set()
         outputs: set[int] = set()
         for port, output in enumerate(call.instance(ranks).outputs):
             # The value of a sum is not computed again.
-            known = given or is_epilogue(output.body)
+            known = by_output or is_epilogue(output.body)
             derivative = _Derivative(needs)
             derivative.visit(_reduced(output.body), known)
             operands |= derivative.operands
@@ -154,7 +154,7 @@ def read_elements(node: Node) -> frozenset[int]:
 @lru_cache(maxsize=4096)
 def _read_elements(call: Call, ranks: tuple[int, ...]) -> frozenset[int]:
     outputs = call.instance(ranks).outputs
-    return frozenset(a.operand for one in outputs for a in accesses(_reduced(one.body)))
+    return frozenset(a.operand for output in outputs for a in accesses(_reduced(output.body)))
 
 
 def _vanishes(term: Expr) -> bool:

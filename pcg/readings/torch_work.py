@@ -62,8 +62,8 @@ def products(operator: Operator, lengths: Mapping[str, int]) -> int:
     if not count or not isinstance(operator, Batched):
         return count
     for number, axis in enumerate(operator.axes):
-        whole = operator.writes[0].shape[axis.results[0]]
-        count = count * lengths[f"n{number}"] // whole
+        size = operator.writes[0].shape[axis.results[0]]
+        count = count * lengths[f"n{number}"] // size
     return count
 
 

@@ -264,16 +264,16 @@ class _Walk:
     def _sum(self, value: Sum, scope: Scope) -> None:
         length = self.lengths.get(value.var, value.size.evaluate(self.sizes))
         inner = {**scope, value.var: length}
-        by, at = look_up(value), placed(value)
-        if by is not None:
-            self.found_by[value.var] = by & frozenset(scope)
-        elif at is not None:
-            self.placed_by[at[0]] = at[1] & frozenset(inner)
+        determining, target = look_up(value), placed(value)
+        if determining is not None:
+            self.found_by[value.var] = determining & frozenset(scope)
+        elif target is not None:
+            self.placed_by[target[0]] = target[1] & frozenset(inner)
         self._visit(value.body, inner)
-        if by is None:
+        if determining is None:
             self.forward += self._points(value.body, inner)
-        if by is None and at is not None:
-            del self.placed_by[at[0]]
+        if determining is None and target is not None:
+            del self.placed_by[target[0]]
 
     def _greatest(self, value: Max, scope: Scope) -> None:
         """Count a maximum: one comparison per value. The gradient goes to one of the values."""

@@ -101,8 +101,8 @@ def least_halo(
     """Return the least halo for the windows over an operand's dimension: the most elements that a
     block of windows reads before and after its own."""
     reaches = (reach for window in call.typing(ranks).windows for reach in window.reaches)
-    own = [r for r in reaches if (r.operand, r.dim) == (operand, dim)]
-    before, after = ([r.before for r in own], [r.after for r in own])
+    matching = [r for r in reaches if (r.operand, r.dim) == (operand, dim)]
+    before, after = ([r.before for r in matching], [r.after for r in matching])
     return max(0, *(n.evaluate(sizes) for n in before)), max(0, *(n.evaluate(sizes) for n in after))
 
 

@@ -91,14 +91,16 @@ def _infer(
     equation = call.instance(ranks)
     sizes = bind_sizes(call, equation, [tensor.shape for tensor in inputs])
     shapes = output_shapes(call, equation, sizes)
-    given = [tensor.degrees for tensor in inputs]
-    degrees = infer_degrees(call, ranks, given, Integers(call), carriers_of(given))
+    operand_degrees = [tensor.degrees for tensor in inputs]
+    degrees = infer_degrees(
+        call, ranks, operand_degrees, Integers(call), carriers_of(operand_degrees)
+    )
     if call.operator.parallel is None:
-        halos = [x.halos for x in given]
+        halos = [x.halos for x in operand_degrees]
         check_halos(call, halos, [tensor.shape for tensor in inputs], sizes)
-        _check_blocks(call, open_typing(call, ranks, halos), given, sizes)
-    for own in degrees:
-        check_widths(call, own.halos)
+        _check_blocks(call, open_typing(call, ranks, halos), operand_degrees, sizes)
+    for output in degrees:
+        check_widths(call, output.halos)
     outputs = tuple(ParallelTensor(s, d) for s, d in zip(shapes, degrees, strict=True))
     _check_divisible(call, outputs)
     return outputs
@@ -187,33 +189,33 @@ def infer_degrees(
     if kind is None:
         return _infer_local(call, ranks, inputs, arithmetic, carriers)
     if kind in PARALLEL:
-        made = _infer_parallel(call, PARALLEL[kind], inputs[0], arithmetic)
+        degrees = _infer_parallel(call, PARALLEL[kind], inputs[0], arithmetic)
     else:
-        made = _infer_join(inputs, arithmetic)
-    return (replace(made, halos=halos_after(call, ranks, [x.halos for x in inputs])),)
+        degrees = _infer_join(inputs, arithmetic)
+    return (replace(degrees, halos=halos_after(call, ranks, [x.halos for x in inputs])),)
 
 
 def _infer_parallel(
-    call: Call, own: ParallelOperator, x: Degrees[D], arithmetic: Arithmetic[D]
+    call: Call, rule: ParallelOperator, x: Degrees[D], arithmetic: Arithmetic[D]
 ) -> Degrees[D]:
-    by = arithmetic.of(call.values["degree"])
+    factor = arithmetic.of(call.values["degree"])
 
     def changed(degree: D, dim: int | None, what: str) -> D:
-        if own.power == 1:
-            return arithmetic.times(degree, by)
-        return arithmetic.divide(degree, by, (0, dim), what)
+        if rule.power == 1:
+            return arithmetic.times(degree, factor)
+        return arithmetic.divide(degree, factor, (0, dim), what)
 
-    if own.entry == "copies":
+    if rule.entry == "copies":
         return replace(x, copies=changed(x.copies, None, "copies"))
-    if own.entry == "partials":
+    if rule.entry == "partials":
         return replace(x, partials=changed(x.partials, None, "partials"))
     dim = call.integer("dim")
     if not 0 <= dim < len(x.dims):
         problem = f"no such dimension, the rank is {len(x.dims)}"
         raise OperatorError(call.name, "x", dim, problem)
-    before = x.dims if own.entry == "dims" else x.slices
+    before = x.dims if rule.entry == "dims" else x.slices
     after = (*before[:dim], changed(before[dim], dim, "degree"), *before[dim + 1 :])
-    return replace(x, dims=after) if own.entry == "dims" else replace(x, slices=after)
+    return replace(x, dims=after) if rule.entry == "dims" else replace(x, slices=after)
 
 
 def _infer_join(inputs: Sequence[Degrees[D]], arithmetic: Arithmetic[D]) -> Degrees[D]:
@@ -255,9 +257,9 @@ def _infer_local(
         for axis in typing.axes:
             if axis.operands[i] is None:
                 used = arithmetic.times(used, degrees[axis.name])
-        whole = arithmetic.divide(x.copies, used, (i, None), "copies")
+        shared = arithmetic.divide(x.copies, used, (i, None), "copies")
         if copies is None:
-            copies = whole
+            copies = shared
         else:
             expected = arithmetic.times(copies, used)
             arithmetic.same(x.copies, expected, (i, None), "copies")

@@ -124,11 +124,11 @@ def _candidates(equation: Equation, forms: tuple[NormalForm, ...]) -> list[str]:
 def _axis(equation: Equation, forms: tuple[NormalForm, ...], name: str) -> Axis | None:
     outputs: list[int | None] = []
     for output, form in zip(equation.outputs, forms, strict=True):
-        at = [i for i, dim in enumerate(output.dims) if name in dim.names]
-        if at:
-            if len(at) > 1 or output.dims[at[0]].names[0] != name:
+        dims = [i for i, dim in enumerate(output.dims) if name in dim.names]
+        if dims:
+            if len(dims) > 1 or output.dims[dims[0]].names[0] != name:
                 return None
-            outputs.append(at[0])
+            outputs.append(dims[0])
         elif all(_summed_outermost(term, name) for term in form):
             outputs.append(None)
         else:
@@ -145,8 +145,8 @@ def _summed_outermost(term: Term, name: str) -> bool:
     For a product of two sums over ``k``, the normal form renames one index (``%k~1``). A cut of
     ``k`` would cut both, and products of parts do not add up to the product.
     """
-    mine = [size for var, size in term.binders if stem(var) == name]
-    return mine == [size_of(name)] and not any(name == var for var in _inner_binders(term))
+    sizes = [size for var, size in term.binders if stem(var) == name]
+    return sizes == [size_of(name)] and not any(name == var for var in _inner_binders(term))
 
 
 def _inner_binders(term: Term) -> Iterator[str]:
@@ -161,16 +161,16 @@ def _inner_binders(term: Term) -> Iterator[str]:
 
 def _position(equation: Equation, name: str, operand: int) -> int | None:
     """Return the index's dimension in the operand, None if it has none, -1 if it forbids a cut."""
-    at: int | None = None
+    found: int | None = None
     for position, dim in enumerate(equation.operands[operand].dims):
         read = _read(equation, operand, position)
         if not any(name in index.symbols for index in read):
             continue
         lead = {_lead(equation, index, dim) for index in read}
-        if at is not None or lead != {name}:
+        if found is not None or lead != {name}:
             return -1
-        at = position
-    return at
+        found = position
+    return found
 
 
 def _read(equation: Equation, operand: int, position: int) -> list[Poly]:
@@ -188,9 +188,9 @@ def _windows(equation: Equation, axes: tuple[Axis, ...]) -> Iterator[Window]:
     """Yield the indices of all outputs that slide windows and can be cut in no other way."""
     names = dict.fromkeys(n for output in equation.outputs for d in output.dims for n in d.names)
     for name in (n for n in names if n not in {axis.name for axis in axes}):
-        at = [[d.names for d in output.dims].count((name,)) for output in equation.outputs]
+        counts = [[d.names for d in output.dims].count((name,)) for output in equation.outputs]
         reaches = _reaches(equation, name)
-        if not reaches or set(at) != {1}:
+        if not reaches or set(counts) != {1}:
             continue
         if any(_never_covers(equation, name, reach) for reach in reaches):
             continue
@@ -210,11 +210,11 @@ def _reaches(equation: Equation, name: str) -> tuple[Reach, ...]:
         if _position(equation, name, operand) != -1:
             continue
         reads = [_read(equation, operand, position) for position in range(len(dims))]
-        at = [i for i, read in enumerate(reads) if any(name in r.symbols for r in read)]
-        if len(at) != 1 or len(dims[at[0]].names) > 1:
+        positions = [i for i, read in enumerate(reads) if any(name in r.symbols for r in read)]
+        if len(positions) != 1 or len(dims[positions[0]].names) > 1:
             return ()
-        for index in reads[at[0]]:
-            reach = _Reading(equation).reach(index, name, operand, at[0])
+        for index in reads[positions[0]]:
+            reach = _Reading(equation).reach(index, name, operand, positions[0])
             if reach is None:
                 return ()
             reaches.append(reach)

@@ -243,13 +243,13 @@ def positions_at(template: Template, lengths: Mapping[str, int]) -> dict[str, in
     """Return the positions of indices marked ``@``, given the lengths of runs."""
     positions: dict[str, int] = {}
     for part in template.placing:
-        at = 0
+        index = 0
         for dim in part.dims:
-            if dim.position is not None and positions.setdefault(dim.position, at) != at:
+            if dim.position is not None and positions.setdefault(dim.position, index) != index:
                 raise EquationError(
-                    f"'@{dim.position}' stands at {positions[dim.position]} and {at}"
+                    f"'@{dim.position}' stands at {positions[dim.position]} and {index}"
                 )
-            at += lengths[dim.names[0]] if dim.run else 1
+            index += lengths[dim.names[0]] if dim.run else 1
     return positions
 
 
@@ -268,11 +268,11 @@ def _placed_runs(operator: Operator, positions: Mapping[str, int]) -> dict[str, 
     """Return the lengths of runs before an output's index whose position is an attribute."""
     lengths: dict[str, int] = {}
     for output in operator.template.placing[operator.arity :]:
-        for at, dim in enumerate(output.dims):
+        for index, dim in enumerate(output.dims):
             if dim.position is not None and dim.position in positions:
                 given = positions[dim.position]
-                pending = [d.names[0] for d in output.dims[:at] if d.run]
-                length = given - (at - len(pending)) - sum(lengths.get(r, 0) for r in pending)
+                pending = [d.names[0] for d in output.dims[:index] if d.run]
+                length = given - (index - len(pending)) - sum(lengths.get(r, 0) for r in pending)
                 unknown = [run for run in pending if run not in lengths]
                 if not unknown and length == 0:
                     continue
@@ -291,13 +291,13 @@ def _solve_operand(
     lengths: dict[str, int],
 ) -> None:
     """Find the lengths of the runs of an operand from its rank and the position attributes."""
-    at = 0
+    index = 0
     pending: str | None = None
     for dim in operand.dims:
         if dim.run:
             run = dim.names[0]
             if run in lengths:
-                at += lengths[run]
+                index += lengths[run]
             elif pending:
                 problem = f"operand {operand.name}: ranks do not determine the length of {pending}"
                 raise EquationError(problem)
@@ -306,18 +306,20 @@ def _solve_operand(
             continue
         if dim.position is not None:
             given = positions[dim.position]
-            high = rank - 1 if pending else at
-            if at > high or at >= rank:
-                problem = f"rank {rank}, expected at least {at + 1}"
+            high = rank - 1 if pending else index
+            if index > high or index >= rank:
+                problem = f"rank {rank}, expected at least {index + 1}"
                 raise OperatorError(operator.name, operand.name, None, problem)
-            if not at <= given <= high:
-                problem = f"{dim.position} is {given}, expected {at} to {high}"
+            if not index <= given <= high:
+                problem = f"{dim.position} is {given}, expected {index} to {high}"
                 raise OperatorError(operator.name, operand.name, given, problem)
             if pending:
-                lengths[pending], pending, at = given - at, None, given
-        at += 1
-    if pending is not None and rank >= at:
-        lengths[pending], at = rank - at, rank
-    if at != rank:
+                lengths[pending], pending, index = given - index, None, given
+        index += 1
+    if pending is not None and rank >= index:
+        lengths[pending], index = rank - index, rank
+    if index != rank:
         more = "at least " if pending is not None else ""
-        raise OperatorError(operator.name, operand.name, None, f"rank {rank}, expected {more}{at}")
+        raise OperatorError(
+            operator.name, operand.name, None, f"rank {rank}, expected {more}{index}"
+        )
