@@ -12,7 +12,7 @@ class KernelUse:
 
     launches: bool = True
     """Whether a kernel is launched in the forward pass."""
-    given: frozenset[int] = frozenset()
+    unread: frozenset[int] = frozenset()
     """Operands, by position, that are not read from memory in the forward pass."""
     is_written: bool = True
     """Whether the results are written to memory in the forward pass."""
@@ -20,11 +20,11 @@ class KernelUse:
     """Operands whose gradient is equal to that of the result, so that no kernel computes it."""
     drawn: frozenset[int] = frozenset()
     """Operands that are drawn. One byte per element records their effect on the others."""
-    passed: frozenset[int] = frozenset()
+    fused_gradients: frozenset[int] = frozenset()
     """Operands whose gradients are read by the same kernel that computes them."""
-    joined: bool = False
+    backward_fused: bool = False
     """Whether the backward pass is a part of the reader's kernel."""
 
 
-APART = KernelUse()
+SEPARATE = KernelUse()
 """A separate kernel that reads all operands and writes all results."""

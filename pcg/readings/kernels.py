@@ -31,7 +31,7 @@ from pcg.graph.graph import DRAWN, Graph, Node, Value
 from pcg.graph.opaque import Opaque
 from pcg.language.expr import Access, Add, Expr, accesses
 from pcg.language.poly import Poly
-from pcg.readings.kernel_use import APART, KernelUse
+from pcg.readings.kernel_use import SEPARATE, KernelUse
 from pcg.readings.kind import kind_of
 from pcg.readings.saved import differentiated, is_pointwise, read_elements, view_of
 from pcg.types.operator import Call
@@ -39,18 +39,18 @@ from pcg.types.operator import Call
 Uses = Mapping[Node, KernelUse]
 
 
-def own_use(node: Node) -> KernelUse:
+def unfused_use(node: Node) -> KernelUse:
     """Return the kernel use of a compute operator by itself."""
     call = node.operator_call
     if isinstance(call.operator, Opaque) or call.operator.parallel is not None:
-        return APART
+        return SEPARATE
     shape_alone = frozenset(range(len(node.inputs))) - differentiated(node)
     shown = _shown(node)
     if shown is not None:
         same = {of for of in shown if _shows_all(node, of)}
         return replace(_nothing(node), as_is=shape_alone | same)
     as_is = _as_is(call, tuple(value.type.rank for value in node.inputs)) | shape_alone
-    return replace(APART, as_is=as_is) if as_is else APART
+    return replace(SEPARATE, as_is=as_is) if as_is else SEPARATE
 
 
 @lru_cache(maxsize=16)
@@ -78,7 +78,7 @@ def _shows_all(node: Node, operand: int) -> bool:
 
 def _nothing(node: Node) -> KernelUse:
     """Return a use without a kernel in the forward pass."""
-    return KernelUse(launches=False, given=frozenset(range(len(node.inputs))), is_written=False)
+    return KernelUse(launches=False, unread=frozenset(range(len(node.inputs))), is_written=False)
 
 
 @lru_cache(maxsize=4096)
@@ -127,9 +127,9 @@ class _Kernels:
         inputs = self._inputs[node]
         drawn = frozenset(i for i, value in enumerate(inputs) if self._is_drawn(value))
         if not drawn:
-            return own_use(node)
+            return unfused_use(node)
         if len(drawn) < len(inputs):
-            return replace(own_use(node), drawn=drawn)
+            return replace(unfused_use(node), drawn=drawn)
         self._drawn.update(node.outputs)
         return _nothing(node)
 
@@ -165,10 +165,12 @@ class _Kernels:
         value, reader = self._reader(node.value())
         if reader is None or not self._joins(reader):
             return
-        self._uses[node] = replace(use, launches=False, is_written=False, joined=True)
+        self._uses[node] = replace(use, launches=False, is_written=False, backward_fused=True)
         into, position = self._uses[reader], self._inputs[reader].index(value)
         more = {position}
-        self._uses[reader] = replace(into, given=into.given | more, passed=into.passed | more)
+        self._uses[reader] = replace(
+            into, unread=into.unread | more, fused_gradients=into.fused_gradients | more
+        )
 
     def _reader(self, value: Value) -> tuple[Value, Node | None]:
         """Return the only reader of a value, and the full view of the value that it reads."""

@@ -49,7 +49,7 @@ from pcg.language.expr import (
 )
 from pcg.language.functions import FUNCTIONS
 from pcg.language.poly import Poly
-from pcg.readings.kernel_use import APART, KernelUse
+from pcg.readings.kernel_use import SEPARATE, KernelUse
 from pcg.readings.kind import free_symbols, is_epilogue, look_up, passes_gradients, placed, reads
 from pcg.readings.torch_work import products
 from pcg.types.halo import typing_of
@@ -102,7 +102,7 @@ def work(
     needs: frozenset[int],
     narrow: int = 4,
     wide: int = 4,
-    use: KernelUse = APART,
+    use: KernelUse = SEPARATE,
 ) -> Work:
     """Return the work of one task of a compute operator; none for a join, which moves no data.
 
@@ -144,21 +144,21 @@ def _work(
     written *= narrow
     back = needs - use.as_is
     moved_back = sum(
-        written * (not use.joined)
+        written * (not use.backward_fused)
         + sum(read[other] for other in walk.values.get(operand, ()))
-        + blocks[operand] * narrow * (operand not in use.passed)
+        + blocks[operand] * narrow * (operand not in use.fused_gradients)
         for operand in back
     )
     # In a product of two operands, each gradient takes as many products again.
     arithmetic = 2 * products(call.operator, lengths)
     return Work(
         flops_forward=walk.forward + arithmetic,
-        bytes_forward=sum(size for i, size in enumerate(read) if i not in use.given)
+        bytes_forward=sum(size for i, size in enumerate(read) if i not in use.unread)
         + written * use.is_written,
         flops_backward=walk.backward + arithmetic * min(len(needs), 2),
         bytes_backward=moved_back,
         kernels_forward=int(use.launches),
-        kernels_backward=0 if use.joined else len(back),
+        kernels_backward=0 if use.backward_fused else len(back),
         flops_slope=walk.slope,
         bytes_slope=narrow * 3 * walk.sloped,
         kernels_slope=1 if walk.sloped else 0,
