@@ -39,7 +39,7 @@ from pcg.readings.saved import view_of
 
 
 @dataclass(frozen=True)
-class Again:
+class RecomputedSteps:
     """The steps of a schedule that are done again in the backward pass, by number."""
 
     steps: frozenset[int]
@@ -54,7 +54,7 @@ class Again:
         return {step: reader for reader, steps in self.before.items() for step in steps}
 
 
-NEVER = Again(frozenset(), {}, frozenset())
+NO_RECOMPUTATION = RecomputedSteps(frozenset(), {}, frozenset())
 
 
 def is_sliced(slot: Slot) -> bool:
@@ -69,25 +69,25 @@ def can_be_recomputed(node: Node) -> bool:
     return node.is_parallel or any(view_of(node, value.port) is None for value in node.outputs)
 
 
-def again(
+def recomputed_steps(
     tensors: SavedTensors,
     nodes: Collection[Node],
     stage: int | None = None,
     chunks: Mapping[int, int] = MappingProxyType({}),
-) -> Again:
+) -> RecomputedSteps:
     """Return the steps that are done again if the results of ``nodes`` are recomputed.
 
     ``stage`` is the number of devices of a stage, if micro-batches pass through stages. ``chunks``
     is the chunk of each step that works on slices, if stages have several.
     """
     if not nodes:
-        return NEVER
+        return NO_RECOMPUTATION
     named = _named(tensors.schedule, frozenset(nodes))
     moved = frozenset[int]()
     if stage is not None:
         named, moved = _within_micro_batches(tensors, named, stage, chunks)
     before = _before(tensors, named)
-    return Again(frozenset(named), _ahead(tensors, before, moved, chunks), moved)
+    return RecomputedSteps(frozenset(named), _ahead(tensors, before, moved, chunks), moved)
 
 
 def _named(schedule: Schedule, nodes: frozenset[Node]) -> set[int]:
