@@ -57,7 +57,7 @@ from pcg.language.expr import (
 from pcg.language.functions import FUNCTIONS
 from pcg.language.poly import ONE, Poly, product
 from pcg.language.template import (
-    Declared,
+    Declaration,
     DimPattern,
     EquationError,
     Template,
@@ -342,7 +342,7 @@ def expand(
     return equation
 
 
-def _dims(declared: Declared, lengths: Mapping[str, int]) -> tuple[Dimension, ...]:
+def _dims(declared: Declaration, lengths: Mapping[str, int]) -> tuple[Dimension, ...]:
     return tuple(dim for pattern in declared.dims for dim in _expand_dim(pattern, lengths))
 
 
@@ -355,7 +355,7 @@ def _expand_dim(pattern: DimPattern, lengths: Mapping[str, int]) -> tuple[Dimens
     return tuple(Dimension((name,), size_of(name)) for name in run_names(run, lengths[run]))
 
 
-def _bounds(reader: Reader, declared: tuple[Declared, ...]) -> dict[str, Poly]:
+def _bounds(reader: Reader, declared: tuple[Declaration, ...]) -> dict[str, Poly]:
     """Return the sizes stated with ``<`` in brackets, by index name."""
     bounds: dict[str, Poly] = {}
     for dim in (dim for d in declared for dim in d.dims if dim.bound):

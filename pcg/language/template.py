@@ -34,7 +34,7 @@ class DimPattern:
 
 
 @dataclass(frozen=True)
-class Declared:
+class Declaration:
     """A name with its dimensions and, for an output or a ``let``, the tokens of its value."""
 
     name: str
@@ -47,11 +47,11 @@ class Declared:
 class Template:
     """An equation before its runs are expanded."""
 
-    operands: tuple[Declared, ...]
-    definitions: tuple[Declared, ...]
+    operands: tuple[Declaration, ...]
+    definitions: tuple[Declaration, ...]
 
     @property
-    def placing(self) -> tuple[Declared, ...]:
+    def placing(self) -> tuple[Declaration, ...]:
         """The operands and outputs, in which an attribute may give the position of an index."""
         return (*self.operands, *(d for d in self.definitions if not d.local))
 
@@ -83,7 +83,7 @@ def tokenize(text: str) -> list[str]:
 def parse_template(text: str) -> Template:
     """Split an equation into operands, ``let`` values and outputs, and check their brackets."""
     tokens = tokenize(text)
-    operands: tuple[Declared, ...] | None = None
+    operands: tuple[Declaration, ...] | None = None
     if "->" in tokens:
         arrow = tokens.index("->")
         operands = tuple(_declared(part) for part in _split(tokens[:arrow], ","))
@@ -112,15 +112,15 @@ def _split(tokens: list[str], separator: str) -> list[list[str]]:
     return parts
 
 
-def _declared(tokens: list[str], *, local: bool = False, body: tuple[str, ...] = ()) -> Declared:
+def _declared(tokens: list[str], *, local: bool = False, body: tuple[str, ...] = ()) -> Declaration:
     if len(tokens) < 3 or not is_index_name(tokens[0]) or tokens[1] != "[" or tokens[-1] != "]":
         raise EquationError(f"expected NAME[...], got {' '.join(tokens)!r}")
     inner = tokens[2:-1]
     dims = tuple(_dim(part) for part in _split(inner, ",")) if inner else ()
-    return Declared(tokens[0], dims, body, local)
+    return Declaration(tokens[0], dims, body, local)
 
 
-def _definition(tokens: list[str]) -> Declared:
+def _definition(tokens: list[str]) -> Declaration:
     local = tokens[:1] == ["let"]
     tokens = tokens[local:]
     if "=" not in tokens:
@@ -154,10 +154,10 @@ def _dim(tokens: list[str]) -> DimPattern:
     return DimPattern(tuple(tokens), position=position, bound=bound)
 
 
-def _operands_read(definitions: tuple[Declared, ...]) -> tuple[Declared, ...]:
+def _operands_read(definitions: tuple[Declaration, ...]) -> tuple[Declaration, ...]:
     """Return the operands with the dimensions of their first use in the equation."""
     known = {d.name for d in definitions}
-    operands: dict[str, Declared] = {}
+    operands: dict[str, Declaration] = {}
     for body in (d.body for d in definitions):
         for i, (token, after) in enumerate(pairwise(body)):
             if after != "[" or token in known or token in operands:

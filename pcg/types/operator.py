@@ -19,7 +19,7 @@ from pcg.errors import OperatorError
 from pcg.language.equation import Equation
 from pcg.language.language import expand
 from pcg.language.poly import Poly
-from pcg.language.template import Declared, EquationError, Template, parse_template
+from pcg.language.template import Declaration, EquationError, Template, parse_template
 from pcg.types import local
 from pcg.types.parallel_operators import PARALLEL
 from pcg.types.task import KernelTask
@@ -285,7 +285,7 @@ def _placed_runs(operator: Operator, positions: Mapping[str, int]) -> dict[str, 
 
 def _solve_operand(
     operator: Operator,
-    operand: Declared,
+    operand: Declaration,
     rank: int,
     positions: Mapping[str, int],
     lengths: dict[str, int],
