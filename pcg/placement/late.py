@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from pcg.placement.backward import gradients
 from pcg.placement.schedule import Compute, Reshard, Schedule, Slot
-from pcg.readings.late import parts_gradients
+from pcg.readings.late import has_separate_gradients
 
 WEIGHTS_PASS = 0
 """In the place of a communication step: the gradient comes in the pass for weights, after the
@@ -59,7 +59,7 @@ def late_steps(schedule: Schedule, recomputed: Collection[int] = ()) -> Mapping[
             continue
         weights = [i for i, slot in enumerate(step.operands) if slot in homes]
         alone = len(weights) == 1 and readers[step.operands[weights[0]]] == 1
-        if alone and parts_gradients(step.node, needs):
+        if alone and has_separate_gradients(step.node, needs):
             late_of[number] = weights[0]
     return late_of
 

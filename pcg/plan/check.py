@@ -22,7 +22,7 @@ from pcg.language.poly import Poly
 from pcg.placement.layout import covers, grid
 from pcg.placement.view import MachineView
 from pcg.plan.text import node_names
-from pcg.readings.integers import whole_values
+from pcg.readings.integers import integer_values
 from pcg.types.halo import states_halo
 from pcg.types.operator import Call
 from pcg.types.parallel_operators import PARALLEL, PLACING
@@ -212,7 +212,7 @@ def _types(graph: Graph) -> Iterator[Finding]:
 
 
 def _integers(graph: Graph) -> Iterator[Finding]:
-    integers = whole_values(graph)
+    integers = integer_values(graph)
     for node in _calls(graph):
         call = node.operator_call
         if isinstance(call.operator, TorchFunction):

@@ -40,7 +40,7 @@ PLACES: Mapping[str, tuple[int, ...]] = {
 """Torch functions with results that are positions, counted from 0, by port."""
 
 
-def whole_values(graph: Graph) -> frozenset[Value]:
+def integer_values(graph: Graph) -> frozenset[Value]:
     """Return the values of a graph that are integers."""
     integers: set[Value] = set()
     for node in graph.nodes:
@@ -50,27 +50,29 @@ def whole_values(graph: Graph) -> frozenset[Value]:
             continue
         operands = frozenset(i for i, value in enumerate(node.inputs) if value in integers)
         ranks = tuple(value.type.rank for value in node.inputs)
-        ports = _whole_outputs(node.operator_call, ranks, operands)
+        ports = _integer_outputs(node.operator_call, ranks, operands)
         integers |= {node.value(port) for port in ports}
     return frozenset(integers)
 
 
 @lru_cache(maxsize=4096)
-def _whole_outputs(call: Call, ranks: tuple[int, ...], operands: frozenset[int]) -> tuple[int, ...]:
+def _integer_outputs(
+    call: Call, ranks: tuple[int, ...], operands: frozenset[int]
+) -> tuple[int, ...]:
     """Return the outputs of a call that are integers if these operands are."""
     operator = call.operator
     if isinstance(operator, TorchFunction):
         return tuple(i for i, type_ in enumerate(operator.writes) if not type_.is_real)
     reals = {name for name in operator.reals if not _is_integer(call.values[name])}
     bodies = [output.body for output in call.instance(ranks).outputs]
-    return tuple(i for i, body in enumerate(bodies) if _is_whole(body, operands, reals))
+    return tuple(i for i, body in enumerate(bodies) if _is_integral(body, operands, reals))
 
 
 def _is_integer(value: object) -> bool:
     return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
 
 
-def _is_whole(value: Expr, operands: frozenset[int], fractions: set[str]) -> bool:
+def _is_integral(value: Expr, operands: frozenset[int], fractions: set[str]) -> bool:
     match value:
         case Access():
             return value.operand in operands
@@ -79,11 +81,11 @@ def _is_whole(value: Expr, operands: frozenset[int], fractions: set[str]) -> boo
         case Real():
             return value.name not in fractions
         case Add(parts) | Mul(parts):
-            return all(_is_whole(part, operands, fractions) for part in parts)
+            return all(_is_integral(part, operands, fractions) for part in parts)
         case Sum() | Max():
-            return _is_whole(value.body, operands, fractions)
+            return _is_integral(value.body, operands, fractions)
         case Apply("max" | "relu", args):
-            return all(_is_whole(arg, operands, fractions) for arg in args)
+            return all(_is_integral(arg, operands, fractions) for arg in args)
         case Apply():
             return value.function == "eq"
         case IndexValue() | Guard():

@@ -19,7 +19,7 @@ from pcg.types.operator import Call
 BOTH = frozenset({0, 1})
 
 
-def parts_gradients(node: Node, needs: frozenset[int]) -> bool:
+def has_separate_gradients(node: Node, needs: frozenset[int]) -> bool:
     """Whether an operator is a product of two operands with gradients, each of which is a product.
     ``needs`` are the operands that need gradients."""
     if needs != BOTH or len(node.inputs) != 2:

@@ -29,7 +29,7 @@ from pcg.plan.training import Training
 from pcg.readings.kernel_use import KernelUse
 from pcg.readings.kernels import unfused_use
 from pcg.readings.kind import WorkKind, work_of
-from pcg.readings.late import parts_gradients
+from pcg.readings.late import has_separate_gradients
 from pcg.readings.work import work
 from search.cost.collectives import Lines, all_reduce, bucketed, ring, seconds
 from search.cost.efficiency import Speed, standard
@@ -200,7 +200,7 @@ class CostModel:
         one that may come last (``pcg.readings.late``): one of two products that are taken to be
         equal. NOTHING where operators are compiled together."""
         together = use.backward_fused or not needs.isdisjoint(use.as_is) or self.training.compiled
-        parts = not together and parts_gradients(node, needs)
+        parts = not together and has_separate_gradients(node, needs)
         return self._half(backward) if parts else NOTHING
 
     @remembered
