@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from pcg.errors import InputError
-from pcg.types.operator import Operator, own
+from pcg.types.operator import Operator, register_operators
 
 
 class Registry(Mapping[str, Operator]):
@@ -16,7 +16,7 @@ class Registry(Mapping[str, Operator]):
         self.built_in = frozenset(built_in)
         """The operators that come with Unity."""
         self._by_name = {operator.name: operator for operator in built_in}
-        own(self.built_in)
+        register_operators(self.built_in)
 
     def __getitem__(self, name: str) -> Operator:
         return self._by_name[name]

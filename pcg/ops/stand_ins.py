@@ -14,7 +14,7 @@ from __future__ import annotations
 from pcg.graph.opaque import Batched
 from pcg.graph.slicewise import SliceForm
 from pcg.language.expr import Access, IndexValue, Max, Sum, walk
-from pcg.types.operator import Operator, own
+from pcg.types.operator import Operator, register_operators
 
 _ONE = Operator("pointwise", "out[i...] = any1(x[i...])")
 
@@ -23,7 +23,7 @@ _TWO = Operator("pointwise2", "out[i...] = any2(x[i...], y[i...])")
 _THREE = Operator("pointwise3", "out[i...] = any3(x[i...], y[i...], z[i...])")
 
 STAND_INS: dict[str, Operator] = {operator.name: operator for operator in (_ONE, _TWO, _THREE)}
-own(STAND_INS.values())
+register_operators(STAND_INS.values())
 
 
 def is_stand_in(operator: Operator) -> bool:

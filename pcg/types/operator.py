@@ -94,8 +94,8 @@ class Operator:
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         """Pickle one of Unity's operators by its name, and any other by its definition, without the
         kernel: that is a function which may have no name."""
-        if _OWN.get(self.name) == self:
-            return _own_named, (self.name,)
+        if _REGISTERED.get(self.name) == self:
+            return _registered, (self.name,)
         definition = (getattr(self, f.name) if f.compare else f.default for f in fields(self))
         return _defined, (type(self), *definition)
 
@@ -103,7 +103,7 @@ class Operator:
     def identity(self) -> str:
         """A name for graphs that is equal only for equal definitions. It is the operator's name for
         Unity's own operators, and the name with a hash of the definition for any other."""
-        if _OWN.get(self.name) == self:
+        if _REGISTERED.get(self.name) == self:
             return self.name
         parts = (self.equation, self.sizes, self.reals, self.commutative, self.parallel)
         return f"{self.name}#{blake2b(repr(parts).encode(), digest_size=12).hexdigest()}"
@@ -169,17 +169,17 @@ class Operator:
         raise OperatorError(self.name, "*", None, problem)
 
 
-_OWN: dict[str, Operator] = {}
+_REGISTERED: dict[str, Operator] = {}
 """Unity's own operators by name."""
 
 
-def own(operators: Iterable[Operator]) -> None:
+def register_operators(operators: Iterable[Operator]) -> None:
     """Register Unity's operators, whose names then stand for their definitions. Called once."""
-    _OWN.update({operator.name: operator for operator in operators})
+    _REGISTERED.update({operator.name: operator for operator in operators})
 
 
-def _own_named(name: str) -> Operator:
-    return _OWN[name]
+def _registered(name: str) -> Operator:
+    return _REGISTERED[name]
 
 
 @lru_cache(maxsize=1024)
