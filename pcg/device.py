@@ -84,7 +84,7 @@ class Device(FileModel):
         """The memory that is left for tensors."""
         return self.memory_bytes - self.reserved_bytes
 
-    def reached(self, work: str, dtype: DType) -> Efficiency | None:
+    def measured_efficiency(self, work: str, dtype: DType) -> Efficiency | None:
         """Return the measured efficiency of a kind of work, for this format or else for any."""
         entries = [
             entry

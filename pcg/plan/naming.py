@@ -39,7 +39,7 @@ class ParameterFile(GrownFileModel):
         """All names in the module."""
         return self.stacked or self.names
 
-    def lacking(self, known: Collection[str]) -> str | None:
+    def missing_from(self, known: Collection[str]) -> str | None:
         """Return the first parameter of which no name is in ``known``, or None."""
         return next((names[0] for names in self.parts if not any(n in known for n in names)), None)
 
@@ -61,14 +61,14 @@ class ParameterFile(GrownFileModel):
     ) -> tuple[str, list[int], list[int]] | None:
         """Return the first tensor of the module that does not fit a weight of this shape: its name,
         its shape, and the expected shape. None if all fit."""
-        wanted = self.turned(shape)[1:] if self.stacked else self.turned(shape)
+        wanted = self.reoriented(shape)[1:] if self.stacked else self.reoriented(shape)
         for names in self.parts:
             name = next(name for name in names if name in state)
             if tuple(state[name].shape) != wanted:
                 return name, list(state[name].shape), list(wanted)
         return None
 
-    def turned(self, shape: Sequence[int]) -> tuple[int, ...]:
+    def reoriented(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Convert a shape, or a position of a piece, from the weight to the module or back. Parts
         stay stacked."""
         return swapped_last(shape) if self.transposed else tuple(shape)
