@@ -16,7 +16,7 @@ from pcg.readings.saved import Reads, back_reads, view_of
 Key = TypeVar("Key", bound=Hashable)
 
 
-def chosen(
+def choose_reads(
     options: Sequence[Sequence[frozenset[Key]]], size: Callable[[Key], int]
 ) -> list[frozenset[Key]]:
     """Choose, for each step, what its backward pass reads, among the ways that are possible.
@@ -34,7 +34,7 @@ def chosen(
     return reads
 
 
-def keys(reads: Reads, operands: Sequence[Key], outputs: Sequence[Key]) -> frozenset[Key]:
+def keys_read(reads: Reads, operands: Sequence[Key], outputs: Sequence[Key]) -> frozenset[Key]:
     """Return the keys at the positions that are read."""
     return frozenset([*(operands[i] for i in reads.operands), *(outputs[i] for i in reads.outputs)])
 
@@ -75,7 +75,7 @@ class SavedTensors:
                 case Compute():
                     self._results(i, step)
                     ways.append(self._ways(step, self.needs[i]))
-        self.reads = chosen(ways, self.size)
+        self.reads = choose_reads(ways, self.size)
         """For each step, the tensors that its backward pass reads."""
 
     def _results(self, i: int, step: Compute) -> None:
@@ -96,7 +96,7 @@ class SavedTensors:
             return []
         operands = [self.root(slot) for slot in step.operands]
         results = [self.root(slot) for slot in step.results]
-        return [keys(reads, operands, results) for reads in back_reads(step.node, needs)]
+        return [keys_read(reads, operands, results) for reads in back_reads(step.node, needs)]
 
     def root(self, slot: Slot) -> Slot:
         """Return the tensor of which a slot is a view, or the slot itself."""

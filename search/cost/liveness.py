@@ -28,7 +28,7 @@ from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.late import late_gradients
 from pcg.placement.layout import Layout
 from pcg.placement.recomputation import RecomputedSteps, recomputed_steps
-from pcg.placement.saved import SavedTensors, chosen, keys, saved_tensors
+from pcg.placement.saved import SavedTensors, choose_reads, keys_read, saved_tensors
 from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot
 from pcg.readings.masks import is_mask, multiplied
 from pcg.readings.saved import Reads, back_reads, view_of
@@ -85,11 +85,13 @@ def saved_positions(graph: Graph) -> dict[Node, Reads]:
             roots[value] = value if of is None else operands[of]
         needs = frozenset(i for i, value in enumerate(node.inputs) if value.node in trained)
         own = [
-            keys(reads, operands, [roots[value] for value in node.outputs])
+            keys_read(reads, operands, [roots[value] for value in node.outputs])
             for reads in back_reads(node, needs)
         ]
         ways.append(own if needs else [])
-    for node, read in zip(nodes, chosen(ways, lambda value: value.type.elements), strict=True):
+    for node, read in zip(
+        nodes, choose_reads(ways, lambda value: value.type.elements), strict=True
+    ):
         for value in read:
             if value.node.is_weight:
                 continue
