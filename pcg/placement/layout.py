@@ -155,7 +155,7 @@ def covers(view: MachineView, node: Node) -> bool:
 
 
 @lru_cache(maxsize=1 << 12)
-def spread(tensor: ParallelTensor, start: int = 0) -> Layout:
+def default_layout(tensor: ParallelTensor, start: int = 0) -> Layout:
     """Return the default layout: consecutive devices, blocks slowest, copies fastest."""
     view = MachineView.packed(start, _pieces_shape(tensor))
     tasks = zip(view.devices, view.tasks(), strict=True)
@@ -163,7 +163,7 @@ def spread(tensor: ParallelTensor, start: int = 0) -> Layout:
 
 
 @lru_cache(maxsize=1 << 12)
-def moved(layout: Layout, devices: tuple[int, ...]) -> Layout | None:
+def relocated(layout: Layout, devices: tuple[int, ...]) -> Layout | None:
     """Return the layout on other devices, or None if their number does not fit. It may be a
     multiple: neighbouring devices then hold different pieces."""
     times, rest = divmod(len(devices), len(layout.pieces))
@@ -173,12 +173,12 @@ def moved(layout: Layout, devices: tuple[int, ...]) -> Layout | None:
     return Layout(layout.type, tuple(zip(devices, pieces, strict=True)))
 
 
-_one: dict[Layout, Layout] = {}
+_interned: dict[Layout, Layout] = {}
 
 LayoutOf = Callable[[Node, int, MachineView], Layout]
 
 
-def _once(layout_of: LayoutOf) -> LayoutOf:
+def _cached(layout_of: LayoutOf) -> LayoutOf:
     """Cache layouts, which depend only on the call and the types of operands. Equal layouts become
     one object, which is faster to compare."""
     layouts: dict[tuple[Signature, int, MachineView], Layout] = {}
@@ -190,15 +190,15 @@ def _once(layout_of: LayoutOf) -> LayoutOf:
         if layout is None:
             if len(layouts) >= _KEPT:
                 layouts.clear()
-                _one.clear()
+                _interned.clear()
             layout = layout_of(node, position, view)
-            layout = layouts[key] = _one.setdefault(layout, layout)
+            layout = layouts[key] = _interned.setdefault(layout, layout)
         return layout
 
     return cached
 
 
-@_once
+@_cached
 def output_layout(node: Node, port: int, view: MachineView) -> Layout:
     """Return the layout of an output if its operator runs on ``view``."""
     tensor = node.types[port]
@@ -223,7 +223,7 @@ def output_layout(node: Node, port: int, view: MachineView) -> Layout:
     return Layout(tensor, tuple(pieces))
 
 
-@_once
+@_cached
 def operand_layout(node: Node, operand: int, view: MachineView) -> Layout:
     """Return the layout of an operand that its operator needs to run on ``view``."""
     tensor = node.inputs[operand].type

@@ -16,7 +16,14 @@ from functools import cached_property
 from pcg.errors import InputError
 from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.in_parts import in_parts, stated_parts, summed
-from pcg.placement.layout import Layout, Piece, moved, operand_layout, output_layout, spread
+from pcg.placement.layout import (
+    Layout,
+    Piece,
+    default_layout,
+    operand_layout,
+    output_layout,
+    relocated,
+)
 from pcg.placement.transfer import Transfer, transfer
 from pcg.placement.view import MachineView
 from pcg.types.parallel_operators import PLACING
@@ -113,12 +120,12 @@ def home(value: Value, chain: tuple[Node, ...], wanted: Layout) -> Layout:
     comes from the rest of a model, lies as its type says.
     """
     if value.node.leaf.kind == "tensor":
-        return spread(value.type)
+        return default_layout(value.type)
     placed = value
     for node in chain:
         if node.name not in PLACING:
-            stored = spread(placed.type)
-            return moved(stored, wanted.devices) or stored
+            stored = default_layout(placed.type)
+            return relocated(stored, wanted.devices) or stored
         placed = node.value()
     return wanted
 
@@ -153,7 +160,7 @@ class Scheduler:
         source, chain = trace(value)
         if not chain and not source.node.is_leaf:
             return self._produced(source)
-        return self._fetch(value, spread(value.type))
+        return self._fetch(value, default_layout(value.type))
 
     def _produced(self, source: Value) -> Slot:
         layout = output_layout(source.node, source.port, self._views[source.node])
@@ -170,19 +177,19 @@ class Scheduler:
         if start == target or transfer(start.layout, wanted).is_nothing:
             return start
         if target not in self._made:
-            self._move(self._halfway(start, chain, wanted), target)
+            self._move(self._intermediate(start, chain, wanted), target)
         return target
 
-    def _halfway(self, start: Slot, chain: tuple[Node, ...], wanted: Layout) -> Slot:
+    def _intermediate(self, start: Slot, chain: tuple[Node, ...], wanted: Layout) -> Slot:
         """Return the tensor in an intermediate layout: where its copies are gathered from, or where
         its partial sums are added up. Without either, return ``start``."""
         if start.value.node.is_leaf:
             return start
-        start = self._by_way_of(start, summed(start.layout, wanted))
+        start = self._via(start, summed(start.layout, wanted))
         split = stated_parts(chain)
-        return self._by_way_of(start, split and in_parts(start.layout, wanted, split))
+        return self._via(start, split and in_parts(start.layout, wanted, split))
 
-    def _by_way_of(self, start: Slot, layout: Layout | None) -> Slot:
+    def _via(self, start: Slot, layout: Layout | None) -> Slot:
         """Move the tensor to ``layout`` first. Without a layout, return ``start``."""
         if layout is None:
             return start

@@ -11,7 +11,7 @@ from support.plans.pipelines import by_degrees, two_nodes
 
 from pcg.graph.graph import Graph
 from pcg.placement.in_parts import InParts, in_parts, stated_parts
-from pcg.placement.layout import Layout, Piece, spread
+from pcg.placement.layout import Layout, Piece, default_layout
 from pcg.placement.schedule import LeafAtHome, Reshard, schedule, trace
 from pcg.placement.transfer import transfer
 from pcg.types.tensor import Degrees, ParallelTensor
@@ -93,7 +93,7 @@ def test_where_all_links_are_alike_tensors_cross_whole():
 
 
 def test_one_device_gets_a_tensor_whole():
-    source, wanted = (spread(ParallelTensor.whole((8, 1000)), n) for n in (0, 2))
+    source, wanted = (default_layout(ParallelTensor.whole((8, 1000)), n) for n in (0, 2))
     assert Crossings(CostModel(two_nodes(1e7))).best(source, wanted) is None
 
 
