@@ -28,7 +28,7 @@ from pcg.types.halo import states_halo
 from pcg.types.tensor import ParallelTensor
 
 
-class InParts(NamedTuple):
+class TransferParts(NamedTuple):
     """The dimension along which a tensor is cut on its way, and the number of parts."""
 
     dim: int
@@ -45,16 +45,16 @@ def named_parts(chain: Sequence[Node]) -> tuple[Node, Node] | None:
     return None
 
 
-def stated_parts(chain: Sequence[Node]) -> InParts | None:
+def stated_parts(chain: Sequence[Node]) -> TransferParts | None:
     """Return the parts in which a tensor moves by a chain of parallel operators, if any."""
     named = named_parts(chain)
     if named is None:
         return None
     call = named[0].operator_call
-    return InParts(call.integer("dim"), call.integer("degree"))
+    return TransferParts(call.integer("dim"), call.integer("degree"))
 
 
-def in_parts(source: Layout, wanted: Layout, split: InParts) -> Layout | None:
+def layout_in_parts(source: Layout, wanted: Layout, split: TransferParts) -> Layout | None:
     """Return the layout in which the parts of a tensor arrive on the devices that want it.
 
     Devices that want the same piece share its parts evenly. None if a device has the tensor
@@ -81,7 +81,7 @@ def in_parts(source: Layout, wanted: Layout, split: InParts) -> Layout | None:
     return Layout(cut, tuple((device, pieces[device]) for device, _ in wanted.pieces))
 
 
-def summed(source: Layout, wanted: Layout) -> Layout | None:
+def layout_of_sums(source: Layout, wanted: Layout) -> Layout | None:
     """Return the layout in which partial sums are added up if only other devices want the total.
 
     Each device gets a part of the total, along the first dimension with equal parts. None if

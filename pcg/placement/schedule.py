@@ -15,7 +15,7 @@ from functools import cached_property
 
 from pcg.errors import InputError
 from pcg.graph.graph import Graph, Node, Value
-from pcg.placement.in_parts import in_parts, stated_parts, summed
+from pcg.placement.in_parts import layout_in_parts, layout_of_sums, stated_parts
 from pcg.placement.layout import (
     Layout,
     Piece,
@@ -185,9 +185,9 @@ class Scheduler:
         its partial sums are added up. Without either, return ``start``."""
         if start.value.node.is_leaf:
             return start
-        start = self._via(start, summed(start.layout, wanted))
+        start = self._via(start, layout_of_sums(start.layout, wanted))
         split = stated_parts(chain)
-        return self._via(start, split and in_parts(start.layout, wanted, split))
+        return self._via(start, split and layout_in_parts(start.layout, wanted, split))
 
     def _via(self, start: Slot, layout: Layout | None) -> Slot:
         """Move the tensor to ``layout`` first. Without a layout, return ``start``."""
