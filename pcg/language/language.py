@@ -76,35 +76,39 @@ class Reader:
     index_names: frozenset[str]
     lets: dict[str, tuple[tuple[str, ...], Expr]] = field(default_factory=dict)
     tokens: tuple[str, ...] = ()
-    at: int = 0
+    position: int = 0
     scope: list[str] = field(default_factory=list)
     inlined: int = 0
 
     def value(self, tokens: tuple[str, ...], scope: tuple[str, ...]) -> Expr:
         """Parse all of ``tokens`` as a value, with the names in ``scope`` bound."""
-        self.tokens, self.at, self.scope = tokens, 0, list(scope)
+        self.tokens, self.position, self.scope = tokens, 0, list(scope)
         try:
             result = self._ternary()
         except RecursionError:
             raise EquationError("nested too deeply") from None
-        if self.at != len(self.tokens):
+        if self.position != len(self.tokens):
             raise EquationError(f"unexpected {self._peek()!r}")
         return final(result)
 
     def index(self, tokens: tuple[str, ...], scope: tuple[str, ...] = ()) -> Poly:
         """Parse all of ``tokens`` as an index."""
-        self.tokens, self.at, self.scope = tokens, 0, list(scope)
+        self.tokens, self.position, self.scope = tokens, 0, list(scope)
         result = self._index()
-        if self.at != len(self.tokens):
+        if self.position != len(self.tokens):
             raise EquationError(f"unexpected {self._peek()!r}")
         return result
 
     def _peek(self) -> str:
-        return self.tokens[self.at] if self.at < len(self.tokens) else "end of the equation"
+        return (
+            self.tokens[self.position]
+            if self.position < len(self.tokens)
+            else "end of the equation"
+        )
 
     def _next(self) -> str:
         token = self._peek()
-        self.at += 1
+        self.position += 1
         return token
 
     def _accept(self, *options: str) -> str | None:
@@ -113,7 +117,7 @@ class Reader:
     def _expect(self, token: str) -> None:
         if self._peek() != token:
             raise EquationError(f"expected {token!r}, got {self._peek()!r}")
-        self.at += 1
+        self.position += 1
 
     def _ternary(self) -> Expr:
         value = self._comparison()
@@ -162,7 +166,7 @@ class Reader:
     def _unary(self) -> Expr:
         if self._accept("-"):
             return times(number(-1), self._unary())
-        following = self.tokens[self.at + 1 : self.at + 2]
+        following = self.tokens[self.position + 1 : self.position + 2]
         if self._peek() == "sum" or (self._peek() == "max" and following != ("(",)):
             return self._reduction(self._next())
         return self._atom()
@@ -288,9 +292,9 @@ class Reader:
             for name in names:
                 self._name(name)
             return [Poly.of(name) for name in names]
-        following = self.tokens[self.at + 1 : self.at + 3]
+        following = self.tokens[self.position + 1 : self.position + 3]
         if self._peek() == "(" and all(token.isidentifier() for token in following):
-            self.at += 1
+            self.position += 1
             merged: list[str] = []
             while not self._accept(")"):
                 merged.append(self._next())

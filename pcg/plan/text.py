@@ -237,14 +237,14 @@ class _Reader:
     ) -> None:
         self._where, self._values, self._operators = where, values, operators
         self._tokens = [m.group().strip() for m in TOKEN.finditer(text) if m.group().strip()]
-        self._at = 0
+        self._index = 0
         self._depth = 0
 
     def list(self) -> list[Value]:
         """Parse the whole text as values separated by commas."""
         values = [self._value()]
         while self._peek() == ",":
-            self._at += 1
+            self._index += 1
             values.append(self._value())
         self._end()
         return values
@@ -256,19 +256,19 @@ class _Reader:
         return value
 
     def _end(self) -> None:
-        if self._at < len(self._tokens):
+        if self._index < len(self._tokens):
             raise self._error(f"unexpected {self._peek()!r}")
 
     def _error(self, problem: str) -> InputError:
         return InputError(self._where, problem)
 
     def _peek(self, ahead: int = 0) -> str:
-        index = self._at + ahead
+        index = self._index + ahead
         return self._tokens[index] if index < len(self._tokens) else ""
 
     def _next(self) -> str:
         token = self._peek()
-        self._at += 1
+        self._index += 1
         return token
 
     def _expect(self, token: str) -> None:
@@ -285,7 +285,7 @@ class _Reader:
         if value is None:
             raise self._error(f"unknown value {name!r}" if name else "expected a value")
         if self._peek() == "." and self._peek(1).isdigit():
-            self._at += 1
+            self._index += 1
             value = self._port(value, int(self._next()))
         self._depth -= 1
         return value
@@ -307,7 +307,7 @@ class _Reader:
         while self._peek() != ")":
             if self._peek(1) == "=":
                 key = self._next()
-                self._at += 1
+                self._index += 1
                 if key in attributes:
                     raise self._error(f"attribute {key} is given twice")
                 attributes[key] = self._attribute()
@@ -340,7 +340,7 @@ class _Reader:
     def _product(self) -> Attribute:
         total = self._factor()
         while self._peek() == "*":
-            self._at += 1
+            self._index += 1
             total = Poly.of(self._symbolic(total)) * self._symbolic(self._factor())
             total = self._bounded(total)
         return total

@@ -91,7 +91,7 @@ def look_up(value: Sum) -> frozenset[str] | None:
     return None
 
 
-def placed(value: Sum) -> tuple[str, frozenset[str]] | None:
+def scatter_target(value: Sum) -> tuple[str, frozenset[str]] | None:
     """Return the index at which a sum puts each summand, and the symbols that determine its value.
 
     The summand is 0 at all other values of the index. None for a sum without such an index.
@@ -111,7 +111,7 @@ def placed(value: Sum) -> tuple[str, frozenset[str]] | None:
 def _moves(value: Sum) -> bool:
     """Whether a sum needs no arithmetic but moves elements: it selects one summand, or puts each of
     them in its place."""
-    return bool(look_up(value)) or placed(value) is not None
+    return bool(look_up(value)) or scatter_target(value) is not None
 
 
 def is_epilogue(value: Expr) -> bool:

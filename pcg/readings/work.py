@@ -50,7 +50,14 @@ from pcg.language.expr import (
 from pcg.language.functions import FUNCTIONS
 from pcg.language.poly import Poly
 from pcg.readings.kernel_use import SEPARATE, KernelUse
-from pcg.readings.kind import free_symbols, is_epilogue, look_up, passes_gradients, placed, reads
+from pcg.readings.kind import (
+    free_symbols,
+    is_epilogue,
+    look_up,
+    passes_gradients,
+    scatter_target,
+    reads,
+)
 from pcg.readings.torch_work import products
 from pcg.types.halo import typing_of
 from pcg.types.infer import bind_sizes
@@ -264,7 +271,7 @@ class _Walk:
     def _sum(self, value: Sum, scope: Scope) -> None:
         length = self.lengths.get(value.var, value.size.evaluate(self.sizes))
         inner = {**scope, value.var: length}
-        determining, target = look_up(value), placed(value)
+        determining, target = look_up(value), scatter_target(value)
         if determining is not None:
             self.found_by[value.var] = determining & frozenset(scope)
         elif target is not None:
