@@ -55,8 +55,8 @@ from pcg.readings.kind import (
     is_epilogue,
     look_up,
     passes_gradients,
-    scatter_target,
     reads,
+    scatter_target,
 )
 from pcg.readings.torch_work import products
 from pcg.types.halo import typing_of
