@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TypeVar
 
-Known = TypeVar("Known", bound=str)
+Option = TypeVar("Option", bound=str)
 
 
 def one_line(text: str) -> str:
@@ -52,7 +52,7 @@ class InputError(UnityError):
         return one_line(f"{self.where}: {self.problem}")
 
 
-def one_of(what: str, name: str, known: Collection[Known]) -> Known:
+def one_of(what: str, name: str, known: Collection[Option]) -> Option:
     """Return ``name`` if it is one of the ``known`` names. Raises InputError for any other.
     ``what`` is the kind of thing that is named, such as an optimizer."""
     for choice in known:

@@ -85,7 +85,7 @@ class CallFormats:
 
 
 class Independence(ABC):
-    """What the table says about the slices of a function."""
+    """An entry of the table: along which dimensions the slices of a function are independent."""
 
     counts: tuple[tuple[str, str, int], ...] = ()
     """Arguments that are the size of a dimension of another argument: the names of both, and the

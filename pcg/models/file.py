@@ -33,7 +33,7 @@ def from_file(name: str, batch: int | None, devices: int) -> tuple[Module, tuple
     path, colon, function = name.rpartition(":")
     if not colon or not path.endswith(".py"):
         raise InputError(f"model {name}", EXPECTED)
-    module, inputs = _made(Path(path), function)
+    module, inputs = _run_function(Path(path), function)
     first = next(iter(_tensors(inputs)), None)
     if first is None or not first.dim():
         raise InputError(name, "example inputs have no batch, expected a tensor with a dimension")
@@ -50,18 +50,18 @@ def from_file(name: str, batch: int | None, devices: int) -> tuple[Module, tuple
 def module_of(name: str, begin: Callable[[], object] = lambda: None) -> Module:
     """Return the module that the function makes, with the values of its parameters and buffers.
     ``begin`` is called right before the function."""
-    return made_for_real(name, begin)[0]
+    return module_and_inputs(name, begin)[0]
 
 
-def made_for_real(
+def module_and_inputs(
     name: str, begin: Callable[[], object] = lambda: None
 ) -> tuple[Module, tuple[Any, ...]]:
     """Return the module, as ``module_of`` does, and its example inputs."""
     path, _, function = name.rpartition(":")
-    return _made(Path(path), function, "cpu", begin)
+    return _run_function(Path(path), function, "cpu", begin)
 
 
-def _made(
+def _run_function(
     path: Path,
     function: str,
     device: str = "meta",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pcg.types.task import KernelTask
 
 
-def _own_places(task: KernelTask, ids: Tensor, held: int) -> tuple[Tensor, int]:
+def _local_places(task: KernelTask, ids: Tensor, held: int) -> tuple[Tensor, int]:
     """Return the position of each id in this task's block of ``held`` places, and the number of
     places to allocate. If other tasks have places too, there is one additional place for their
     ids. An id that names no place at all gets a position out of range."""
@@ -34,14 +34,14 @@ def _own_places(task: KernelTask, ids: Tensor, held: int) -> tuple[Tensor, int]:
 
 def _index_add(task: KernelTask, like: Tensor, ids: Tensor, source: Tensor) -> Tensor:
     held, axis = like.shape[0], task.attributes["axis"]
-    places, wanted = _own_places(task, ids, held)
+    places, wanted = _local_places(task, ids, held)
     shape = (*source.shape[:axis], wanted, *source.shape[axis + 1 :])
     return source.new_zeros(shape).index_add(axis, places, source).narrow(axis, 0, held)
 
 
 def _scatter_add(task: KernelTask, like: Tensor, ids: Tensor, source: Tensor) -> Tensor:
     held, axis = like.shape[0], task.attributes["axis"]
-    places, wanted = _own_places(task, ids, held)
+    places, wanted = _local_places(task, ids, held)
     shape = (*source.shape[:axis], wanted, *source.shape[axis + 1 :])
     return source.new_zeros(shape).scatter_add(axis, places, source).narrow(axis, 0, held)
 

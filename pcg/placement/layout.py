@@ -33,7 +33,7 @@ from pcg.types.local import LocalTyping
 from pcg.types.task import KernelTask
 from pcg.types.tensor import ParallelTensor
 
-_KEPT = 65536
+_MOST_LAYOUTS = 65536
 """The most layouts that are cached."""
 
 
@@ -45,7 +45,7 @@ class Piece:
     block: tuple[int, ...]
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=_MOST_LAYOUTS)
 def _piece(partial: int, block: tuple[int, ...]) -> Piece:
     """Return one object for equal pieces: thousands of devices have few different pieces."""
     return Piece(partial, block)
@@ -188,7 +188,7 @@ def _cached(layout_of: LayoutOf) -> LayoutOf:
         key = (node.signature, position, view)
         layout = layouts.get(key)
         if layout is None:
-            if len(layouts) >= _KEPT:
+            if len(layouts) >= _MOST_LAYOUTS:
                 layouts.clear()
                 _interned.clear()
             layout = layout_of(node, position, view)

@@ -82,15 +82,15 @@ def recomputed_steps(
     """
     if not nodes:
         return NO_RECOMPUTATION
-    named = _named(tensors.schedule, frozenset(nodes))
+    named = _steps_of(tensors.schedule, frozenset(nodes))
     moved = frozenset[int]()
     if stage is not None:
         named, moved = _within_micro_batches(tensors, named, stage, chunks)
-    before = _before(tensors, named)
-    return RecomputedSteps(frozenset(named), _ahead(tensors, before, moved, chunks), moved)
+    before = _steps_before(tensors, named)
+    return RecomputedSteps(frozenset(named), _moved_ahead(tensors, before, moved, chunks), moved)
 
 
-def _named(schedule: Schedule, nodes: frozenset[Node]) -> set[int]:
+def _steps_of(schedule: Schedule, nodes: frozenset[Node]) -> set[int]:
     """Return the steps of some operators: the computation of an operator, and the reshardings of a
     parallel operator."""
     maker: dict[Slot, int] = {}
@@ -154,7 +154,7 @@ def _stages(layouts: Collection[Layout], stage: int) -> set[int]:
     return {device // stage for layout in layouts for device in layout.devices}
 
 
-def _before(tensors: SavedTensors, named: set[int]) -> dict[int, list[int]]:
+def _steps_before(tensors: SavedTensors, named: set[int]) -> dict[int, list[int]]:
     """Return, by step, the steps that are done again right before its backward pass."""
     done: set[int] = set()
     before: dict[int, list[int]] = {}
@@ -171,7 +171,7 @@ def _before(tensors: SavedTensors, named: set[int]) -> dict[int, list[int]]:
     return before
 
 
-def _ahead(
+def _moved_ahead(
     tensors: SavedTensors,
     before: Mapping[int, list[int]],
     moved: frozenset[int],

@@ -307,7 +307,7 @@ def _homes(placement: Placement) -> Iterator[Finding]:
 
 GRAPH_CHECKS: tuple[Check[Graph], ...] = (
     Check("outputs", "there is an output", _outputs),
-    Check("references", "what is read or returned is an output of its node", _references),
+    Check("references", "values that are read or returned are outputs of nodes", _references),
     Check("operands", "operators have as many operands as their equation", _operands),
     Check("rule inputs", "every leaf is an input or a weight", _rule_inputs),
     Check("names", "leaves have names of their own that print and parse", _names),
@@ -324,7 +324,7 @@ PLACEMENT_CHECKS: tuple[Check[Placement], ...] = (
     Check("views", "operators have a view, and only they", _viewed),
     Check("shapes", "a view has the shape of its operator's task grid", _shapes),
     Check("devices", "a view lies within the machine", _within),
-    Check("tasks", "there are not so many tasks that going through them takes long", _tasks),
+    Check("tasks", "there are few enough tasks to enumerate them", _tasks),
     Check("injective", "no two tasks of an operator share a device", _injective),
     Check("homes", "leaves and outputs have devices for all of their pieces", _homes),
 )

@@ -56,10 +56,10 @@ def held_wide(graph: Graph) -> frozenset[Value]:
     operators with wide results, which compute on wide copies."""
     wide = wide_values(graph)
     readers = (n for n in graph.operators if not n.is_parallel and not wide.isdisjoint(n.outputs))
-    return wide.union(*(_behind(reader) for reader in readers))
+    return wide.union(*(_sources(reader) for reader in readers))
 
 
-def _behind(node: Node) -> Iterable[Value]:
+def _sources(node: Node) -> Iterable[Value]:
     """Yield an operator's operands, and the values of which they are views or moved copies."""
     for value in _operands(node):
         shown: Value | None = value

@@ -48,7 +48,7 @@ def unfused_use(node: Node) -> KernelUse:
     shown = _shown(node)
     if shown is not None:
         same = {of for of in shown if _shows_all(node, of)}
-        return replace(_nothing(node), as_is=shape_alone | same)
+        return replace(_no_kernel(node), as_is=shape_alone | same)
     as_is = _as_is(call, tuple(value.type.rank for value in node.inputs)) | shape_alone
     return replace(SEPARATE, as_is=as_is) if as_is else SEPARATE
 
@@ -76,7 +76,7 @@ def _shows_all(node: Node, operand: int) -> bool:
     return len(node.types) == 1 and node.types[0].elements == node.inputs[operand].type.elements
 
 
-def _nothing(node: Node) -> KernelUse:
+def _no_kernel(node: Node) -> KernelUse:
     """Return a use without a kernel in the forward pass."""
     return KernelUse(launches=False, unread=frozenset(range(len(node.inputs))), is_written=False)
 
@@ -120,7 +120,7 @@ class _Kernels:
         for node in self._nodes:
             self._bias(node)
         for node in self._nodes if self._compiled else ():
-            self._join(node)
+            self._fuse(node)
         return self._uses
 
     def _use(self, node: Node) -> KernelUse:
@@ -131,7 +131,7 @@ class _Kernels:
         if len(drawn) < len(inputs):
             return replace(unfused_use(node), drawn=drawn)
         self._drawn.update(node.outputs)
-        return _nothing(node)
+        return _no_kernel(node)
 
     def _is_drawn(self, value: Value) -> bool:
         if value.node.is_leaf:
@@ -149,7 +149,7 @@ class _Kernels:
                 continue
             readers = {*self._readers[value]} - {bias}
             if product.name == "matmul" and readers == {total} and value not in self._outputs:
-                self._uses[total] = replace(_nothing(total), as_is=self._uses[total].as_is)
+                self._uses[total] = replace(_no_kernel(total), as_is=self._uses[total].as_is)
                 return
 
     def _is_bias(self, node: Node) -> bool:
@@ -157,13 +157,13 @@ class _Kernels:
         last = node.types[0].rank - 1
         return node.name == "expand_vector" and node.operator_call.integer("axis") == last
 
-    def _join(self, node: Node) -> None:
+    def _fuse(self, node: Node) -> None:
         """Merge an element-wise operator into the kernel of its only reader, behind full views."""
         use = self._uses[node]
         if not use.launches or not is_pointwise(node) or len(node.outputs) != 1:
             return
         value, reader = self._reader(node.value())
-        if reader is None or not self._joins(reader):
+        if reader is None or not self._can_absorb(reader):
             return
         self._uses[node] = replace(use, launches=False, is_written=False, backward_fused=True)
         into, position = self._uses[reader], self._inputs[reader].index(value)
@@ -181,5 +181,5 @@ class _Kernels:
             value = reader.value()
         return value, None
 
-    def _joins(self, node: Node) -> bool:
+    def _can_absorb(self, node: Node) -> bool:
         return self._uses[node].launches and (is_pointwise(node) or kind_of(node) == "reduction")

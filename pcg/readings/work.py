@@ -209,14 +209,14 @@ class _Walk:
     """For the index of a look-up, the indices that determine it."""
     placed_by: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     """For the index at which summands are put, the indices that determine it, within their sum."""
-    whole: set[int] = field(default_factory=set[int])
+    read_as_whole: set[int] = field(default_factory=set[int])
     """Operands that are read as a whole, and not looked up."""
     looked_up: dict[int, int] = field(default_factory=dict[int, int])
 
     def read(self, operand: int) -> int:
         """Return the number of elements that a task reads of its block of an operand."""
         block = self.blocks[operand]
-        if operand in self.whole:
+        if operand in self.read_as_whole:
             return block
         return min(block, self.looked_up.get(operand, 0))
 
@@ -266,7 +266,7 @@ class _Walk:
             if access.operand in self.needs:
                 self.backward += points
         else:
-            self.whole.add(access.operand)
+            self.read_as_whole.add(access.operand)
 
     def _sum(self, value: Sum, scope: Scope) -> None:
         length = self.lengths.get(value.var, value.size.evaluate(self.sizes))
