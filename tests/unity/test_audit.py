@@ -240,7 +240,9 @@ def test_what_a_plan_says_nothing_of_is_not_checked(plan: Path):
     altered(plan, lambda c: c.update(naming=None))
     result = audit(str(plan), "--no-proofs", "--jobs", "1")
     assert result.exit_code == 0, result.output
-    assert "not checked: the names of its parameters, which the plan does not state" in result.stdout
+    assert (
+        "not checked: the names of its parameters, which the plan does not state" in result.stdout
+    )
 
 
 MODEL = """\
@@ -284,7 +286,9 @@ def test_a_machine_that_is_not_known_is_no_success(plan: Path):
     altered(plan, change)
     result = audit(str(plan), "--no-proofs", "--no-capture")
     assert isinstance(result.exception, NegativeAnswer), result.output
-    assert "could not be checked in full: the machine, because mine is not a preset" in str(result.exception)
+    assert "could not be checked in full: the machine, because mine is not a preset" in str(
+        result.exception
+    )
     left_out = audit(str(plan), "--no-proofs", "--no-capture", "--no-machine")
     assert left_out.exit_code == 0
     assert "not checked: the machine (--no-machine)" in left_out.stdout

@@ -92,9 +92,7 @@ def planner_of(
     progress: Progress = silent,
 ) -> Planner:
     """Return a planner with a time limit in seconds. The joint planner considers pipelines too.
-
-    ``progress`` is called with the state of the search. Raises InputError for an unknown name.
-    """
+    ``progress`` is called with the state of the search. Raises InputError for an unknown name."""
     check_name(name)
     teller = Teller(progress)
     if asked.degrees is not None:

@@ -147,8 +147,14 @@ def test_noise_is_drawn_in_training_alone():
         (lambda: mixture(capacity_factor=0.0), "capacity_factor is 0.0"),
         (lambda: mixture(capacity_factor=float("nan")), "capacity_factor is nan"),
         (lambda: mixture(group=0), "group is 0"),
-        (lambda: mixture(group=4, capacity_factor=1.0)(torch.zeros(2, 3, 4)), "6 tokens are no"),
-        (lambda: mixture(capacity_factor=1.0)(torch.zeros(2, 0, 4)), "0 tokens, expected a multiple of the group of 0"),
+        (
+            lambda: mixture(group=4, capacity_factor=1.0)(torch.zeros(2, 3, 4)),
+            "6 tokens, expected a multiple",
+        ),
+        (
+            lambda: mixture(capacity_factor=1.0)(torch.zeros(2, 0, 4)),
+            "0 tokens, expected a multiple of the group of 0",
+        ),
     ],
 )
 def test_numbers_that_do_not_fit_are_refused(make: Callable[[], object], said: str):
