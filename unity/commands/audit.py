@@ -215,7 +215,7 @@ def _check_proofs(
 def _check_machine(audit: Audit, plan: Plan, machine: str | None) -> None:
     name = machine or plan.machine.name
     if machine is None and name not in preset_names():
-        how = "--machine says which, --no-machine leaves it out"
+        how = "name it with --machine, or leave it out with --no-machine"
         audit.unchecked.append(f"the machine, because {name} is not a preset ({how})")
         return
     audit.findings += check_machine(plan, load_machine(name))
@@ -267,7 +267,7 @@ def _model_name(audit: Audit, plan: Plan, model: str | None) -> str | None:
     """Return the model to capture, if it is known. A file is run only if an option names it."""
     name = model or plan.model_name
     if model is None and name not in MODELS:
-        how = "--model says which, --no-capture leaves it out"
+        how = "name it with --model, or leave it out with --no-capture"
         audit.unchecked.append(f"the model, because {name} is not in the zoo ({how})")
         return None
     return name
