@@ -1,8 +1,8 @@
-"""Records the choices that a proof rests on: found by search once, only followed afterwards.
+"""Records the choices that a proof rests on: a search finds them once, later checks follow them.
 
-A prover asks ``options`` which of several ways to try. While searching it is told all of them, and
-the way that succeeded is written down; a proof that is checked again is told only that one. So the
-search is not trusted: whatever it chose, what follows from the choice is discharged.
+A prover asks ``options`` which of several ways to try. During the search, ``options`` yields all
+ways, and the way that succeeds is recorded. When a proof is checked again, ``options`` yields only
+the recorded way. The search is not trusted: the side conditions of every choice are discharged.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ class Steps(Protocol):
     """Where choices come from."""
 
     def options(self, every: Iterable[str]) -> Iterator[str]:
-        """The ways to try, each written down while it is tried."""
+        """The ways to try, in order; the caller stops at the one that succeeds."""
         ...
 
 
 class Searching:
-    """Tries every way, and keeps what succeeds."""
+    """Yields every way. ``taken`` is the list of ways that succeeded, in order."""
 
     def __init__(self) -> None:
         self.taken: list[str] = []
@@ -36,7 +36,7 @@ class Searching:
 
 
 class Following:
-    """Takes the ways written down, in order. Raises Unproved where there are none left."""
+    """Yields the recorded ways, one per choice, in order. Raises Unproved if none is left."""
 
     def __init__(self, taken: Sequence[str]) -> None:
         self._taken = taken
@@ -53,5 +53,5 @@ class Following:
 
     @property
     def is_done(self) -> bool:
-        """Whether every choice written down was made."""
+        """Whether every recorded way has been used."""
         return self._at == len(self._taken)
