@@ -1,11 +1,12 @@
 """Decides whether two graphs are equal: proved, refuted, vacuous, ill-typed or unknown.
 
-Problem: does the right graph compute what the left one does, for all sizes, degrees, copies and
-partials on which both are typed? Method: both sides are typed symbolically. A typing is a theorem
-of each operator (``trusted.proof.local``) that its tasks, each on its own blocks, compute the
-operator's equation. Where these are proved and types agree, what is left is that the composed
-equations are equal (``trusted.proof.prove``). One instance is replayed first, more if the proof
-fails. Exact: a proof and a counterexample are; unknown says nothing.
+Problem: does the right graph compute the same as the left one, for all sizes, degrees, copies and
+partials at which both are typed?
+Method: both sides are typed symbolically. The typing of an operator is a theorem: its tasks, each
+on its own blocks, compute the operator's equation (``trusted.proof.local``). If these theorems are
+proved and the types of both sides agree, it remains to prove that the composed equations are equal
+(``trusted.proof.prove``). One instance is replayed before the proof, more if the proof fails.
+Exact: a proof and a counterexample are certain. The verdict unknown says nothing.
 """
 
 from __future__ import annotations
@@ -47,10 +48,11 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a proof rests on beside its side conditions.
+    """What a proof rests on besides its side conditions.
 
-    The sizes assumed equal, what the right side asks beyond the left, the number of the typing of
-    each side, an instance at which both are typed alike, and whether it is about whole tensors.
+    ``equal``: the sizes assumed equal. ``requires``: the conditions of the right side beyond those
+    of the left. ``typings``: the number of each side's typing. ``witness``: an instance at which
+    both sides have the same types. ``whole``: whether the proof is about whole tensors only.
     """
 
     equal: tuple[SizeEquation, ...]
@@ -64,10 +66,10 @@ class Evidence:
 class Decision:
     """A verdict with its grounds.
 
-    ``conditions``: what has to hold, beyond the left side being typed, for the right side to be
-    typed alike. ``degrees``: one choice of degrees for which all hold. ``rest``: what is left to
-    try of a pair that was not proved, where that has waited. ``hypotheses``: those of the
-    conditions that are equations between products of sizes, which no substitution solves.
+    ``conditions``: the conditions under which the right side has the types of the left, if the left
+    side is typed. ``degrees``: a choice of degrees that satisfies them. ``rest``: the search for a
+    counterexample to an unproved pair, if it was put off. ``hypotheses``: the conditions that are
+    equations between products of sizes, which substitution does not solve.
     """
 
     verdict: Verdict
@@ -82,13 +84,15 @@ class Decision:
 
 
 class _Stop(Exception):
+    """Ends the decision of a pair early, with the decision."""
+
     def __init__(self, decision: Decision) -> None:
         super().__init__(decision.reason)
         self.decision = decision
 
 
 class _Refuted(Exception):
-    """An instance on which a pair differs, not yet made small."""
+    """An instance on which a pair differs, and its counterexample before shrinking."""
 
     def __init__(self, reason: str, instance: Instance, counterexample: Counterexample) -> None:
         super().__init__(reason)
@@ -107,11 +111,13 @@ def decide(
     whole: bool = False,
     brief: bool = False,
 ) -> Decision:
-    """Decide whether two graphs over the same inputs, with paired outputs, are equal, for all
-    sizes for which the equations in ``equal`` hold; with ``whole``, for tensors that are neither
-    cut nor copied, and graphs without parallel operators. ``brief``: what is neither proved nor
-    refuted by the first instance is unknown, and the search for others waits to be called for; no
-    counterexample is made small."""
+    """Decide whether two graphs over the same inputs, with paired outputs, are equal.
+
+    ``equal``: equations between sizes; the verdict is for all sizes that satisfy them. ``whole``:
+    the verdict is for tensors that are neither cut nor copied, and graphs without parallel
+    operators. ``brief``: a pair that is neither proved nor refuted by the first instance is
+    unknown, further search is left to ``Decision.rest``, and counterexamples are not shrunk.
+    """
     pair = (tuple(left), tuple(right))
     try:
         sizes, conditions = _sizes(pair, equal)
@@ -131,7 +137,7 @@ def decide(
 
 
 def _sizes(pair: GraphPair, equal: Sequence[SizeEquation]) -> tuple[Sizes, tuple[str, ...]]:
-    """Solve for the sizes; what the right side asks beyond the left becomes a condition."""
+    """The sizes of both sides, and the conditions of the right side beyond those of the left."""
     if len(pair[0]) != len(pair[1]):
         problem = f"{len(pair[0])} outputs against {len(pair[1])}"
         raise _Stop(Decision(Verdict.ILL_TYPED, problem))
@@ -158,7 +164,8 @@ def _sizes(pair: GraphPair, equal: Sequence[SizeEquation]) -> tuple[Sizes, tuple
 
 
 def _satisfiable(sizes: Sizes) -> bool:
-    """Whether some sizes of at least 1, and attributes of at least 0, satisfy all that is asked."""
+    """Whether some sizes of at least 1, and attributes of at least 0, satisfy all conditions. True
+    if the solver does not know."""
     resolved = [sizes.resolve(size) for size in sizes.positive]
     naturals = [sizes.resolve(value) for value in sizes.naturals]
     plain = all(c > 0 for value in (*resolved, *naturals) for _, c in value.terms)
@@ -173,7 +180,7 @@ def _satisfiable(sizes: Sizes) -> bool:
 
 
 def _agreement(pair: GraphPair, sizes: Sizes) -> tuple[Agreement, Mapping[str, int]]:
-    """The most general typings on which both sides have the same types, and degrees for them."""
+    """The most general typings under which both sides have the same types, and degrees for them."""
     alike = all(is_same(a, b) for a, b in zip(*pair, strict=True))
     try:
         if alike and (one := agree_alike(pair[0])) is not None:
@@ -206,10 +213,10 @@ def _types_differ(
 def _value(
     pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int], *, whole: bool, brief: bool
 ) -> tuple[Proof, Origin]:
-    """Prove the outputs equal, or find inputs on which they are not.
+    """Prove the outputs equal, or find inputs on which they differ.
 
-    One replay comes first: it is cheap, and most false pairs end there. It also shows that there
-    are sizes that the degrees divide: without any, a proof says nothing.
+    One instance is replayed first: that is cheap and refutes most false pairs. It also shows that
+    some sizes are divisible by the degrees; a proof about no sizes would say nothing.
     """
     concrete = instances(*pair, sizes, degrees)
     first = next(concrete, None)
@@ -232,8 +239,8 @@ def _value(
 def _refuted(
     error: Unproved | TooLarge, first: Instance, others: Iterator[Instance], *, brief: bool
 ) -> Decision:
-    """The verdict on a pair that is not proved: refuted by an instance, one that solves a condition
-    that failed among them, or unknown."""
+    """The verdict on a pair that is not proved: refuted by an instance, or unknown. The instances
+    include those that solve the condition at which the proof failed."""
     assert first.origin is not None
     solved = guided(error.condition, first.origin) if isinstance(error, Unproved) else ()
     for instance in chain((first,), solved, drawn(first.origin), others):
@@ -243,7 +250,7 @@ def _refuted(
 
 
 def _check_typings(nodes: Sequence[Node]) -> None:
-    """Raise Unproved where an operator's tasks are not known to compute its equation."""
+    """Raise Unproved if the tasks of an operator are not proved to compute its equation."""
     for node in nodes:
         if (reason := problem_of(node)) is not None:
             raise Unproved(f"the parallel type of {node.name}: {reason}")

@@ -1,10 +1,11 @@
 """Rechecks certificates: derives each side condition again and gives it to independent solvers.
 
-Nothing of the prover's search takes part. From the definitions in a certificate both graphs are
-expanded again; where there are several ways to go, the certificate says which; the conditions met
-on the way have to be those that it lists, and each has to have no solution. What solvers are given
-is written here, of symbols that were checked; what a certificate holds is only compared with it.
-Before a claim is accepted it is replayed in numbers (``verifier.replay``).
+The prover's search takes no part, except for operators that claim to commute. Both graphs are
+expanded again from the definitions in the certificate. Where there are several ways to go on, the
+certificate says which to take. The side conditions that follow have to be those that the
+certificate lists, and each has to be unsatisfiable. Solvers read scripts that are written here,
+with symbols that were checked; the scripts of a certificate are only compared with these. Before a
+claim is accepted it is replayed in numbers (``verifier.replay``).
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ from verifier.witness import value_of
 
 Solvers = Mapping[str, smt.Judge]
 REASON = 500
-"""Characters of a reason: what a certificate holds may be quoted in it."""
+"""The most characters of a reason, since it may quote the text of a certificate."""
 
 
 @dataclass(frozen=True)
 class Proved:
-    """What an accepted certificate proves.
+    """The statement that an accepted certificate proves.
 
-    ``assumed`` and ``requires``: for which sizes and degrees; ``degrees``: those that are numbers,
-    where all others may be any; ``whole``: whether it is about whole tensors only.
+    ``assumed`` and ``requires``: the conditions on sizes and degrees. ``degrees``: the degrees that
+    are numbers; all others are arbitrary. ``whole``: whether it is about whole tensors only.
     """
 
     statement: str
@@ -62,7 +63,8 @@ class Proved:
 
 @dataclass(frozen=True)
 class Rechecked:
-    """What came of one certificate: accepted, with what it proves, or the reason why not."""
+    """The result for one certificate: accepted, with the statement that it proves, or the reason
+    why not. ``conditions``: how many side conditions were solved."""
 
     rule: str
     accepted: bool
@@ -73,9 +75,12 @@ class Rechecked:
 
 @dataclass
 class Rechecker:
-    """Checks certificates, whose scripts are those of a directory or given by name; a script that
-    several share is solved once, and so is a theorem: of the same definition, for a name may have
-    another one in each certificate."""
+    """Checks certificates.
+
+    ``scripts``: a directory of scripts, or scripts by name. A script that several certificates
+    share is solved once. A theorem is derived once for each definition of its operator, since the
+    same name may have another definition in each certificate.
+    """
 
     scripts: Path | Mapping[str, str]
     solvers: Solvers
@@ -87,11 +92,11 @@ class Rechecker:
     )
 
     def check(self, path: Path) -> Rechecked:
-        """Check one certificate. Raises InputError where the file is no certificate."""
+        """Check one certificate. Raises InputError if the file is no certificate."""
         return self.check_file(read_json(path, CertificateFile))
 
     def check_file(self, file: CertificateFile) -> Rechecked:
-        """Check one certificate that was read."""
+        """Check one certificate that has been read."""
         try:
             claim, conditions = self._derived(file)
             for condition in conditions:
@@ -104,7 +109,8 @@ class Rechecker:
         return Rechecked(file.rule, True, "", len(conditions), proved)
 
     def _derived(self, file: CertificateFile) -> tuple[Claim, list[str]]:
-        """What a certificate claims, and every side condition of it, derived again."""
+        """The claim of a certificate, and all its side conditions, derived again. Raises
+        Rejected."""
         try:
             claim = claim_of(file)
             _check_witness(claim)
@@ -121,7 +127,8 @@ class Rechecker:
         return claim, conditions
 
     def _all_theorems(self, claim: Claim) -> Iterator[str]:
-        """The conditions of the theorems that the types of all operators rest on."""
+        """The conditions of the typing theorems of all compute operators. Raises Rejected if the
+        certificate lacks a theorem or states another one."""
         known = {
             (t.operator, t.ranks, t.positions, frozenset(t.carriers), t.windows): t
             for t in claim.file.theorems
@@ -144,8 +151,11 @@ class Rechecker:
                 yield from self.theorems[key]
 
     def _check_exchanged(self, pair: GraphPair) -> None:
-        """That the order of operands is none of an operator that says so. A certificate has no
-        proof of that, so the way is found here; solvers judge each condition on it."""
+        """Check that an operator that claims to commute does. Raises Rejected.
+
+        A certificate has no proof of that, so the proof is searched for here. All solvers judge
+        each condition of it.
+        """
         name = pair[0][0].node.name
         sizes, asked = pair_sizes(*pair, ())
         sides = [list(typings(Graph(side).nodes, side)) for side in pair]
@@ -158,7 +168,7 @@ class Rechecker:
             raise Rejected(f"{name} is not shown to commute: {error}") from None
 
     def _judge(self, condition: str) -> smt.Answer:
-        """What the first solver says that finds no contradiction; ``unsat`` if all do."""
+        """``unsat`` if all solvers say so; else the first other answer."""
         for solver in self.solvers:
             if (outcome := self._ask(solver, condition)) != "unsat":
                 return outcome
@@ -181,7 +191,8 @@ class Rechecker:
                 raise Rejected(f"{solver} says {outcome} to {name}.smt2")
 
     def _script(self, name: str) -> str:
-        """A script by its name. Raises InputError where a directory does not have it."""
+        """A script by its name. Raises InputError if the directory lacks it, and Rejected if the
+        mapping does."""
         if isinstance(self.scripts, Path):
             path = self.scripts / SCRIPTS / f"{name}.smt2"
             return read_text(path, "a script of side conditions")
@@ -191,7 +202,7 @@ class Rechecker:
 
 
 def _assume(condition: str) -> smt.Answer:
-    """Conditions are only collected here; solvers see them afterwards."""
+    """A judge that accepts every condition: conditions are collected first and solved later."""
     return "unsat"
 
 
@@ -201,7 +212,8 @@ def _compare(what: str, actual: tuple[str, ...], stated: tuple[str, ...]) -> Non
 
 
 def _equality(claim: Claim) -> tuple[str, ...]:
-    """The conditions under which both sides mean the same."""
+    """The conditions under which both sides are equal. Raises Rejected if they are not those of the
+    certificate."""
     steps = Following(claim.file.steps)
     conditions = obligations(*claim.pair, claim.sizes, steps, _assume)
     if not steps.is_done:
@@ -211,10 +223,11 @@ def _equality(claim: Claim) -> tuple[str, ...]:
 
 
 def _check_witness(claim: Claim) -> None:
-    """That there are sizes and degrees at which both sides are typed alike."""
+    """Check that the witness has sizes and degrees at which both sides have the same types. Raises
+    Rejected."""
     witness = claim.file.witness
     _check_degrees(claim, witness.degrees)
-    # A quotient of sizes is a symbol that a proof makes up; a file can only have its text.
+    # A quotient of sizes is a symbol that a proof introduces; a file can only have its text.
     free = {str(symbol): symbol for symbol in free_symbols(claim.pair, claim.sizes)}
     if missing := sorted(free.keys() ^ witness.sizes.keys()):
         raise Rejected(f"its witness has no value, or one too many, for {missing[0]}")
@@ -237,8 +250,8 @@ def _check_witness(claim: Claim) -> None:
 
 
 def _check_degrees(claim: Claim, degrees: Mapping[str, int]) -> None:
-    """That the types of a claim hold at the degrees of its witness: what contradicts itself would
-    imply everything."""
+    """Check that the conditions of a claim's types hold at the degrees of its witness. Conditions
+    that contradict each other would imply everything. Raises Rejected."""
     types = claim.types or ()
     if any(value < 2 for symbol, value in degrees.items() if "." not in symbol):
         raise Rejected("its witness has a degree of less than 2")
@@ -254,14 +267,16 @@ def _check_degrees(claim: Claim, degrees: Mapping[str, int]) -> None:
 
 
 def _check_sizes(sizes: Sizes, values: Mapping[str, int]) -> None:
-    """That what the proof takes for positive is, and what it takes for no less than 0."""
+    """Check that the values that the proof assumes positive are at least 1 at the witness, and
+    those that it assumes natural at least 0. Raises Rejected."""
     for symbols, least in ((sizes.positive, 1), (sizes.naturals, 0)):
         if any(sizes.resolve(size).evaluate(values) < least for size in symbols):
             raise Rejected("its witness has a size that cannot be")
 
 
 def _types(file: CertificateFile, types: tuple[Typing, Typing]) -> str:
-    """That both sides have the same types."""
+    """The condition that both sides have the same types. Raises Rejected if it is not that of the
+    certificate."""
     script = agreement_script(*types)
     if script_name(script) != file.types:
         raise Rejected("the condition of its types is another")
@@ -269,7 +284,7 @@ def _types(file: CertificateFile, types: tuple[Typing, Typing]) -> str:
 
 
 def _replay(claim: Claim) -> None:
-    """Raise Rejected where both sides differ at a shape that is tried."""
+    """Raise Rejected if both sides differ at a shape that is tried, or no shape can be tried."""
     refuting = refutation(claim.pair, claim.sizes, claim.types, claim.file.witness.degrees)
     if isinstance(refuting, Counterexample):
         raise Rejected(f"is refuted by evaluation: {refuting}")

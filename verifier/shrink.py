@@ -1,8 +1,9 @@
-"""Makes a counterexample small: sizes and degrees first, then the values of attributes and inputs.
+"""Shrinks a counterexample: sizes and degrees first, then the values of attributes and inputs.
 
-Method: greedy descent. Each step replaces the smallest counterexample so far by one of a smaller
-measure that differs in the same kind of way. Complexity: at most ``MAX_EVALUATIONS`` of both sides.
-Exact: the result is replayed; a smaller one may exist. Nothing is random.
+Method: greedy descent. Each step replaces the smallest counterexample so far by one with a smaller
+``Measure`` and the same kind of difference.
+Complexity: at most ``MAX_EVALUATIONS`` evaluations of both sides.
+Exact: the result is replayed. A smaller one may exist. All runs give the same result.
 """
 
 from __future__ import annotations
@@ -32,29 +33,31 @@ from verifier.counterexample import (
 from verifier.instances import Instance, instantiate
 
 MAX_EVALUATIONS = 60
-"""Of both sides, for one counterexample."""
+"""The most evaluations of both sides for one counterexample."""
 MAX_FOR_TYPES = 36
-"""How many of these may be spent before the values of inputs are simplified."""
+"""The most of these before real attributes and the values of inputs are simplified."""
 MAX_INSTANCES = 150
 """How many choices of types are tried; most do not fit, or need no evaluation."""
 RELATIVE, ABSOLUTE = 1e-3, 1e-6
-"""How clearly a smaller counterexample has to differ."""
+"""Tolerances: by more than these, a smaller counterexample has to differ."""
 SIMPLE_REALS = (1.0, 2.0, -1.0, 0.5, 3.0)
-"""Values of real attributes, the first that will do."""
+"""Values that are tried for real attributes, in order."""
 PATTERN = (1.0, -1.0, 2.0, 3.0, -2.0)
-"""Values of inputs, repeated: of both signs and rarely equal, so that few differences cancel."""
+"""Values of inputs, repeated. They have both signs and are rarely equal, so that few differences
+cancel."""
 INDICES = (0.0, 1.0, 2.0)
 FEW = 8
-"""So many elements may all have the sign that shows no difference: both are tried."""
+"""Up to so many elements, inputs of the opposite sign are tried too: all elements may have the sign
+that shows no difference."""
 
 
 class Measure(NamedTuple):
-    """How large a counterexample is; compared part by part, the first that differs decides.
+    """The size of a counterexample, compared field by field.
 
-    The number of elements of all inputs, each of the partials counted; the sum of the degrees of
-    the inputs and of the whole attributes that were symbols; the number of input values that are
-    not 0; and how much it takes to write the numbers: the sum of their absolute values, with 0.5
-    more for a negative one and 10 more for one that is not whole.
+    ``elements``: the elements of all inputs, those of every partial counted. ``degrees``: the sum
+    of the degrees of the inputs and of the integer attributes that were symbols. ``nonzero``: the
+    input values that are not 0. ``numbers``: the sum of the absolute values of all numbers, plus
+    0.5 for each negative one and 10 for each that is no integer.
     """
 
     elements: int
@@ -64,10 +67,10 @@ class Measure(NamedTuple):
 
 
 def shrink(instance: Instance, counterexample: Counterexample) -> Counterexample:
-    """A counterexample to the same pair that is no larger than ``found`` (``Measure``).
+    """Return a counterexample to the same pair with a smaller ``Measure``, or the given one.
 
-    ``found`` is one at ``instance``; raises ValueError if it is not. The result has been replayed
-    from its own text; where nothing smaller differs, it is ``found``.
+    The result has been replayed from its own text. Raises ValueError if the two sides of
+    ``instance`` do not differ on the inputs of ``counterexample``.
     """
     inputs = input_values(counterexample)
     known = difference(instance, inputs)
@@ -127,7 +130,7 @@ class _Best:
 
 @dataclass
 class _Search:
-    """The smallest counterexample so far, and what has been spent on it."""
+    """The smallest counterexample so far, and how many evaluations and instances it took."""
 
     best: _Best
     evaluations: int = 0
@@ -138,7 +141,8 @@ class _Search:
         return self.best.difference.kind not in VALUES
 
     def shrink_degrees(self) -> None:
-        """Degrees, copies and partials of 1, and degrees of operators of 2, where that fits."""
+        """Try degrees, copies and partials of 1 for inputs, and degrees of 2 for operators, for as
+        many as fit together."""
         origin = self.best.instance.origin
         system = DegreeSystem.around(origin.pair, origin.degrees) if origin else None
         if origin is None or system is None:
@@ -150,7 +154,7 @@ class _Search:
             self._small_sizes(replace(origin, degrees=degrees))
 
     def shrink_sizes(self) -> None:
-        """All sizes at once, then one after the other as long as that helps."""
+        """Shrink all sizes together, then one after the other as long as that helps."""
         if self.best.instance.origin is None:
             return
         self._small_sizes(self.best.instance.origin)
@@ -177,7 +181,7 @@ class _Search:
                     break
 
     def shrink_reals(self) -> None:
-        """Simple values for real attributes, on the same inputs."""
+        """Try simple values for real attributes, on the same inputs."""
         origin = self.best.instance.origin
         if origin is None:
             return
@@ -190,7 +194,8 @@ class _Search:
                     break
 
     def _try(self, origin: Origin) -> bool:
-        """Whether the pair differs at other types on some inputs, and is smaller."""
+        """Try the pair at other values of its symbols. Return whether that gave a smaller
+        counterexample."""
         if self.instances >= MAX_INSTANCES or self.evaluations >= MAX_FOR_TYPES:
             return False
         self.instances += 1
@@ -200,7 +205,8 @@ class _Search:
         return any(self._accept(instance, inputs) for inputs in self._fills(instance))
 
     def _fills(self, instance: Instance) -> Iterator[Mapping[str, Array]]:
-        """Inputs on which a difference may show: small whole numbers first."""
+        """Yield inputs on which a difference may show: small integers first, then random
+        numbers."""
         shapes = random_leaves(instance, Reals(), np.random.default_rng(0))
         if self._of_types:
             yield {name: np.zeros(values.shape) for name, values in shapes.items()}
@@ -215,7 +221,8 @@ class _Search:
         yield shapes
 
     def _accept(self, instance: Instance, inputs: Mapping[str, Array]) -> bool:
-        """Take these as the best if they are smaller and the sides differ in the same way."""
+        """Keep an instance and inputs if they are smaller and the kind of difference is the same.
+        Return whether they were kept."""
         smaller = measure(instance, inputs)
         if smaller >= self.best.measure:
             return False
@@ -229,7 +236,8 @@ class _Search:
         return True
 
     def shrink_values(self) -> None:
-        """Whole numbers, then zeros for more and fewer of them at once, then ones."""
+        """Try integers for all values, then zeros for ranges of values, from long to short, then
+        small integers for each value."""
         instance, like = self.best.instance, self.best.inputs
         self._accept_values(np.clip(np.rint(_flat(like)), -2, 2) + 0.0)
         size = count = _flat(like).size
@@ -255,6 +263,6 @@ def _with(values: Array, at: slice | int, value: float) -> Array:
 
 
 def _smaller(size: int) -> list[int]:
-    """Sizes below, the smallest first."""
+    """Smaller sizes to try, the smallest first: up to 3, and quotients by 2, 3 and 5."""
     parts = (size // prime for prime in (2, 3, 5) if size % prime == 0)
     return sorted(s for s in {1, 2, 3, *parts} if s < size)

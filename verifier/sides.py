@@ -1,6 +1,6 @@
-"""Remembers the typings of a side of a rule, each worked out once.
+"""Caches the typings of a side of a rule.
 
-A proof, the search for instances, both directions of a rule and what is like it ask for them.
+They are needed by a proof, by the search for instances, and by both directions of a rule.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ from pcg.graph.pairs import Outputs
 from verifier.trusted.sizes.degrees import Typing, typings
 
 REMEMBERED = 1 << 8
-"""Sides of which the typings are kept."""
+"""The number of sides whose typings are cached."""
 
 
 class Written:
-    """A side as it is written. Nodes are equal whose operands commute, and a typing tells their
-    order: ``x.d0 / y.d0`` is 1, or ``y.d0 / x.d0``; as certificates and conditions have it."""
+    """A side as a cache key that respects the order of operands.
+
+    Nodes are equal if they differ only in the order of commuting operands. Their typings may
+    differ, as in the equation ``x.d0 / y.d0 = 1`` or ``y.d0 / x.d0 = 1``, and certificates contain
+    the text of these equations.
+    """
 
     def __init__(self, side: Outputs) -> None:
         self.side = side

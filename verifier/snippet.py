@@ -1,4 +1,4 @@
-"""A counterexample as a Python program that shows it, for a reader to run and change."""
+"""Writes a counterexample as a Python program that a reader can run and change."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ TOLERANCE = "rtol=1e-6, atol=1e-9, equal_nan=True"
 def snippet(counterexample: Counterexample) -> str:
     """A program that evaluates both sides on the inputs, prints them and asserts that they differ.
 
-    It needs this package and numpy, nothing else: operators that do not come with Unity are
-    defined in it. Raises ValueError where the two sides do not differ, so there is no program that
-    ends in a failure.
+    It needs only Unity and numpy: it defines the operators that do not come with Unity. Raises
+    ValueError if the two sides do not differ, so the assertion of a program never fails.
     """
     known = difference(*replayable(counterexample))
     if known is None:
@@ -56,7 +55,7 @@ def _graphs(counterexample: Counterexample) -> str:
 
 
 def _inputs(counterexample: Counterexample) -> str:
-    """An array an input, the first axis over its partials, which add up to what it means."""
+    """One array for each input. Its first axis is over partials, whose sum is the tensor."""
     lines = [
         f"    {name!r}: np.array({_literal(values)}, float),  # {kind}"
         for (name, values), (_, kind) in zip(
