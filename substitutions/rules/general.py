@@ -1,10 +1,10 @@
-"""Generalises pairs of graphs to their most general form, and tells what is an instance of what.
+"""Generalises pairs of graphs, and decides whether a pair is an instance of another.
 
-A general rule is a pair of graphs at one choice of ranks, and ``runs``: groups of input dimensions
+A general rule is a pair of graphs at one choice of ranks, with ``runs``: groups of input dimensions
 that may each stand for any number of axes (``verifier.trusted.sizes.runs``). A stand-in in it
-stands for any operator that computes element by element (``pcg.ops.stand_ins``). Complexity: an
-instance is looked for by unification, over directions, orders of outputs and numbers of axes.
-Exact: what is called an instance is one, at the ranks that are tried.
+stands for any element-wise operator (``pcg.ops.stand_ins``).
+Method: unification, for each direction, order of outputs and number of axes.
+Exact: a pair that is called an instance is one, at the ranks that are tried.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from verifier.trusted.sizes.runs import Group, free_runs, widened
 
 @dataclass(frozen=True)
 class General:
-    """A pair of graphs and the axes that may be any number of axes. ``requires``: equations of
-    sizes for which alone it holds."""
+    """A pair of graphs, and the axes that may be any number of axes. ``requires``: the equations
+    between sizes under which the pair is equal."""
 
     left: Outputs
     right: Outputs
@@ -52,12 +52,12 @@ class General:
 
     @cached_property
     def operators(self) -> tuple[Counter[str], Counter[str]]:
-        """The operators of each side, each as often as its value is used."""
+        """The operators of each side, counted as often as their values are used."""
         return _operators(self.left), _operators(self.right)
 
     @cached_property
     def named(self) -> tuple[Counter[str], Counter[str]]:
-        """The same without stand-ins."""
+        """``operators`` without stand-ins."""
         left, right = (
             Counter({name: n for name, n in used.items() if name not in STAND_INS})
             for used in self.operators
@@ -66,8 +66,11 @@ class General:
 
 
 def general(left: Outputs, right: Outputs) -> General:
-    """The most general form that is found: axes that may be absent are left out, then one axis is
-    inserted wherever one may be. A pair that is no instance of what comes out stays as it is."""
+    """The most general form of a pair that is found.
+
+    Axes that may be absent are removed, then an axis is inserted at every place that can take one.
+    If the pair is no instance of the result, the pair itself is returned.
+    """
     pair = (left, right)
     form = _widest(*_narrowed(pair))
     ranks = dict(input_ranks((*left, *right)))
@@ -79,7 +82,7 @@ def general(left: Outputs, right: Outputs) -> General:
 
 @lru_cache(maxsize=1 << 12)
 def _widest(left: Outputs, right: Outputs) -> General:
-    """The form with an axis wherever one may be inserted."""
+    """The form with an axis inserted at every place that can take one."""
     pair = inserted((left, right))
     return General(*pair, free_runs(*pair))
 
@@ -99,7 +102,8 @@ def _narrowed(pair: GraphPair) -> GraphPair:
 
 
 def _checked(pair: GraphPair, counts: Mapping[Group, int]) -> GraphPair | None:
-    """The pair with so many axes; None where an operator has no such instance."""
+    """The pair with ``counts[group]`` axes for each group; None if an operator has no such
+    instance."""
     try:
         wide = widened(*pair, counts)
         _ = [node.ranks for node in both(wide).nodes]
@@ -110,13 +114,14 @@ def _checked(pair: GraphPair, counts: Mapping[Group, int]) -> GraphPair | None:
 
 @lru_cache(maxsize=1 << 16)
 def at_counts(form: General, counts: tuple[int, ...]) -> GraphPair | None:
-    """The pair with so many axes in the place of each run; None where an operator has no such."""
+    """The pair with ``counts`` axes in the place of the runs; None if an operator has no such
+    instance."""
     changed = {g: n for g, n in zip(form.runs, counts, strict=True) if n != 1}
     return _checked(form.pair, changed) if changed else form.pair
 
 
 def _at_ranks(form: General, ranks: Mapping[str, int]) -> Iterator[GraphPair]:
-    """The form at all numbers of axes that give its inputs some ranks."""
+    """Yield the pair at all numbers of axes for which its inputs have the given ranks."""
     missing = {name: ranks.get(name, rank) - rank for name, rank in input_ranks(form.both)}
     own = [Counter(name for name, _ in group) for group in form.runs]
     for name in {name for counter in own for name in counter}:
@@ -129,8 +134,8 @@ def _at_ranks(form: General, ranks: Mapping[str, int]) -> Iterator[GraphPair]:
 def _counts(
     own: Sequence[Mapping[str, int]], missing: Mapping[str, int]
 ) -> Iterator[tuple[int, ...]]:
-    """How many axes each run may have: ``missing`` is what they add to the rank of each input, and
-    ``own`` how often each run is in each input."""
+    """Yield the possible numbers of axes of the runs. ``own``: how often each run is in each input.
+    ``missing``: the number of axes that the runs have to add to each input."""
     if not own:
         if not any(missing.values()):
             yield ()
@@ -144,7 +149,7 @@ def _counts(
 
 
 def canonical(form: General) -> General:
-    """The same rule, as all that differ in names, order and direction only have it."""
+    """The canonical form: the same for rules that differ only in names, order and direction."""
     pair = canonical_pair(form.pair)
     return General(*pair, free_runs(*pair) if form.runs else ())
 
@@ -153,10 +158,13 @@ def canonical(form: General) -> General:
 
 
 def is_instance(special: General, form: General) -> bool:
-    """Whether ``form``, with values for its inputs, numbers of axes for its runs, operators for its
-    stand-ins, in either direction and with its outputs in any order, says what ``special`` does:
-    where the runs of ``special`` are one axis each, and where they are none or two. What holds for
-    some sizes alone is taken to cover nothing but itself."""
+    """Whether ``special`` is an instance of ``form``.
+
+    An instance has values for the inputs of ``form``, numbers of axes for its runs and operators
+    for its stand-ins, is read in either direction, and has its outputs in any order. ``special``
+    has to be an instance with one axis for each of its runs, and also with none and with two. A
+    form that holds under equations between sizes counts as covering only itself.
+    """
     if form.requires and special != form:
         return False
     directions = _directions(special, form)
@@ -170,7 +178,8 @@ def is_instance(special: General, form: General) -> bool:
 
 
 def _directions(special: General, form: General) -> list[int]:
-    """In which directions, 1 as it is and -1 reversed, a rule has the operators of another."""
+    """The directions, 1 as written and -1 reversed, in which ``special`` has at least the operators
+    of ``form``."""
     if len(special.left) != len(form.left):
         return []
     return [
@@ -181,8 +190,8 @@ def _directions(special: General, form: General) -> list[int]:
 
 
 def _says(form: General, pair: GraphPair, directions: Sequence[int]) -> bool:
-    """Whether a pair, in a direction and with its outputs in some order, is ``form`` with its parts
-    replaced."""
+    """Whether a pair, in one of the directions and with its outputs in some order, is an instance
+    of ``form``."""
     return any(
         _says_directed(form, (reordered(left, order), reordered(right, order)))
         for left, right in (pair[::way] for way in directions)
@@ -193,7 +202,7 @@ def _says(form: General, pair: GraphPair, directions: Sequence[int]) -> bool:
 def _says_directed(form: General, given: GraphPair) -> bool:
     if not form.runs:
         return next(unifiers(form.pair, given), None) is not None
-    # Without ranks and positions first: few get past it, and it tells the ranks.
+    # First without ranks and positions: few pairs unify, and these give the ranks.
     for loose in unifiers(form.pair, given, loose=True):
         ranks = {name: value.rank for name, value in loose.values.items()}
         for pair in _at_ranks(form, ranks):
@@ -203,7 +212,7 @@ def _says_directed(form: General, given: GraphPair) -> bool:
 
 
 def most_general(forms: Sequence[General]) -> list[General]:
-    """Those that are no instance of another, the first of equal ones."""
+    """The forms that are no instance of another; of equal forms, the first."""
     kept: dict[General, None] = {}
     by_roots: dict[_Roots, list[General]] = defaultdict(list)
     for form in sorted(dict.fromkeys(forms), key=_generality):
@@ -214,8 +223,8 @@ def most_general(forms: Sequence[General]) -> list[General]:
 
 
 def _generality(form: General) -> tuple[int, int, int, int, str]:
-    """Forms that others may be instances of come first: what is put in for an input adds operators
-    (counted as often as they are used), or makes inputs, symbols or axes equal."""
+    """A sort key by which a form comes before its instances. For an instance has more operators
+    (counted as often as their values are used), or fewer different inputs, symbols or axes."""
     named = sum(used.total() for used in form.named)
     total = sum(used.total() for used in form.operators)
     inputs = len(input_ranks(form.both))
@@ -224,7 +233,7 @@ def _generality(form: General) -> tuple[int, int, int, int, str]:
 
 
 def _operators(side: Outputs) -> Counter[str]:
-    """The operators of a side, each as often as its value is used."""
+    """The operators of a side, counted as often as their values are used."""
     counts: Counter[str] = Counter()
     pending = list(side)
     while pending:
@@ -236,9 +245,9 @@ def _operators(side: Outputs) -> Counter[str]:
 
 
 _Roots = tuple[int, frozenset[tuple[str, ...]]]
-"""How many outputs a form has, and the operators that compute those of each side."""
+"""The number of outputs of a form, and the operators that compute the outputs of each side."""
 ANY = "*"
-"""The root of a side that is an input or a stand-in: what it stands for has any root."""
+"""The root of a side that is an input or a stand-in; an instance may have any root there."""
 
 
 def _roots(form: General) -> _Roots:
@@ -251,7 +260,7 @@ def _side_roots(side: Outputs) -> tuple[str, ...]:
 
 
 def _related(form: General, by_roots: Mapping[_Roots, list[General]]) -> Iterator[General]:
-    """The forms of which a form may be an instance, by the roots of both sides."""
+    """Yield the forms that a form may be an instance of, by the roots of both sides."""
     options = [_covering(_side_roots(side)) for side in form.pair]
     related = {frozenset(sides) for sides in product(*options)}
     for roots in sorted(related, key=sorted):
@@ -259,5 +268,5 @@ def _related(form: General, by_roots: Mapping[_Roots, list[General]]) -> Iterato
 
 
 def _covering(roots: tuple[str, ...]) -> set[tuple[str, ...]]:
-    """The roots of sides of which a side with these roots may be an instance."""
+    """The roots of all sides that a side with the given roots may be an instance of."""
     return {tuple(sorted(chosen)) for chosen in product(*((root, ANY) for root in roots))}
