@@ -1,12 +1,14 @@
 """The offline generator: from operator definitions to a library of proved rules.
 
-Enumerate, find candidates, generalise, prove. The library is a function of the operator definitions
-alone; nothing is written here, so that what was there stays whole until all is done.
+The library is a function of the operator definitions alone. Nothing is written here, so an existing
+library stays intact until the new one is complete.
 
-1. *typings*: the parallel type of every operator is proved; no rule about it could be otherwise.
-2. *enumeration*: rules around one operator and among parallel operators (``cuts``, ``chains``),
-   algebraic ones (``algebra``), decompositions (``decompose``), each part on its own.
-3. *proofs*, most general candidates first: what is an instance of a proved rule needs no proof.
+1. *typings*: the parallel type of every operator is proved, since every rule about it rests on it.
+2. *enumeration*: candidates around one operator and among parallel operators (``cuts``,
+   ``chains``), algebraic ones (``algebra``) and decompositions (``decompose``), each part
+   independently.
+3. *proofs*: candidates are generalised and proved, the most general first. An instance of a proved
+   rule needs no proof.
 """
 
 from __future__ import annotations
@@ -48,22 +50,24 @@ from verifier.trusted.proof.local import prove_typing
 from verifier.typings import missing, reason_against, remember
 
 NARROW = "proved, left out"
-"""Of candidates that hold only where products of sizes are equal (``attempt``)."""
+"""The verdict in the report on candidates that hold only where products of sizes are equal
+(``attempt``)."""
 
 PhaseProgress = Callable[[str, int, int], None]
-"""Told the phase, how much of it is done, and how much there is."""
+"""A callback with the phase, the number of its items that are done, and their total number."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class GenerationReport:
-    """What a run of the generator did.
+    """Statistics of a run of the generator.
 
-    ``typings``: theorems behind parallel types that were proved. ``graphs``: enumerated, of
-    ``values`` different values. ``candidates``: pairs that may be rules, of which ``derived`` are
-    known to follow from smaller ones in one step; ``duplicates`` of those to be proved are
-    renamings and instances of others. ``verdicts``: of the rest. ``seconds`` by phase;
-    ``megabytes``: the peak of all processes.
+    ``typings``: the typing theorems that were proved. ``graphs``: the graphs that were enumerated,
+    and ``values`` their different values. ``candidates``: the pairs that may be rules; ``derived``:
+    those of them that are known to follow from smaller ones in one step. ``duplicates``: the
+    candidates to prove that are renamings or instances of others. ``verdicts``: the numbers of
+    verdicts on the rest. ``seconds``: time by phase. ``megabytes``: an upper bound on the peak
+    memory of all processes.
     """
 
     typings: int
@@ -79,7 +83,8 @@ class GenerationReport:
 
 @dataclass(frozen=True)
 class Generated:
-    """A library of the proved candidates, and the others with what was decided of them."""
+    """The result of a run: the library of proved candidates, and the rejected candidates with the
+    decisions on them."""
 
     library: LibraryFile
     report: GenerationReport
@@ -87,7 +92,7 @@ class Generated:
 
 
 def no_progress(phase: str, done: int, total: int) -> None:
-    """Say nothing."""
+    """Report no progress."""
 
 
 @uncollected()
@@ -101,12 +106,12 @@ def generate(
     progress: PhaseProgress = no_progress,
     budget: Budget = BUDGET,
 ) -> Generated:
-    """Generate and prove the library of some computing operators (all, by default).
+    """Generate and prove the library of some compute operators, by default all.
 
-    ``max_ops``: operators a side in the algebraic enumeration. ``jobs`` worker processes share the
-    work (by default one a core). ``derived``: keep rules that follow from smaller ones in one step
-    too. ``parallel``: without it, rules of the algebraic enumeration alone. ``budget``: for one
-    candidate. Raises NegativeAnswer where an operator's parallel type is not proved.
+    ``max_ops``: the most operators per side in the algebraic enumeration. ``jobs``: the number of
+    worker processes, by default one per core. ``derived``: also keep rules that follow from smaller
+    ones in one step. ``parallel``: if false, only the algebraic enumeration runs. ``budget``: the
+    budget of one candidate. Raises NegativeAnswer if an operator's parallel type is not proved.
     """
     chosen = list(computing() if operators is None else operators)
     jobs = jobs or os.cpu_count() or 1
@@ -120,7 +125,7 @@ def generate(
     clock.lap("enumeration")
     prover = _Prover(jobs, progress, budget)
     for steps in (0, 2, 1) if derived else (0, 2):
-        # What follows from others is proved after them, and where they leave it to be proved.
+        # Derived candidates come after the others, and only those that the others do not cover.
         prover.run([candidate for candidate in candidates if candidate.steps == steps])
     clock.lap("proofs")
     asked = [candidate for candidate in candidates if derived or candidate.steps != 1]
@@ -153,12 +158,12 @@ def _report(
 
 
 def _prove_typings(chosen: Sequence[Operator], jobs: int, progress: PhaseProgress) -> int:
-    """Prove the parallel types of some operators at all of their ranks; how many theorems that
-    took. Raises NegativeAnswer where one is not proved."""
+    """Prove the parallel types of the operators at all their ranks, and return the number of
+    theorems. Raises NegativeAnswer if one is not proved."""
     around = [instance for operator in chosen for instance in instances(operator)]
     counts = _watched(parallel_map(_typings, around, jobs), "typings", len(around), progress)
     total = sum(counts)
-    for instance in around:  # all are proved, by workers that have ended
+    for instance in around:  # All are proved, but in workers that have ended.
         remember((instance.call, instance.ranks, instance.call.typing(instance.ranks)), None)
     return total
 
@@ -169,8 +174,8 @@ EnumerationTask = Callable[[], Enumerated]
 def _tasks(
     chosen: Sequence[Operator], max_ops: int, jobs: int, *, parallel: bool
 ) -> list[EnumerationTask]:
-    """The parts of the enumeration, the longest first: while others have workers of their own,
-    several share that one, which would else be waited for in the end."""
+    """The parts of the enumeration, the longest first. Several workers share the longest part,
+    which would otherwise end last."""
     names = frozenset(operator.name for operator in chosen)
     tasks: list[EnumerationTask] = [
         partial(algebra, world, max_ops, 1 if number else jobs)
@@ -190,12 +195,12 @@ def _decomposed(operator: Operator) -> Enumerated:
 
 
 class _Prover:
-    """Proves candidates that are no instances of other candidates, or of what is proved."""
+    """Proves candidates that are no instances of other candidates or of proved rules."""
 
     def __init__(self, jobs: int, progress: PhaseProgress, budget: Budget) -> None:
         self._jobs, self._progress, self._budget = jobs, progress, budget
         self.proved: dict[General, RuleFile] = {}
-        """The rules, each as it is written."""
+        """The proved rules: the entry of each general form."""
         self._kept: set[General] = set()
         self.rejected: list[tuple[Candidate, Decision]] = []
 
@@ -213,12 +218,12 @@ class _Prover:
             else:
                 self._keep(decided.form, decided.entry)
             self._progress("proofs", done, len(work))
-        # Of what was proved together, the form in the end may be an instance of another's.
+        # The form that was proved in the end may be an instance of another proved form.
         general = known.union(most_general(list(self.proved)))
         self.proved = {form: rule for form, rule in self.proved.items() if form in general}
 
     def verdicts(self) -> dict[str, int]:
-        """How many candidates came to each verdict, by what is said of it."""
+        """The number of candidates by verdict."""
         counts = Counter(
             NARROW if decision.verdict is Verdict.PROVED else str(decision.verdict)
             for _, decision in self.rejected
@@ -235,8 +240,8 @@ class _Prover:
         ]
 
     def _prove_typings_of(self, forms: Sequence[General]) -> None:
-        """Prove what the forms' operators have to say of their blocks, each theorem by one worker;
-        those that follow know of it."""
+        """Prove the typing theorems of the forms' operators, each in one worker. Later workers
+        inherit the results."""
         wanted = missing(value for form in forms for value in form.both)
         reasons = limited_map(reason_against, wanted, self._jobs, self._budget)
         for theorem, reason in zip(wanted, reasons, strict=True):
@@ -254,7 +259,7 @@ class _Prover:
 
 
 def _forms(candidates: Sequence[Candidate], jobs: int) -> dict[General, Candidate]:
-    """Candidates by their most general forms, small ones first; equal ones once."""
+    """The candidates by their most general forms, small ones first, one for each form."""
     ordered = sorted(candidates, key=lambda c: (len(c.left) + len(c.right), str(c)))
     by_form: dict[General, Candidate] = {}
     for candidate, form in zip(ordered, parallel_map(first_form, ordered, jobs), strict=True):
@@ -265,7 +270,8 @@ def _forms(candidates: Sequence[Candidate], jobs: int) -> dict[General, Candidat
 
 
 def _rank(candidate: Candidate) -> tuple[int, int]:
-    """Of candidates of one form, what follows in the fewest steps, and may say most of sizes."""
+    """A sort key for candidates of the same form: fewer steps first, then more axes of one
+    element."""
     return candidate.steps, -len(candidate.ones)
 
 
@@ -274,8 +280,8 @@ def _run(task: EnumerationTask) -> Enumerated:
 
 
 def _peak_megabytes(jobs: int) -> int:
-    """What this process, its workers and those that share the work of one of these held at most,
-    if all had the most of any at once."""
+    """An upper bound on the peak memory of this process, its workers and their workers, in MiB: as
+    if all workers held the most of any at the same time."""
     own = getrusage(RUSAGE_SELF).ru_maxrss
     workers = getrusage(RUSAGE_CHILDREN).ru_maxrss * 2 * jobs if jobs > 1 else 0
     return (own + workers) >> 10
@@ -289,7 +295,7 @@ class _Clock:
         self._last = perf_counter()
 
     def lap(self, phase: str) -> None:
-        """The phase that ends here."""
+        """Record the seconds of the phase that ends now."""
         now = perf_counter()
         self.seconds[phase], self._last = now - self._last, now
 
@@ -302,7 +308,8 @@ def _watched(items: Iterable[T], phase: str, total: int, progress: PhaseProgress
 
 
 def _typings(instance: RankedCall) -> int:
-    """How many theorems the parallel type of an instance takes; raises unless all are proved."""
+    """Prove the typing theorems of an instance and return their number. Raises NegativeAnswer if
+    one is not proved."""
     if instance.call.operator.parallel is not None:
         return 0
     theorems = prove_typing(instance.call, instance.ranks)

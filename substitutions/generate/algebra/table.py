@@ -1,4 +1,4 @@
-"""Fills the table of classes of equal values (``terms``), size by size."""
+"""Fills the table of classes of equal values (see ``terms``), size by size."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from substitutions.generate.algebra.terms import (
 from substitutions.generate.algebra.worlds import AlgebraWorld, ShapedOutput
 
 ClassSignature = tuple[Shape, tuple[Shape, ...]]
-"""The shape of a class and those of its variables."""
+"""The shape of a class and the shapes of its variables."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,8 @@ class ClassMember:
 
 @dataclass(frozen=True)
 class Large:
-    """Some terms of a batch of the greatest size, of which only keys are kept."""
+    """A range of terms of the greatest size, with only their keys, and for each the number of the
+    order with the least hash."""
 
     batch: TermBatch
     rows: range
@@ -54,7 +55,11 @@ class Large:
 
 
 class ClassTable:
-    """Classes of values of up to ``size`` operators, and all terms of each."""
+    """Classes of equal values, and all terms of each class.
+
+    ``found``: the members of each class. ``index``: the class of each term, and the names of the
+    class's variables in the term. ``terms``: how many terms have been recorded.
+    """
 
     def __init__(self, world: AlgebraWorld, field: PrimeField, seed: int = 0) -> None:
         self.world, self.field = world, field
@@ -64,7 +69,7 @@ class ClassTable:
         self.index: dict[ClassTerm, tuple[int, TermNames]] = {}
         self.terms = 0
         self.numbers: dict[int, int] = {}
-        """The class that has a key."""
+        """The class of each key."""
         self._least: list[tuple[int, ...]] = []
         self._hasher = Hasher(field, seed)
         self._evaluation = Evaluation(self.steps, self._hasher)
@@ -83,12 +88,12 @@ class ClassTable:
             self._append(variable, values, self._hasher.hashes(values.astype(np.int64), shape))
 
     def grow(self, size: int) -> None:
-        """Add the classes of values of ``size`` operators; all smaller ones are there."""
+        """Add the classes of values of ``size`` operators. All smaller ones have to be there."""
         for evaluated in self._evaluation.of(list(self.batches(size))):
             self._record(evaluated)
 
     def large(self, size: int) -> Iterator[Large]:
-        """The keys of the terms of a size, which are not kept."""
+        """Yield the keys of the terms of a size without recording the terms."""
         pieces = self._evaluation.of(self.batches(size, last=True))
         for evaluated in pieces:
             least_keys, least = keys(evaluated.hashes)
@@ -103,17 +108,19 @@ class ClassTable:
         return key == self._hasher.zeros[self.steps[step].shape]
 
     def variable(self, shape: Shape) -> int | None:
-        """The class of an input of a shape, if the world has such inputs."""
+        """The class of an input of a shape; None if the world has no such input."""
         return self._variables.get(shape)
 
     def named(self, least: int, used: TermNames) -> TermNames:
-        """The variables of a term, canonical by ``used``, in the order of the four inputs that
-        they are under the order ``least``: alike for all terms of a class."""
+        """The variables of a term in an order that is the same for all terms of its class: that of
+        the inputs that they are under the order ``least``. ``used``: the old names of the
+        canonical term's variables."""
         given = [ORDERS[least][v] for v in used]
         return tuple(sorted(range(len(used)), key=given.__getitem__))
 
     def names_in(self, number: int, least: int, used: TermNames) -> TermNames | None:
-        """Which variable of a term, canonical by ``used``, each variable of its class is."""
+        """The variable of a term for each variable of its class; None if the term lacks one.
+        ``used``: the old names of the canonical term's variables."""
         given = [ORDERS[least][v] for v in used]
         wanted = self._least[number]
         return tuple(given.index(w) for w in wanted) if set(wanted) <= set(given) else None
@@ -121,8 +128,8 @@ class ClassTable:
     # -- what to evaluate ---------------------------------------------------------------------
 
     def batches(self, size: int, *, last: bool = False) -> Iterator[TermBatch]:
-        """All terms of a size, each at most twice. Inputs of inner shapes occur in smaller terms
-        only: patterns need them, of which larger terms are instances."""
+        """Yield all terms of a size, each at most twice. With ``last``, terms have no inputs of
+        inner shapes: these are needed only in smaller terms, as patterns of larger ones."""
         self._last = last
         for number, step in enumerate(self.steps):
             match len(step.inputs):
@@ -161,7 +168,8 @@ class ClassTable:
                             yield TermBatch(number, *pair, names, size, cross=True)
 
     def _shared(self, number: int, step: ShapedOutput, size: int) -> Iterator[TermBatch]:
-        """Operands of which one is a part of the other, or both are outputs of one operator."""
+        """Yield the terms of which one operand is a part of the other, or both are outputs of the
+        same operator."""
         grouped: dict[tuple[ClassSignature, TermNames, bool], list[tuple[int, int]]] = defaultdict(
             list
         )
@@ -179,7 +187,8 @@ class ClassTable:
             yield TermBatch(number, first, second, names, size, cross=False, swapped=swapped)
 
     def _within(self, number: int) -> Iterator[TermPart]:
-        """A class itself, and what its first term computes on the way, in its own variables."""
+        """Yield a class itself and the classes that its least term computes, in its own
+        variables."""
         own = self.classes[number]
         yield number, tuple(range(len(own.variables)))
         if own.term is None:
@@ -195,11 +204,11 @@ class ClassTable:
                 yield known
 
     def siblings(self, step: int) -> tuple[int, ...]:
-        """The steps that are the other outputs of the same operator."""
+        """The steps that are other outputs of the same operator."""
         return self._siblings[step]
 
     def _ports(self) -> dict[int, tuple[int, ...]]:
-        """Of each step, the other outputs of the same operator."""
+        """For each step, the steps that are other outputs of the same operator."""
         by_call: dict[object, list[int]] = defaultdict(list)
         for number, step in enumerate(self.steps):
             by_call[step.call, step.inputs].append(number)
@@ -286,7 +295,7 @@ def _parts(batch: TermBatch, row: int, classes: Sequence[Class]) -> tuple[TermPa
 
 
 def _reordering(used: TermNames) -> NDArray[np.int64]:
-    """For each order of a canonical term's variables, that of the term as it was evaluated."""
+    """For each order of a canonical term's variables, the order of the evaluated term's."""
     rest = [v for v in range(INPUTS) if v not in used]
     full = (*used, *rest)
     place = {order: i for i, order in enumerate(ORDERS)}
