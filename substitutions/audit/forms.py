@@ -1,4 +1,4 @@
-"""Makes the forms of rules that a plan applies again from the library that it names."""
+"""Builds the forms of rules that a plan applies again, from the library that it names."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def rules_of(plan: Plan, library: Sequence[Rule]) -> Mapping[str, Rule]:
 def concrete(
     applied: AppliedRule, library: Mapping[str, Rule], operators: Mapping[str, Operator]
 ) -> Rule:
-    """The form of a library's rule that a plan names. ``operators``: those that may be put in the
-    place of stand-ins. Raises Refused where there is none, or where the plan says something else
-    of it."""
+    """The form of a library's rule that a plan names. ``operators``: the operators that may take
+    the place of stand-ins. Raises Refused if there is no such form, or the plan states another name
+    or text for it."""
     general = library.get(applied.rule)
     if general is None:
         raise Refused(f"the library has no rule {applied.rule}")

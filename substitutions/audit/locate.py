@@ -1,4 +1,4 @@
-"""Completes a plan with its module's names, and finds where its batch norms' inputs now are."""
+"""Completes a plan with the names of its module, and finds the inputs of its batch norms."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from substitutions.rules.rule import Rule
 
 
 def of_module(plan: Plan, captured: Captured, library: Sequence[Rule]) -> Plan:
-    """A plan of a captured module's graph, with the names of the module's parameters and its
-    running statistics, so that it can be trained, saved and exported as the module. ``library``:
-    the rules that the plan was made by."""
+    """A plan of a captured module's graph with the names of the module's parameters and its running
+    statistics. With these it can be trained, saved and exported as the module. ``library``: the
+    rules that the plan was made with."""
     statistics = located(captured.statistics, plan, library)
     return replace(
         plan,
@@ -33,8 +33,9 @@ def of_module(plan: Plan, captured: Captured, library: Sequence[Rule]) -> Plan:
 def located(
     records: Sequence[RunningFile], plan: Plan, library: Sequence[Rule]
 ) -> tuple[RunningFile, ...]:
-    """The records of a model's running statistics, each with the tensor of the plan's graph that is
-    normed there, where the plan computes it. ``library``: the rules that the plan was made by."""
+    """The records of a model's running statistics, each with the tensor of the plan's graph that
+    the batch norm normalises, or None if the plan does not compute it. ``library``: the rules that
+    the plan was made with."""
     if not records:
         return ()
     known = named_values(plan.model)
@@ -43,7 +44,7 @@ def located(
     images = _images(plan, [known[record.value] for record in records], library)
     for record, image in zip(records, images, strict=True):
         while image.node.is_parallel:
-            image = image.node.inputs[0]  # which means the same, however it lies
+            image = image.node.inputs[0]  # The operand means the same, whatever its type.
         made = names.get(image.node)
         at = None if made is None else made[image.port]
         kept.append(record.model_copy(update={"at": at}))
@@ -51,8 +52,8 @@ def located(
 
 
 def _images(plan: Plan, values: Sequence[Value], library: Sequence[Rule]) -> tuple[Value, ...]:
-    """What values of the model have become. They count as outputs on the way, so that each is
-    followed whether or not anything reads it in the end."""
+    """The values of the plan's graph that values of the model have become. They are kept as outputs
+    during the replay, so that each is followed even if nothing reads it in the end."""
     by_name = rules_of(plan, library)
     forms: dict[str, Rule] = {}
     operators = operators_of(plan)
@@ -63,6 +64,6 @@ def _images(plan: Plan, values: Sequence[Value], library: Sequence[Rule]) -> tup
                 forms[step.rule] = concrete(step.applied, by_name, operators)
             followed.step(number, step, forms[step.rule])
     except Refused:
-        # An audit says why; here the values are just not found.
+        # An audit reports the reason. Here the values are just not found.
         return tuple(values)
     return followed.values.graph().outputs[len(plan.model.outputs) :]

@@ -1,13 +1,14 @@
-"""Derives an equality of two graphs from a library: at most a few steps from one to the other.
+"""Derives an equality of two graphs from a library, in a few steps from one graph to the other.
 
-Problem: which rules lead from one graph to another? A step replaces values by a rule of the
-library, in either direction, anywhere; a value that is used twice is replaced once, as graphs
-share. Method: breadth first from both ends until they meet, at one choice of sizes at which nothing
-coincides by accident (``explain.sizes``); the steps are then replayed at a second, independent
-choice, and count only if they lead from side to side there as well. Complexity: at most
-``MAX_GRAPHS`` graphs from an end. Exact: a derivation is one; that there is none is not said. What
-a direction of a rule leaves open is chosen among the values and sizes of the two sides, and such a
-step, or one that applies to any value, makes no operators but those of the two sides.
+Problem: which rules lead from one graph to another? A step applies a rule of the library, in either
+direction, at any values. A value that is used twice is replaced once, since graphs share values.
+Method: breadth-first search from both graphs until they meet, at a choice of sizes at which nothing
+is equal by accident (``explain.sizes``). The steps are replayed at a second, independent choice of
+sizes, and count only if they lead from one side to the other there too.
+Complexity: at most ``MAX_GRAPHS`` graphs from each end.
+Exact: a derivation is valid. There may be one that is not found. Inputs and symbols that a
+direction of a rule leaves open are chosen among the values and sizes of the two sides. A step that
+leaves some open, or that applies to any value, creates only operators of the two sides.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from verifier.trusted.sizes.sizes import SizeEquation
 
 MAX_STEPS = 3
 MAX_GRAPHS = 8_000
-"""How many graphs are looked at from either end."""
+"""The most graphs that are visited from each end."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ class DerivationStep:
 
 @dataclass(frozen=True)
 class RuleDerivation:
-    """Steps from one graph to another; none where both are the same graph. The graphs are at
-    concrete sizes; ``names``: what the numbers in them stand for."""
+    """Steps from one graph to another; none if both are the same graph. The graphs have concrete
+    sizes; ``names`` has the symbols of the numbers in them."""
 
     start: Graph
     steps: tuple[DerivationStep, ...]
@@ -56,8 +57,8 @@ class RuleDerivation:
 
 @dataclass(frozen=True)
 class Explained:
-    """What a search came to. ``reached``: the graphs that were looked at from either end.
-    ``problem``: why there is no derivation; empty where there is one."""
+    """The result of a search. ``reached``: the numbers of graphs that were visited from each end.
+    ``problem``: why there is no derivation; empty if there is one."""
 
     derivation: RuleDerivation | None
     reached: tuple[int, int] = (0, 0)
@@ -65,8 +66,8 @@ class Explained:
 
 
 class Explainer:
-    """A library made ready for derivations. ``equal``: the sizes for which a rule is proved, by its
-    name, where these are not all."""
+    """Searches for derivations by the rules of a library. ``equal``: the equations between sizes
+    under which a rule is proved, by its name."""
 
     def __init__(
         self,
@@ -83,14 +84,15 @@ class Explainer:
         equal: Sequence[SizeEquation] = (),
         max_steps: int = MAX_STEPS,
     ) -> Explained:
-        """Look for a derivation of ``right`` from ``left``."""
+        """Search for a derivation of ``right`` from ``left`` with at most ``max_steps`` steps."""
         try:
             pairs = typed_pairs(left, right, equal)
         except (OperatorError, Undecided, Unsolvable) as error:
             return Explained(None, problem=str(error))
         if not pairs:
             return Explained(None, problem="no sizes were found at which both sides have a type")
-        # A pair without parallel operators needs none: without them, each step would hold too.
+        # A pair without parallel operators needs no rules about them: each step would also hold
+        # with the parallel operators left out.
         book = self._all if _is_parallel((*left, *right)) else self._whole
         search = _Search(book, pairs[0], max_steps)
         failed = False
@@ -110,7 +112,7 @@ def _is_parallel(values: Sequence[Value]) -> bool:
 
 
 class _Book:
-    """Directions of rules, by the operator that they start from."""
+    """Directions of rules, by the operator at the root of their left side."""
 
     def __init__(self, directions: Iterable[RewriteDirection]) -> None:
         self.all = tuple(directions)
@@ -122,21 +124,22 @@ class _Book:
             (self._several[direction.grows] if several else self._single[key]).append(direction)
 
     def at(self, value: Value, *, grow: bool) -> Iterator[RewriteDirection]:
-        """The directions that may apply at a value: those that grow, or those that do not."""
+        """Yield the directions that may apply at a value, either those that grow or the others."""
         roots = ("",) if value.node.is_leaf else (value.node.name, "")
         for root in roots:
             yield from self._single.get((root, grow), ())
 
     def several(self, *, grow: bool) -> Sequence[RewriteDirection]:
-        """Those with several outputs."""
+        """The directions with several outputs."""
         return self._several.get(grow, ())
 
 
 @dataclass
 class _Rewriter:
-    """The graphs one step away from others; what a value may become is found out once.
+    """Finds the graphs one step away from a graph. The images of a value are cached.
 
-    Steps that grow make no operators but ``operators``."""
+    Steps that grow create only operators in ``operators``.
+    """
 
     book: _Book
     pool: Pool
@@ -147,13 +150,13 @@ class _Rewriter:
 
     @staticmethod
     def around(book: _Book, pair: TypedPair) -> _Rewriter:
-        """What may be open is chosen from the two sides."""
+        """A rewriter that chooses open inputs and symbols from the two sides of a pair."""
         nodes = (*pair.left.nodes, *pair.right.nodes)
         operators = frozenset(node.name for node in nodes if not node.is_leaf)
         return _Rewriter(book, Pool.of(pair.left, pair.right), operators)
 
     def next(self, graph: Graph, *, grow: bool) -> Iterator[tuple[RewriteDirection, Graph]]:
-        """The graphs after one step that does, or does not, grow."""
+        """Yield the graphs after one step, either of a direction that grows or of another."""
         for node in graph.nodes:
             for value in ports(node):
                 for direction, image in self._images[value, grow]:
@@ -176,7 +179,7 @@ class _Rewriter:
 
 @dataclass(frozen=True)
 class _Reached:
-    """A graph with the way to it: the graph before, and the direction applied to that."""
+    """A graph with its last step: the graph before, and the direction applied to that."""
 
     graph: Graph
     depth: int
@@ -185,7 +188,7 @@ class _Reached:
 
 
 class _Search:
-    """Breadth first from both ends."""
+    """A breadth-first search from both ends."""
 
     def __init__(self, book: _Book, pair: TypedPair, max_steps: int) -> None:
         self._max_steps = max_steps
@@ -198,10 +201,11 @@ class _Search:
         return len(self._seen[0]), len(self._seen[1])
 
     def meetings(self) -> Iterator[tuple[_Reached, _Reached]]:
-        """Graphs as they were reached from either end, each as soon as it is.
+        """Yield graphs that are reached from both ends, as (from the left, from the right).
 
-        Steps that do not grow come first, as there are few of them. Then come those that do, as
-        the first from an end: any other is a step that does not grow, read from its other end.
+        Steps that do not grow are tried first, since there are few of them. Then a growing step is
+        tried as the first step from each end. A growing step elsewhere is, read from the other end,
+        a step that does not grow.
         """
         left, right = self._starts
         if left.graph.digest == right.graph.digest:
@@ -219,7 +223,7 @@ class _Search:
                             yield (new, other) if end == 0 else (other, new)
 
     def _deeper(self, end: int, layer: Sequence[_Reached], *, grow: bool) -> Iterator[_Reached]:
-        """The graphs one step further from an end that were not seen from there."""
+        """Yield the graphs one step further from an end that have not been reached from it."""
         seen = self._seen[end]
         for old in layer:
             for direction, graph in self._rewriter.next(old.graph, grow=grow):
@@ -232,14 +236,14 @@ class _Search:
 
 
 def _way(end: _Reached) -> tuple[tuple[RewriteDirection, Graph], ...]:
-    """The steps to a graph, with the graph after each."""
+    """The steps to a graph, each with the graph after it."""
     if end.before is None or end.direction is None:
         return ()
     return (*_way(end.before), (end.direction, end.graph))
 
 
 def _steps(forth: _Reached, back: _Reached) -> tuple[DerivationStep, ...]:
-    """The steps to a graph from the left side, and on to the right side."""
+    """The steps from the left side to the graph where both ways meet, and on to the right side."""
     steps = [DerivationStep(d.rule, d.forward, graph) for d, graph in _way(forth)]
     while back.before is not None and back.direction is not None:
         steps.append(
@@ -250,7 +254,7 @@ def _steps(forth: _Reached, back: _Reached) -> tuple[DerivationStep, ...]:
 
 
 def _replays(forth: _Reached, back: _Reached, pair: TypedPair) -> bool:
-    """Whether the same steps from the sides meet at other sizes too."""
+    """Whether the same steps from both sides meet at the sizes of another pair too."""
     ends = [_replayed(_way(w), s, pair) for w, s in ((forth, pair.left), (back, pair.right))]
     return not ends[0].isdisjoint(ends[1])
 
@@ -258,8 +262,8 @@ def _replays(forth: _Reached, back: _Reached, pair: TypedPair) -> bool:
 def _replayed(
     way: Sequence[tuple[RewriteDirection, Graph]], start: Graph, pair: TypedPair
 ) -> set[str]:
-    """What the same steps from another graph lead to, by digest. Graphs that differ in sizes only
-    have the same skeleton."""
+    """The digests of the graphs that the same steps from another graph lead to. Graphs that differ
+    only in sizes have the same skeleton."""
     graphs = {start.digest: start}
     for direction, wanted in way:
         rewriter, shape = _Rewriter.around(_Book([direction]), pair), skeleton(wanted)
@@ -269,8 +273,8 @@ def _replayed(
 
 
 def skeleton(graph: Graph) -> tuple[str, ...]:
-    """Hashes of the outputs without sizes, degrees and reals, alike for all orders of operands
-    that commute."""
+    """Hashes of the outputs that ignore sizes, degrees and reals, and the order of commuting
+    operands."""
     made: dict[Node, str] = {}
     for node in graph.nodes:
         if isinstance(node.call, Leaf):
@@ -283,12 +287,13 @@ def skeleton(graph: Graph) -> tuple[str, ...]:
         if isinstance(dim := node.call.values.get("dim"), int):
             parts.append(f"@{dim}")
         text = f"{node.name}({', '.join(parts)})"
-        made[node] = blake2b(text.encode(), digest_size=12).hexdigest()  # shared parts grow no text
+        # A hash, since texts of shared parts would grow exponentially.
+        made[node] = blake2b(text.encode(), digest_size=12).hexdigest()
     return tuple(f"{made[v.node]}.{v.port}" for v in graph.outputs)
 
 
 def named(graph: Graph, names: NumberNames) -> tuple[Value, ...]:
-    """The outputs over inputs without types, with names for the numbers in sizes, for readers."""
+    """The outputs for readers: over inputs without types, with symbols for the numbers of sizes."""
 
     def make(node: Node, inputs: Outputs) -> Node:
         if isinstance(node.call, Leaf):

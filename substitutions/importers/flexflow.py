@@ -1,8 +1,8 @@
-"""Imports FlexFlow's rules: tensors [R, S, C] with degrees, R an ordinary dimension.
+"""Imports FlexFlow's rules: tensors [R, S, C] with degrees, where R is an ordinary dimension.
 
-Degrees are no part of the graphs that come out: a side is typed here, and what its types ask of
-sizes becomes equations. Its values are then those of whole tensors. Partition and combine leave
-them unchanged; replicate, reduce and linear are equations of ``pcg.ops.groups``.
+The imported graphs have no degrees. A side is typed here, and the conditions of its types on sizes
+become equations. The values are then those of whole tensors. Partition and combine leave them
+unchanged; replicate, reduce and linear are operators of ``pcg.ops.groups``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ N, M, K = Poly.of("|N|"), Poly.of("|M|"), Poly.of("|K|")
 """The sizes that all inputs share: samples, output channels, channels."""
 
 DEGREE = "|D|"
-"""Stands for the degree of every parallel operator where that is left open."""
+"""The symbol of the degree of every parallel operator, if that is left open."""
 
 RANK = 3
 
@@ -53,9 +53,9 @@ def input_shape(op: int) -> tuple[Poly, Poly, Poly]:
 
 
 def import_rule(rule: ForeignRule, *, symbolic: bool) -> Imported:
-    """The rule as graphs, for one symbolic degree in place of the file's, or for the file's.
+    """The rule as graphs. ``symbolic``: with one symbolic degree in place of the file's degree.
 
-    Raises IllTypedError where a side has no meaning, or the sides' outputs have different types.
+    Raises IllTypedError if a side has no meaning, or the outputs of the sides have different types.
     """
     degrees = stated_degrees(rule)
     if symbolic and len(degrees) != 1:
@@ -82,20 +82,20 @@ def import_rule(rule: ForeignRule, *, symbolic: bool) -> Imported:
 
 
 def stated_degrees(rule: ForeignRule) -> tuple[int, ...]:
-    """The degrees of its parallel operators."""
+    """The degrees of a rule's parallel operators."""
     degrees = (o.parameters.get(operators.DEGREE) for _, s in rule.sides for o in s.operators)
     return tuple(sorted({degree for degree in degrees if degree is not None}))
 
 
 def _relations(known: KnownSizes) -> dict[str, str]:
-    """What is known of the sizes that the inputs share."""
+    """The equations of the sizes that the inputs share, as text by symbol."""
     symbols = [size.symbol for size in (N, M, K)]
     pairs = equations(known, [symbol for symbol in symbols if symbol is not None])
     return {str(a): relation(str(a), b) for a, b in pairs}
 
 
 def _size_equations(known: KnownSizes, inputs: frozenset[int]) -> tuple[SizeEquation, ...]:
-    """The sizes of the inputs, and those of which others are multiples."""
+    """The equations of the sizes of the inputs, and of the sizes that are products."""
     own = tuple(
         (Poly.of(input_size(input_name(op), dim)), known.resolve(size))
         for op in sorted(inputs, reverse=True)
@@ -110,7 +110,7 @@ class _Importer:
     symbolic: bool
 
     def side(self, name: str, side: ForeignSide) -> Made:
-        """The tensors of a side that are mapped; all its operators are typed."""
+        """Type all operators of a side, and return its mapped outputs."""
         made: dict[int, Made] = {}
         for number in side.order:
             operator = side.operators[number]
@@ -192,13 +192,15 @@ class _Importer:
         return axis
 
     def _check_slices(self, name: str, slices: ForeignAxis, other: str, cut: ForeignAxis) -> None:
-        """Each shard of one operand uses a slice of the other's R."""
+        """Check that the R of one operand has a slice for each shard of the other operand. Raises
+        IllTypedError."""
         if (slices.size, slices.degree) != (cut.degree, cut.degree):
             have = f"R of {name} has size {readable(slices.size)}, degree {readable(slices.degree)}"
             raise IllTypedError(f"{have}; the cut of {other} has degree {readable(cut.degree)}")
 
     def _reduced(self, old: Poly, degree: Poly) -> Poly:
-        """A degree divided by another, at least 1. Raises IllTypedError if it is not whole."""
+        """A degree divided by another, but at least 1. Raises IllTypedError if the quotient is no
+        integer."""
         if (exact := old.over(degree)) is not None:
             return exact
         a, b = old.constant, degree.constant

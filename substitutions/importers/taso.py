@@ -2,8 +2,8 @@
 
     x1..x3 [N, K]   w1..w3 [K, M]   i1..i3 [N, C, H, W]   k1..k10 [O, I, kh, kw]   s []
 
-These are the usual inputs; what is used otherwise has the rank of its use. Which sizes have to be
-equal follows from use, too. Where windows depend on whether a size is even, there are several
+These are the usual inputs. An input that is used otherwise has the rank of its use. The equations
+between sizes follow from use too. If windows depend on whether a size is even, there are several
 cases.
 """
 
@@ -29,18 +29,19 @@ from substitutions.importers.windows import CasesNeeded
 from verifier.trusted.sizes.sizes import SizeEquation
 
 Assumed = tuple[SizeEquation, ...]
-"""What a case assumes of sizes."""
+"""The equations between sizes that a case assumes."""
 
 
 def import_rule(
     rule: ForeignRule, *, ungrouped: tuple[str, ...] = (), same_outputs: bool = False
 ) -> Imported:
-    """The rule as graphs, one pair a case.
+    """The rule as graphs, one pair for each case.
 
-    ``ungrouped``: the sides whose convolutions have no groups; ``same_outputs``: whether all
-    kernels have as many output channels. Both are conditions of what comes out.
+    ``ungrouped``: the sides whose convolutions have no groups. ``same_outputs``: whether all
+    kernels have the same number of output channels. Both become conditions of the imported rule.
 
-    Raises IllTypedError where a side has no meaning in any case, and UnsupportedError.
+    Raises IllTypedError if a side has no meaning in any case, and UnsupportedError if equations
+    between sizes are not solved, or there are too many cases.
     """
     cases = _Cases(rule, Demanded(ungrouped, same_outputs))
     while cases.pending:
@@ -59,7 +60,7 @@ def import_rule(
 
 @dataclass
 class _Cases:
-    """The cases of sizes of a rule: those that wait, and what came of the others."""
+    """The cases of a rule: those still to import, and the results of the others."""
 
     rule: ForeignRule
     demanded: Demanded
@@ -67,11 +68,11 @@ class _Cases:
     made: list[ImportedCase] = field(default_factory=list[ImportedCase])
     conditions: dict[str, None] = field(default_factory=dict[str, None])
     asked: dict[str, SizeEquation] = field(default_factory=dict[str, SizeEquation])
-    """What ``demanded`` asks of sizes, in words and as equations."""
+    """The equations between sizes that ``demanded`` adds, by their text."""
     refused: IllTypedError | None = None
 
     def import_next(self) -> None:
-        """Import the rule in one case more, or find that it takes several."""
+        """Import the rule in one more case, or split this case into several."""
         assumed = self.pending.pop()
         try:
             case, words, asked = _import_case(self.rule, assumed, self.demanded)
@@ -94,11 +95,11 @@ class _Cases:
 def _import_case(
     rule: ForeignRule, assumed: Assumed, demanded: Demanded
 ) -> tuple[ImportedCase, tuple[str, ...], dict[str, SizeEquation]]:
-    """The pair of graphs under assumptions, what the right side asks of sizes beyond the left, and
-    what ``demanded`` does.
+    """The pair of graphs under assumptions, the demands of the right side on sizes beyond those of
+    the left, and the equations that ``demanded`` adds.
 
-    Constants' sizes follow from use, perhaps from later use: they are found out in a first round,
-    for which they are symbols.
+    The sizes of constants follow from their use, which may come later. So they are symbols in a
+    first round, and have their values in the next.
     """
     settled: Mapping[str, Poly] = {}
     while True:

@@ -1,6 +1,6 @@
 """Imports TASO's operators, one side of a rule at a time, as operators of the index language.
 
-Sizes are followed for splits and constants, and for windows, of which there may be several cases.
+Sizes are tracked for splits, constants and windows. Windows may need several cases of sizes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ONES = (constants.ones1, constants.ones2, constants.ones3, constants.ones4)
 
 @dataclass(frozen=True)
 class Demanded:
-    """What is demanded of convolutions: see ``import_rule``."""
+    """Demands on convolutions: see ``taso.import_rule``."""
 
     ungrouped: tuple[str, ...]
     same_outputs: bool
@@ -54,25 +54,25 @@ class Importer:
     demanded: Demanded
     ranks: InputRanks
     settled: Mapping[str, Poly]
-    """What the unstated sizes of constants are, as far as that has been found out."""
+    """The values of the unstated sizes of constants that are known from an earlier round."""
     fresh: set[str] = field(default_factory=set[str])
-    """The unstated sizes of constants."""
+    """The symbols of the unstated sizes of constants."""
     demands: dict[str, SizeEquation] = field(default_factory=dict[str, SizeEquation])
-    """What was demanded of sizes though typing does not ask it, by the words for it."""
+    """The equations between sizes that ``demanded`` adds and types do not require, by text."""
 
     def side(self, name: str, side: ForeignSide) -> tuple[ForeignTensor, ...]:
-        """The tensors of a side that are mapped; all its operators are typed."""
+        """Type all operators of a side, and return its mapped outputs."""
         made: dict[int, tuple[ForeignTensor, ...]] = {}
         for number in side.order:
             operator = side.operators[number]
             if operator.name == "OP_CONSTANT_ONE":
-                continue  # made where it is first used, which tells its rank
+                continue  # It is created where it is first used, which gives its rank.
             inputs = self._inputs(name, side, operator, made)
             place = f"{name}{number}"
             try:
                 made[number] = _READERS[operator.name](self, place, operator, inputs)
             except CasesNeeded as needed:
-                # What the left side leaves out is no matter of the rule's: it has no meaning there.
+                # Sizes at which the left side has no meaning are no condition of the rule.
                 bound = "" if name == "left" else needed.bound
                 raise CasesNeeded(needed.symbol, needed.options, bound) from None
             except IllTypedError as error:
@@ -106,7 +106,7 @@ class Importer:
         return input_tensor(op, self.ranks.of[op])
 
     def settle(self, inputs: frozenset[int]) -> Mapping[str, Poly]:
-        """The unstated sizes of constants in terms of those of inputs, where they follow."""
+        """The unstated sizes of constants, in terms of sizes of inputs where these give them."""
         own = [
             Poly.of(input_size(input_name(op), dim))
             for op in sorted(inputs)
@@ -116,13 +116,13 @@ class Importer:
         settled: dict[str, Poly] = {}
         for symbol in self.fresh:
             value = self.known.resolve(Poly.of(symbol))
-            # Other symbols are parts of sizes, and belong to this round alone.
+            # Other symbols are parts of sizes, which exist in this round only.
             plain = value if value.symbols <= {str(size) for size in own} else Poly.of(symbol)
             settled[symbol] = same.get(value, plain)
         return settled
 
     def _unstated(self, place: str, what: str) -> Poly:
-        """A size of a constant that follows from use."""
+        """A size of a constant that the file does not state: its value if known, else a symbol."""
         symbol = f"|{place}.{what}|"
         self.fresh.add(symbol)
         return self.settled.get(symbol, Poly.of(symbol))
@@ -187,19 +187,20 @@ class Importer:
         return (ForeignTensor(value, (x.axes[0], k.axes[0], *slid(operator, x, slides))),)
 
     def _groups(self, place: str, channels: Poly, each: Poly) -> Poly:
-        """How many times the channels of a kernel those of an image are."""
+        """The number of groups: the channels of the image over the channels of the kernel."""
         if place.startswith(self.demanded.ungrouped):
             self.demand(each, channels)
         return self.known.divide(channels, each, "channels of a group")
 
     def demand(self, a: Poly, b: Poly) -> None:
-        """Make it a condition that two sizes are equal."""
+        """Make the equality of two sizes a condition of the rule."""
         if self.known.resolve(a) != self.known.resolve(b):
             self.demands[f"{a} = {b}"] = (a, b)
             self.known.equal(a, b, "channels")
 
     def equate_outputs(self, inputs: frozenset[int]) -> None:
-        """Make it a condition that all kernels have as many output channels."""
+        """Make it a condition of the rule that all kernels have the same number of output
+        channels."""
         kernels = [self._input(op) for op in sorted(inputs & self.ranks.kernels, reverse=True)]
         for k in kernels[1:]:
             self.demand(k.axes[0].size, kernels[0].axes[0].size)
