@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from pcg.graph.graph import Graph
 from pcg.graph.pairs import Outputs
-from verifier.sides import REMEMBERED, Written, side_typings
+from verifier.sides import REMEMBERED, SideKey, side_typings
 from verifier.trusted.sizes.degrees import Powers, Typing, typings
 from verifier.trusted.sizes.types import differences, residual
 from verifier.witness import solve
@@ -37,11 +37,11 @@ def typed_sides(left: Outputs, right: Outputs) -> tuple[Mapping[int, Typing], Ma
     Raises OperatorError or ValueError if a side has no type, and Undecided if its degrees are not
     solved for.
     """
-    return _typed_side(Written(left)), _typed_side(Written(right))
+    return _typed_side(SideKey(left)), _typed_side(SideKey(right))
 
 
 @lru_cache(REMEMBERED)
-def _typed_side(side: Written) -> Mapping[int, Typing]:
+def _typed_side(side: SideKey) -> Mapping[int, Typing]:
     return {
         n: typing for n, typing in enumerate(side_typings(side)) if witness([typing]) is not None
     }
@@ -56,10 +56,10 @@ def agree(
         (residual(a, b), (i, j), (a, b)) for i, a in lefts.items() for j, b in rights.items()
     ]
     options.sort(key=lambda o: (len(o[0].equations), len(o[0].whole), o[0].texts, o[1]))
-    for asked, numbers, (a, b) in options:
+    for conditions, numbers, (a, b) in options:
         degrees = witness([a, b], differences(a, b))
         if degrees is not None:
-            return Agreement(numbers, asked.texts), degrees
+            return Agreement(numbers, conditions.texts), degrees
     return None
 
 

@@ -46,13 +46,13 @@ class Bundle:
 
 def bundle_text(certificates: Iterable[Certificate]) -> str:
     """The lines of a bundle. Scripts are sorted, and each is written once."""
-    given = list(certificates)
-    scripts = {name: text for certificate in given for name, text in certificate.scripts.items()}
-    header = BundleHeader(schema_version=1, scripts=len(scripts), certificates=len(given))
+    listed = list(certificates)
+    scripts = {name: text for certificate in listed for name, text in certificate.scripts.items()}
+    header = BundleHeader(schema_version=1, scripts=len(scripts), certificates=len(listed))
     # Sorted by text, scripts with equal beginnings are adjacent and compress well.
     conditions = sorted(t.removeprefix(HEADER).removesuffix(FOOTER) for t in scripts.values())
     lines: list[FileModel] = [header, *(ScriptLine(condition=c) for c in conditions)]
-    lines += [certificate.file for certificate in given]
+    lines += [certificate.file for certificate in listed]
     return "".join(line.model_dump_json() + "\n" for line in lines)
 
 

@@ -25,7 +25,7 @@ from pcg.plan.text import print_graph
 from pcg.types.operator import Operator
 from verifier import grammar
 from verifier.agreement import typed_sides
-from verifier.concrete import Origin
+from verifier.concrete import Valuation
 from verifier.decide import Decision
 from verifier.trusted.proof.local import prove_typing
 from verifier.trusted.sizes.degrees import local_typing, ranks
@@ -154,11 +154,11 @@ def script_name(condition: str) -> str:
     return sha256(script_text(condition).encode()).hexdigest()[:24]
 
 
-def _witness(origin: Origin) -> WitnessFile:
+def _witness(valuation: Valuation) -> WitnessFile:
     return WitnessFile(
-        sizes={str(symbol): size for symbol, size in origin.values.items()},
-        degrees=dict(origin.degrees),
-        reals=dict(origin.reals),
+        sizes={str(symbol): size for symbol, size in valuation.values.items()},
+        degrees=dict(valuation.degrees),
+        reals=dict(valuation.reals),
     )
 
 
@@ -176,8 +176,8 @@ def certify(
     assert evidence is not None
     pair = (tuple(left), tuple(right))
     types = "" if evidence.whole else _types(pair, evidence.typings)
-    theorems, own = ([], []) if evidence.whole else _theorems(pair)
-    conditions = [*proof.obligations, *([types] if types else []), *own]
+    theorems, theorem_conditions = ([], []) if evidence.whole else _theorems(pair)
+    conditions = [*proof.obligations, *([types] if types else []), *theorem_conditions]
     try:
         file = CertificateFile(
             schema_version=1,
@@ -223,20 +223,20 @@ def _theorems(
     for node in both(pair).nodes:
         if node.is_leaf or node.operator_call.operator.parallel is not None:
             continue
-        call, own, typing = node.operator_call, ranks(node), local_typing(node)
+        call, node_ranks, typing = node.operator_call, ranks(node), local_typing(node)
         windows = tuple(window.axis.name for window in typing.open_windows)
-        for theorem in prove_typing(call, own, typing):
+        for theorem in prove_typing(call, node_ranks, typing):
             assert theorem.proof is not None
             file = TheoremFile(
                 operator=call.name,
-                ranks=own,
+                ranks=node_ranks,
                 positions=call.positions,
                 carriers=tuple(sorted(theorem.carriers)),
                 windows=windows,
                 steps=theorem.proof.steps,
                 conditions=tuple(map(script_name, theorem.proof.obligations)),
             )
-            theorems[call.name, own, call.positions, file.carriers, windows] = file
+            theorems[call.name, node_ranks, call.positions, file.carriers, windows] = file
             conditions += theorem.proof.obligations
     return list(theorems.values()), conditions
 

@@ -193,7 +193,7 @@ def _check_attributes(pair: GraphPair) -> None:
                 raise Rejected(f"{call.name}: {name} is more than {most}")
 
 
-def exchanged(claim: Claim) -> list[GraphPair]:
+def commutation_pairs(claim: Claim) -> list[GraphPair]:
     """The pairs of values whose equality has to be shown because operators claim to commute.
 
     Calls of a commutative operator that differ only in the order of operands count as one node. So
@@ -205,11 +205,11 @@ def exchanged(claim: Claim) -> list[GraphPair]:
         operator = node.operator_call.operator
         if not operator.commutative or OPERATORS.get(operator.name) == operator:
             continue
-        own = ranks(node)
-        if len(own) != 2 or own[0] != own[1]:
-            raise Rejected(f"{operator.name} cannot commute at ranks {own}")
+        operand_ranks = ranks(node)
+        if len(operand_ranks) != 2 or operand_ranks[0] != operand_ranks[1]:
+            raise Rejected(f"{operator.name} cannot commute at ranks {operand_ranks}")
         call = Call(replace(operator, commutative=False), node.operator_call.attributes)
-        operands = tensor("x", own[0]), tensor("y", own[1])
+        operands = tensor("x", operand_ranks[0]), tensor("y", operand_ranks[1])
         sides = [Node(call, operands), Node(call, operands[::-1])]
         outputs = [tuple(map(side.value, range(len(operator.outputs)))) for side in sides]
         pairs[sides[0]] = (outputs[0], outputs[1])

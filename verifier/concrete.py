@@ -21,7 +21,7 @@ from pcg.readings.evaluate import concrete
 from pcg.types.infer import bind_sizes
 from pcg.types.operator import Call
 from pcg.types.tensor import Degrees, ParallelTensor
-from verifier.sides import Written, side_typings
+from verifier.sides import SideKey, side_typings
 from verifier.trusted.errors import Undecided
 from verifier.trusted.sizes.degrees import Powers
 from verifier.trusted.sizes.sizes import Sizes, input_size
@@ -38,7 +38,7 @@ MAX_TASKS = 64
 
 
 @dataclass(frozen=True)
-class Origin:
+class Valuation:
     """A pair of graphs with values for all of its symbols."""
 
     pair: GraphPair
@@ -115,17 +115,17 @@ def _numbers(value: Expr, sizes: Mapping[str, int], count: int) -> int:
 
 def _typed_leaf(leaf: Leaf, sizes: Mapping[str, int], degrees: Mapping[str, int]) -> Leaf:
     shape = tuple(sizes[input_size(leaf.name, i)] for i in range(leaf.rank))
-    own = Degrees(
+    type_degrees = Degrees(
         tuple(degrees.get(f"{leaf.name}.d{i}", 1) for i in range(leaf.rank)),
         tuple(degrees.get(f"{leaf.name}.t{i}", 1) for i in range(leaf.rank)),
         degrees.get(f"{leaf.name}.c", 1),
         degrees.get(f"{leaf.name}.p", 1),
     )
-    cuts = zip(shape, own.dims, own.slices, strict=True)
+    cuts = zip(shape, type_degrees.dims, type_degrees.slices, strict=True)
     for dim, (size, degree, slices) in enumerate(cuts):
         if size % (degree * slices):
             raise OperatorError("input", leaf.name, dim, "not divisible")
-    return Leaf("input", leaf.name, leaf.rank, ParallelTensor(shape, own))
+    return Leaf("input", leaf.name, leaf.rank, ParallelTensor(shape, type_degrees))
 
 
 def _with_reals(call: Call, reals: Mapping[str, float]) -> Call:
@@ -169,7 +169,7 @@ class DegreeSystem:
         """The system of the first pair of typings that the given degrees satisfy, if there is
         one."""
         try:
-            sides = [side_typings(Written(side)) for side in pair]
+            sides = [side_typings(SideKey(side)) for side in pair]
         except (OperatorError, ValueError, Undecided):
             return None
         for a in sides[0]:
@@ -212,12 +212,12 @@ def degree_choices(
     if system is None:
         return
     operators = sorted(s for s in system.symbols if "." not in s and not s.isdigit())
-    own = sorted(s for s in system.symbols if "." in s)
+    input_symbols = sorted(s for s in system.symbols if "." in s)
     seen = [dict(degrees)]
     for numbers in ((3, 2), (2, 3)):
         wishes = list(zip(operators, cycle(numbers), strict=False))
         # At most two degrees of inputs: with every dimension cut there would be thousands of tasks.
-        for chosen in ((), own[:2], own[-2:]):
+        for chosen in ((), input_symbols[:2], input_symbols[-2:]):
             choice = system.pinned([*wishes, *zip(chosen, numbers, strict=False)])
             if choice is None or dict(choice) in seen or tasks(choice) > MAX_TASKS:
                 continue

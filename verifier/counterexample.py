@@ -161,9 +161,9 @@ def value_difference(
         if not differs.any():
             continue
         kind = DifferenceKind.VALUE if finite.any() else DifferenceKind.UNDEFINED
-        at = tuple(int(i) for i in np.argwhere(finite if finite.any() else differs)[0])
-        where = f"element {list(at)} of output {output}"
-        difference = Difference(kind, f"{where} is {x[at]} on the left, {y[at]} on the right")
+        index = tuple(int(i) for i in np.argwhere(finite if finite.any() else differs)[0])
+        where = f"element {list(index)} of output {output}"
+        difference = Difference(kind, f"{where} is {x[index]} on the left, {y[index]} on the right")
         if kind is DifferenceKind.VALUE:
             return difference
         undefined = undefined or difference
@@ -247,8 +247,8 @@ def _own_operators(instance: Instance) -> tuple[Operator, ...]:
     counterexample is sent between processes."""
     nodes = Graph((*instance.left.outputs, *instance.right.outputs)).nodes
     used = {node.operator_call.operator for node in nodes if not node.is_leaf}
-    own = sorted(used - BUILT_IN, key=lambda operator: operator.name)
-    return tuple(replace(operator, kernel=None) for operator in own)
+    further = sorted(used - BUILT_IN, key=lambda operator: operator.name)
+    return tuple(replace(operator, kernel=None) for operator in further)
 
 
 def _nested(values: Any) -> Nested:

@@ -22,9 +22,9 @@ from pcg.graph.graph import Node, Value
 from pcg.graph.pairs import GraphPair, both
 from pcg.language.poly import Poly
 from verifier.agreement import WHOLE, Agreement, agree, agree_alike, typed_sides, witness
-from verifier.concrete import Origin
+from verifier.concrete import Valuation
 from verifier.counterexample import Counterexample, replay
-from verifier.guided import drawn, guided
+from verifier.guided import drawn_instances, solving_instances
 from verifier.instances import Instance, instances
 from verifier.shrink import shrink
 from verifier.trusted import smt
@@ -34,7 +34,7 @@ from verifier.trusted.proof.prove import Proof
 from verifier.trusted.proof.same import is_same
 from verifier.trusted.sizes.degrees import Typing
 from verifier.trusted.sizes.sizes import SizeEquation, Sizes, different_ranks, pair_sizes
-from verifier.trusted.steps import Searching
+from verifier.trusted.steps import SearchSteps
 from verifier.typings import problem_of
 
 
@@ -58,7 +58,7 @@ class Evidence:
     equal: tuple[SizeEquation, ...]
     requires: tuple[str, ...]
     typings: tuple[int, int]
-    witness: Origin
+    witness: Valuation
     whole: bool
 
 
@@ -123,12 +123,12 @@ def decide(
         sizes, conditions = _sizes(pair, equal)
         agreement, degrees = (WHOLE, {}) if whole else _agreement(pair, sizes)
         conditions += agreement.conditions
-        proof, origin = _value(pair, sizes, degrees, whole=whole, brief=brief)
+        proof, valuation = _value(pair, sizes, degrees, whole=whole, brief=brief)
     except _Stop as stop:
         return stop.decision
     except _Refuted as refuted:
         return refuted.decision(brief=brief)
-    evidence = Evidence(tuple(equal), conditions, agreement.numbers, origin, whole)
+    evidence = Evidence(tuple(equal), conditions, agreement.numbers, valuation, whole)
     shown = tuple(sorted(degrees.items()))
     hypotheses = tuple(f"{zero} = 0" for zero in sizes.zeros)
     return Decision(
@@ -146,11 +146,11 @@ def _sizes(pair: GraphPair, equal: Sequence[SizeEquation]) -> tuple[Sizes, tuple
         raise _Stop(Decision(Verdict.ILL_TYPED, "an input has two ranks"))
     for side, outputs in zip(("left", "right"), pair, strict=True):
         try:
-            alone = Sizes.where(equal)
-            alone.visit_all(outputs)
+            side_sizes = Sizes.where(equal)
+            side_sizes.visit_all(outputs)
         except (Unsolvable, OperatorError) as error:
             raise _Stop(Decision(Verdict.ILL_TYPED, f"{side}: {error}")) from None
-        if not _satisfiable(alone):
+        if not _satisfiable(side_sizes):
             raise _Stop(Decision(Verdict.ILL_TYPED, f"{side}: no sizes fit"))
     if ranks_differ := different_ranks(*pair):
         raise _Stop(Decision(Verdict.ILL_TYPED, ranks_differ))
@@ -183,8 +183,8 @@ def _agreement(pair: GraphPair, sizes: Sizes) -> tuple[Agreement, Mapping[str, i
     """The most general typings under which both sides have the same types, and degrees for them."""
     alike = all(is_same(a, b) for a, b in zip(*pair, strict=True))
     try:
-        if alike and (one := agree_alike(pair[0])) is not None:
-            return one
+        if alike and (agreed_alike := agree_alike(pair[0])) is not None:
+            return agreed_alike
         lefts, rights = typed_sides(*pair)
         agreed = agree(lefts, rights)
     except Undecided as error:
@@ -212,7 +212,7 @@ def _types_differ(
 
 def _value(
     pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int], *, whole: bool, brief: bool
-) -> tuple[Proof, Origin]:
+) -> tuple[Proof, Valuation]:
     """Prove the outputs equal, or find inputs on which they differ.
 
     One instance is replayed first: that is cheap and refutes most false pairs. It also shows that
@@ -220,16 +220,16 @@ def _value(
     """
     concrete = instances(*pair, sizes, degrees)
     first = next(concrete, None)
-    if first is None or first.origin is None:
+    if first is None or first.valuation is None:
         raise _Stop(Decision(Verdict.UNKNOWN, "no small sizes fit the degrees"))
     if refuting := replay(first, once=True):
         raise _Refuted("the values differ", first, refuting)
     try:
         if not whole:
             _check_typings(both(pair).nodes)
-        steps = Searching()
+        steps = SearchSteps()
         proved = obligations(*pair, sizes, steps, smt.check)
-        return Proof(proved, tuple(steps.taken)), first.origin
+        return Proof(proved, tuple(steps.taken)), first.valuation
     except (Unproved, TooLarge) as error:
         search = partial(_refuted, error, first, concrete, brief=brief)
         unknown = Decision(Verdict.UNKNOWN, str(error), rest=search)
@@ -241,9 +241,11 @@ def _refuted(
 ) -> Decision:
     """The verdict on a pair that is not proved: refuted by an instance, or unknown. The instances
     include those that solve the condition at which the proof failed."""
-    assert first.origin is not None
-    solved = guided(error.condition, first.origin) if isinstance(error, Unproved) else ()
-    for instance in chain((first,), solved, drawn(first.origin), others):
+    assert first.valuation is not None
+    solved = (
+        solving_instances(error.condition, first.valuation) if isinstance(error, Unproved) else ()
+    )
+    for instance in chain((first,), solved, drawn_instances(first.valuation), others):
         if refuting := replay(instance):
             return _Refuted("the values differ", instance, refuting).decision(brief=brief)
     return Decision(Verdict.UNKNOWN, str(error))

@@ -15,7 +15,7 @@ from dataclasses import replace
 from random import Random
 
 from pcg.language.poly import Poly
-from verifier.concrete import Origin
+from verifier.concrete import Valuation
 from verifier.instances import Instance, cuts_of, instantiate
 from verifier.trusted import smt
 
@@ -29,12 +29,12 @@ LARGEST = 4
 """The largest size that is drawn, as a multiple of its degrees, and the largest attribute."""
 
 
-def guided(condition: str, origin: Origin) -> Iterator[Instance]:
+def solving_instances(condition: str, valuation: Valuation) -> Iterator[Instance]:
     """Yield the pair at sizes that solve the condition, one solution for each limit that has one.
     The degrees stay the same."""
-    cuts = cuts_of(origin.pair, origin.sizes, origin.degrees)
-    named = {smt.symbol_name(symbol): symbol for symbol in origin.values}
-    declared = [s for s in origin.values if smt.declares(condition, s)]
+    cuts = cuts_of(valuation.pair, valuation.sizes, valuation.degrees)
+    named = {smt.symbol_name(symbol): symbol for symbol in valuation.values}
+    declared = [s for s in valuation.values if smt.declares(condition, s)]
     if not declared:
         return
     for limit in LIMITS:
@@ -46,22 +46,22 @@ def guided(condition: str, origin: Origin) -> Iterator[Instance]:
         if solution is None:
             continue
         values = {named[name]: value for name, value in solution.items() if name in named}
-        instance = instantiate(replace(origin, values={**origin.values, **values}))
+        instance = instantiate(replace(valuation, values={**valuation.values, **values}))
         if instance is not None:
             yield instance
 
 
-def drawn(origin: Origin) -> Iterator[Instance]:
+def drawn_instances(valuation: Valuation) -> Iterator[Instance]:
     """Yield the pair at random small sizes and attributes, if it is typed there."""
-    cuts = cuts_of(origin.pair, origin.sizes, origin.degrees)
+    cuts = cuts_of(valuation.pair, valuation.sizes, valuation.degrees)
     random = Random(0)
     for _ in range(DRAWS):
         values = {
             s: random.randint(1, LARGEST) * cuts.get(s, 1)
             if s.startswith("|")
             else random.randint(0, LARGEST)
-            for s in origin.values
+            for s in valuation.values
         }
-        instance = instantiate(replace(origin, values=values))
+        instance = instantiate(replace(valuation, values=values))
         if instance is not None:
             yield instance

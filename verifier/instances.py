@@ -17,7 +17,7 @@ from math import lcm, prod
 from pcg.graph.graph import Graph, Leaf
 from pcg.graph.pairs import Outputs, both, symbolic_attributes
 from pcg.language.poly import Poly
-from verifier.concrete import GraphPair, Origin, degree_choices, fixed_sizes, real_symbols
+from verifier.concrete import GraphPair, Valuation, degree_choices, fixed_sizes, real_symbols
 from verifier.trusted import smt
 from verifier.trusted.errors import Unsolvable
 from verifier.trusted.sizes.sizes import Sizes, input_size
@@ -52,7 +52,7 @@ class Instance:
     right: Graph
     symbols: Mapping[str, float]
     """The values of the sizes and attributes that were symbols."""
-    origin: Origin | None = None
+    valuation: Valuation | None = None
     """The symbolic pair and the values that the instance was made from, if known."""
 
     @property
@@ -105,7 +105,7 @@ def sized(pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator
                 for i, s in enumerate(free)
             }
             values |= {s: OFFSETS[(i + number) % len(OFFSETS)] for i, s in enumerate(offsets)}
-            instance = instantiate(Origin(pair, sizes, values, degrees, signed))
+            instance = instantiate(Valuation(pair, sizes, values, degrees, signed))
             if instance is not None:
                 yield instance
     # Few guesses satisfy the conditions of halos.
@@ -116,7 +116,7 @@ def sized(pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator
     for least, (factor, largest) in tries:
         multiples = {s: cut * factor for s, cut in cuts.items()}
         values = _solved(free, sizes, multiples, least, largest)
-        if values and (instance := instantiate(Origin(pair, sizes, values, degrees, reals))):
+        if values and (instance := instantiate(Valuation(pair, sizes, values, degrees, reals))):
             yield instance
 
 
@@ -139,10 +139,10 @@ def _solved(
     return {s: values.get(s, 1) * cuts.get(s, 1) for s in free}
 
 
-def instantiate(origin: Origin) -> Instance | None:
+def instantiate(valuation: Valuation) -> Instance | None:
     """The pair at concrete types; None if a side has no type, or tensors are too large."""
-    sides = origin.typed()
-    return Instance(*sides, origin.symbols, origin) if sides is not None else None
+    sides = valuation.typed()
+    return Instance(*sides, valuation.symbols, valuation) if sides is not None else None
 
 
 def size_attributes(pair: GraphPair) -> Iterator[Poly]:

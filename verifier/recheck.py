@@ -26,8 +26,8 @@ from verifier.certificate import (
     script_name,
     script_text,
 )
-from verifier.claim import Claim, GraphPair, Rejected, claim_of, exchanged
-from verifier.concrete import Origin, real_symbols
+from verifier.claim import Claim, GraphPair, Rejected, claim_of, commutation_pairs
+from verifier.concrete import Valuation, real_symbols
 from verifier.counterexample import Counterexample
 from verifier.instances import free_symbols
 from verifier.replay import refutation
@@ -38,7 +38,7 @@ from verifier.trusted.proof.local import typing_obligations
 from verifier.trusted.sizes.degrees import Typing, local_typing, ranks, typings
 from verifier.trusted.sizes.sizes import Sizes, pair_sizes
 from verifier.trusted.sizes.types import agreement_script, differences, residual
-from verifier.trusted.steps import Following, Searching
+from verifier.trusted.steps import RecordedSteps, SearchSteps
 from verifier.witness import value_of
 
 Solvers = Mapping[str, smt.Judge]
@@ -47,7 +47,7 @@ REASON = 500
 
 
 @dataclass(frozen=True)
-class Proved:
+class ProvedStatement:
     """The statement that an accepted certificate proves.
 
     ``assumed`` and ``requires``: the conditions on sizes and degrees. ``degrees``: the degrees that
@@ -62,7 +62,7 @@ class Proved:
 
 
 @dataclass(frozen=True)
-class Rechecked:
+class CertificateCheck:
     """The result for one certificate: accepted, with the statement that it proves, or the reason
     why not. ``conditions``: how many side conditions were solved."""
 
@@ -70,7 +70,7 @@ class Rechecked:
     accepted: bool
     reason: str
     conditions: int
-    proved: Proved | None = None
+    proved: ProvedStatement | None = None
 
 
 @dataclass
@@ -91,22 +91,24 @@ class Rechecker:
         default_factory=dict[tuple[Operator, TheoremFile], tuple[str, ...]]
     )
 
-    def check(self, path: Path) -> Rechecked:
+    def check(self, path: Path) -> CertificateCheck:
         """Check one certificate. Raises InputError if the file is no certificate."""
         return self.check_file(read_json(path, CertificateFile))
 
-    def check_file(self, file: CertificateFile) -> Rechecked:
+    def check_file(self, file: CertificateFile) -> CertificateCheck:
         """Check one certificate that has been read."""
         try:
             claim, conditions = self._derived(file)
             for condition in conditions:
                 self._solve(condition)
-            proved = Proved(
+            proved = ProvedStatement(
                 claim.statement, claim.assumed, file.requires, claim.degrees, file.whole
             )
         except Rejected as error:
-            return Rechecked(file.rule, False, shorten(str(error), REASON, placeholder="..."), 0)
-        return Rechecked(file.rule, True, "", len(conditions), proved)
+            return CertificateCheck(
+                file.rule, False, shorten(str(error), REASON, placeholder="..."), 0
+            )
+        return CertificateCheck(file.rule, True, "", len(conditions), proved)
 
     def _derived(self, file: CertificateFile) -> tuple[Claim, list[str]]:
         """The claim of a certificate, and all its side conditions, derived again. Raises
@@ -117,8 +119,8 @@ class Rechecker:
             conditions = list(_equality(claim))
             if claim.types is not None:
                 conditions += [_types(file, claim.types), *self._all_theorems(claim)]
-            for pair in exchanged(claim):
-                self._check_exchanged(pair)
+            for pair in commutation_pairs(claim):
+                self._check_commutes(pair)
             _replay(claim)
         except RecursionError:
             raise Rejected("is nested too deeply") from None
@@ -134,23 +136,25 @@ class Rechecker:
             for t in claim.file.theorems
         }
         for node in claim.computing:
-            call, own, typing = node.operator_call, ranks(node), local_typing(node)
+            call, node_ranks, typing = node.operator_call, ranks(node), local_typing(node)
             windows = tuple(window.axis.name for window in typing.open_windows)
             for carriers in (frozenset[int](), *typing.carriers):
-                theorem = known.get((call.name, own, call.positions, carriers, windows))
+                theorem = known.get((call.name, node_ranks, call.positions, carriers, windows))
                 if theorem is None:
-                    raise Rejected(f"has no theorem for {call.name} at ranks {own}")
+                    raise Rejected(f"has no theorem for {call.name} at ranks {node_ranks}")
                 key = (call.operator, theorem)
                 if key not in self.theorems:
-                    steps = Following(theorem.steps)
-                    conditions = typing_obligations(call, own, typing, carriers, steps, _assume)
+                    steps = RecordedSteps(theorem.steps)
+                    conditions = typing_obligations(
+                        call, node_ranks, typing, carriers, steps, _assume
+                    )
                     if not steps.is_done:
                         raise Rejected(f"says more of {call.name} than its theorem needs")
                     _compare("theorem", conditions, theorem.conditions)
                     self.theorems[key] = conditions
                 yield from self.theorems[key]
 
-    def _check_exchanged(self, pair: GraphPair) -> None:
+    def _check_commutes(self, pair: GraphPair) -> None:
         """Check that an operator that claims to commute does. Raises Rejected.
 
         A certificate has no proof of that, so the proof is searched for here. All solvers judge
@@ -163,7 +167,7 @@ class Rechecker:
         if asked or not alike:
             raise Rejected(f"{name} has other types with its operands exchanged")
         try:
-            obligations(*pair, sizes, Searching(), self._judge)
+            obligations(*pair, sizes, SearchSteps(), self._judge)
         except Unproved as error:
             raise Rejected(f"{name} is not shown to commute: {error}") from None
 
@@ -214,7 +218,7 @@ def _compare(what: str, actual: tuple[str, ...], stated: tuple[str, ...]) -> Non
 def _equality(claim: Claim) -> tuple[str, ...]:
     """The conditions under which both sides are equal. Raises Rejected if they are not those of the
     certificate."""
-    steps = Following(claim.file.steps)
+    steps = RecordedSteps(claim.file.steps)
     conditions = obligations(*claim.pair, claim.sizes, steps, _assume)
     if not steps.is_done:
         raise Rejected("says more than its proof needs")
@@ -234,14 +238,14 @@ def _check_witness(claim: Claim) -> None:
     if witness.reals.keys() != real_symbols(claim.pair).keys():
         raise Rejected("its witness has other real numbers than the rule")
     sizes = {free[text]: value for text, value in witness.sizes.items()}
-    origin = Origin(claim.pair, claim.sizes, sizes, witness.degrees, witness.reals)
-    values = origin.symbols
+    valuation = Valuation(claim.pair, claim.sizes, sizes, witness.degrees, witness.reals)
+    values = valuation.symbols
     solved = {s: claim.sizes.resolve(p) for s, p in claim.sizes.solved.items()}
     given = {s: size.evaluate(sizes) for s, size in solved.items()}
     if any(values[s] != v for s, v in (*sizes.items(), *given.items())):
         raise Rejected("its witness has two values for a symbol")
     _check_sizes(claim.sizes, sizes)
-    typed = origin.typed()
+    typed = valuation.typed()
     if typed is None:
         raise Rejected("its witness has no type")
     types = [tuple(value.type for value in side.outputs) for side in typed]

@@ -18,7 +18,7 @@ from math import lcm
 
 from pcg.graph.pairs import GraphPair, both
 from pcg.language.poly import Poly
-from verifier.concrete import Origin, numbers, real_symbols, tasks
+from verifier.concrete import Valuation, numbers, real_symbols, tasks
 from verifier.counterexample import Counterexample, replay
 from verifier.instances import OFFSETS, Instance, cuts_of, free_symbols, instantiate, sized
 from verifier.trusted.sizes.degrees import Basis, Typing
@@ -56,8 +56,8 @@ def shapes(
 ) -> Iterator[Instance]:
     """Yield the instances at which a claim is replayed, at most two."""
     for number, candidates in ((2, _different), (3, _least)):
-        own = (_degrees(types, number) if types is not None else None) or degrees
-        yield from islice(filter(_is_small, islice(candidates(pair, sizes, own), TRIES)), 1)
+        chosen = (_degrees(types, number) if types is not None else None) or degrees
+        yield from islice(filter(_is_small, islice(candidates(pair, sizes, chosen), TRIES)), 1)
 
 
 def _different(pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Instance]:
@@ -77,8 +77,8 @@ def _least(pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterato
     attributes = [s for s in free if not s.startswith("|")]
     zeros = [set(attributes), *({s} for s in attributes), set[str]()]
     zeros += map(set, combinations(attributes, 2)) if len(attributes) < ALONE else ()
-    for none in zeros:
-        values = {s: 0 if s in none else cuts.get(s, 1) for s in free}
+    for zero_attributes in zeros:
+        values = {s: 0 if s in zero_attributes else cuts.get(s, 1) for s in free}
         yield from _typed(pair, sizes, values, degrees)
     yield from sized(pair, sizes, degrees)
 
@@ -94,7 +94,7 @@ def _typed(
     """Yield the pair at the given values, if it has types there. ``sign``: the sign of all real
     attributes; -1 also reverses their order."""
     reals = {symbol: sign * value for symbol, value in real_symbols(pair).items()}
-    instance = instantiate(Origin(pair, sizes, values, degrees, reals))
+    instance = instantiate(Valuation(pair, sizes, values, degrees, reals))
     if instance is not None:
         yield instance
 
@@ -128,10 +128,10 @@ def _degrees(types: tuple[Typing, Typing], number: int) -> Mapping[str, int] | N
     solved = dict(Basis.of(equations).rows)
     symbols = sorted(s for s in types[0].symbols | types[1].symbols if not s.isdigit())
     free = [s for s in symbols if s not in solved]
-    operators, own = [s for s in free if "." not in s], [s for s in free if "." in s]
-    for cut in ((own[:1] if number == 2 else own[-1:]), []):
+    operators, input_symbols = [s for s in free if "." not in s], [s for s in free if "." in s]
+    for cut in ((input_symbols[:1] if number == 2 else input_symbols[-1:]), []):
         values = {s: 2 + (number + i) % 2 for i, s in enumerate(operators)}
-        values |= {s: 5 - number if s in cut else 1 for s in own}
+        values |= {s: 5 - number if s in cut else 1 for s in input_symbols}
         degrees = complete(values, solved, symbols)
         if degrees and _tasks(degrees) <= MAX_TASKS and all(value_of(w, degrees) for w in whole):
             return degrees

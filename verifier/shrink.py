@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pcg.readings.ring import Array, Reals
-from verifier.concrete import DegreeSystem, Origin
+from verifier.concrete import DegreeSystem, Valuation
 from verifier.counterexample import (
     VALUES,
     Counterexample,
@@ -95,8 +95,10 @@ def measure(instance: Instance, inputs: Mapping[str, Array]) -> Measure:
     degrees = 0
     for leaf in instance.leaves.values():
         assert leaf.type is not None
-        own = leaf.type.degrees
-        degrees += sum((*own.dims, *own.slices, own.copies, own.partials))
+        type_degrees = leaf.type.degrees
+        degrees += sum(
+            (*type_degrees.dims, *type_degrees.slices, type_degrees.copies, type_degrees.partials)
+        )
     attributes = [v for s, v in instance.symbols.items() if not s.startswith("|")]
     degrees += sum(v for v in attributes if isinstance(v, int))
     reals = np.array([v for v in attributes if isinstance(v, float)])
@@ -113,10 +115,10 @@ def _flat(inputs: Mapping[str, Array]) -> Array:
 def _shaped(values: Array, like: Mapping[str, Array]) -> dict[str, Array]:
     """``values`` in the order of ``_flat``, in the shapes of ``like``."""
     arrays: dict[str, Array] = {}
-    at = 0
+    start = 0
     for name in sorted(like):
-        arrays[name] = values[at : at + like[name].size].reshape(like[name].shape)
-        at += like[name].size
+        arrays[name] = values[start : start + like[name].size].reshape(like[name].shape)
+        start += like[name].size
     return arrays
 
 
@@ -143,63 +145,63 @@ class _Search:
     def shrink_degrees(self) -> None:
         """Try degrees, copies and partials of 1 for inputs, and degrees of 2 for operators, for as
         many as fit together."""
-        origin = self.best.instance.origin
-        system = DegreeSystem.around(origin.pair, origin.degrees) if origin else None
-        if origin is None or system is None:
+        valuation = self.best.instance.valuation
+        system = DegreeSystem.around(valuation.pair, valuation.degrees) if valuation else None
+        if valuation is None or system is None:
             return
-        largest = sorted(system.symbols, key=lambda s: (-origin.degrees.get(s, 1), s))
+        largest = sorted(system.symbols, key=lambda s: (-valuation.degrees.get(s, 1), s))
         wishes = [(s, 1 if "." in s else 2) for s in largest if not s.isdigit()]
         degrees = system.pinned(wishes)
-        if degrees is not None and degrees != origin.degrees:
-            self._small_sizes(replace(origin, degrees=degrees))
+        if degrees is not None and degrees != valuation.degrees:
+            self._small_sizes(replace(valuation, degrees=degrees))
 
     def shrink_sizes(self) -> None:
         """Shrink all sizes together, then one after the other as long as that helps."""
-        if self.best.instance.origin is None:
+        if self.best.instance.valuation is None:
             return
-        self._small_sizes(self.best.instance.origin)
+        self._small_sizes(self.best.instance.valuation)
         before = None
         while before is not self.best:
             before = self.best
             self._shrink_each_size()
 
-    def _small_sizes(self, origin: Origin) -> None:
-        cuts = lcm(*origin.degrees.values())
+    def _small_sizes(self, valuation: Valuation) -> None:
+        cuts = lcm(*valuation.degrees.values())
         for size in dict.fromkeys((1, 2, cuts)):
-            if self._try(replace(origin, values=dict.fromkeys(origin.values, size))):
+            if self._try(replace(valuation, values=dict.fromkeys(valuation.values, size))):
                 return
-        self._try(origin)
+        self._try(valuation)
 
     def _shrink_each_size(self) -> None:
-        origin = self.best.instance.origin
-        assert origin is not None
-        for size, symbol in sorted((-size, symbol) for symbol, size in origin.values.items()):
+        valuation = self.best.instance.valuation
+        assert valuation is not None
+        for size, symbol in sorted((-size, symbol) for symbol, size in valuation.values.items()):
             for smaller in _smaller(-size):
-                changed = replace(origin, values={**origin.values, symbol: smaller})
+                changed = replace(valuation, values={**valuation.values, symbol: smaller})
                 if self._try(changed):
-                    origin = changed
+                    valuation = changed
                     break
 
     def shrink_reals(self) -> None:
         """Try simple values for real attributes, on the same inputs."""
-        origin = self.best.instance.origin
-        if origin is None:
+        valuation = self.best.instance.valuation
+        if valuation is None:
             return
-        for symbol in sorted(origin.reals):
+        for symbol in sorted(valuation.reals):
             for value in SIMPLE_REALS:
-                simpler = replace(origin, reals={**origin.reals, symbol: value})
+                simpler = replace(valuation, reals={**valuation.reals, symbol: value})
                 instance = instantiate(simpler)
                 if instance is not None and self._accept(instance, self.best.inputs):
-                    origin = simpler
+                    valuation = simpler
                     break
 
-    def _try(self, origin: Origin) -> bool:
+    def _try(self, valuation: Valuation) -> bool:
         """Try the pair at other values of its symbols. Return whether that gave a smaller
         counterexample."""
         if self.instances >= MAX_INSTANCES or self.evaluations >= MAX_FOR_TYPES:
             return False
         self.instances += 1
-        instance = instantiate(origin)
+        instance = instantiate(valuation)
         if instance is None:
             return False
         return any(self._accept(instance, inputs) for inputs in self._fills(instance))
@@ -247,18 +249,18 @@ class _Search:
             size //= 2
         indices = index_leaves(instance)
         signed = _flat({n: np.full(v.shape, n not in indices) for n, v in like.items()})
-        for at in np.flatnonzero(_flat(self.best.inputs)).tolist():
-            for value in (1, -1, 2, -2) if signed[at] else (1, 2):
-                if self._accept_values(_with(_flat(self.best.inputs), at, value)):
+        for position in np.flatnonzero(_flat(self.best.inputs)).tolist():
+            for value in (1, -1, 2, -2) if signed[position] else (1, 2):
+                if self._accept_values(_with(_flat(self.best.inputs), position, value)):
                     break
 
     def _accept_values(self, values: Array) -> bool:
         return self._accept(self.best.instance, _shaped(values, self.best.inputs))
 
 
-def _with(values: Array, at: slice | int, value: float) -> Array:
+def _with(values: Array, position: slice | int, value: float) -> Array:
     changed = values.copy()
-    changed[at] = value
+    changed[position] = value
     return changed
 
 

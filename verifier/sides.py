@@ -15,7 +15,7 @@ REMEMBERED = 1 << 8
 """The number of sides whose typings are cached."""
 
 
-class Written:
+class SideKey:
     """A side as a cache key that respects the order of operands.
 
     Nodes are equal if they differ only in the order of commuting operands. Their typings may
@@ -34,7 +34,7 @@ class Written:
 
     def __eq__(self, other: object) -> bool:
         return (
-            isinstance(other, Written)
+            isinstance(other, SideKey)
             and self._outputs == other._outputs
             and self._steps == other._steps
         )
@@ -44,6 +44,6 @@ class Written:
 
 
 @lru_cache(REMEMBERED)
-def side_typings(side: Written) -> tuple[Typing, ...]:
+def side_typings(side: SideKey) -> tuple[Typing, ...]:
     """All typings of a side, by number. Raises what ``typings`` does."""
     return tuple(typings(side.nodes, side.side))

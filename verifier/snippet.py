@@ -22,20 +22,20 @@ def snippet(counterexample: Counterexample) -> str:
 
 
 def _head(counterexample: Counterexample) -> str:
-    own = counterexample.operators
+    further = counterexample.operators
     imports = [
         "import numpy as np",
         "",
         "from pcg.readings.evaluate import evaluate_shards, meaning",
         *(
             ["from pcg.types.operator import Operator", "from pcg.ops import OPERATORS"]
-            if own
+            if further
             else []
         ),
         "from pcg.readings.ring import Reals",
         "from pcg.plan.text import parse_graph",
-        *(["", "operators = dict(OPERATORS)"] if own else []),
-        *(f"operators[{o.name!r}] = {_definition(o)}" for o in own),
+        *(["", "operators = dict(OPERATORS)"] if further else []),
+        *(f"operators[{o.name!r}] = {_definition(o)}" for o in further),
     ]
     return "\n".join([*(f"# {line}" for line in str(counterexample).splitlines()), *imports, ""])
 

@@ -59,7 +59,7 @@ def _below(value: SolverTerm, size: SolverTerm) -> SolverTerm:
     return z3.And(value >= 0, value < size)
 
 
-def digits() -> tuple[DigitClaim, ...]:
+def digit_claims() -> tuple[DigitClaim, ...]:
     """A pair of digits (q, u) with q < d, u < B stands for exactly one index below d B, q B + u,
     and each such index has exactly one pair."""
     i, q, r, u, v, d, b = _ints("i q r u v d B")
@@ -88,7 +88,7 @@ def digits() -> tuple[DigitClaim, ...]:
     )
 
 
-def regrouped() -> tuple[DigitClaim, ...]:
+def block_claims() -> tuple[DigitClaim, ...]:
     """Block r of the n blocks in block beta is block beta n + r. So the block that a gather puts in
     place r, or a scatter takes from there, is the block on the other side."""
     tau, beta, n, r, b, u, o, d = _ints("tau beta n r B u o d")
@@ -106,7 +106,7 @@ def regrouped() -> tuple[DigitClaim, ...]:
     )
 
 
-def summed() -> tuple[DigitClaim, ...]:
+def partial_claims() -> tuple[DigitClaim, ...]:
     """The partials tau g + j, for all tau < p and j < g, are all partials below p g, each once."""
     tau, rho, j, k, g, p = _ints("tau rho j k g p")
     sizes = (g >= 1, p >= 1)
@@ -124,7 +124,7 @@ def summed() -> tuple[DigitClaim, ...]:
     )
 
 
-def swapped() -> tuple[DigitClaim, ...]:
+def exchange_claims() -> tuple[DigitClaim, ...]:
     """In an all_to_all, member r sends block q of its piece along one dimension to member q, which
     puts it in place r along another dimension."""
     beta, n, r, q, b, c, u, v, gamma, m, o, w = _ints("beta n r q B C u v gamma m o w")
@@ -138,7 +138,7 @@ def swapped() -> tuple[DigitClaim, ...]:
     )
 
 
-def met() -> tuple[DigitClaim, ...]:
+def message_claims() -> tuple[DigitClaim, ...]:
     """Messages: of the blocks q that have elements in common with [lo, hi), exactly one has i."""
     i, q, r, u, lo, hi, b, d = _ints("i q r u lo hi B d")
     given = (b >= 1, d >= 1, lo >= 0, hi <= d * b, lo <= i, i < hi)
@@ -159,11 +159,11 @@ def met() -> tuple[DigitClaim, ...]:
 
 
 KINDS: Mapping[str, tuple[DigitClaim, ...]] = {
-    "all_reduce": (*summed(), *digits()),
-    "all_gather": (*regrouped(), *digits()),
-    "reduce_scatter": (*summed(), *regrouped(), *digits()),
-    "all_to_all": (*swapped(), *regrouped(), *digits()),
-    "messages": (*summed(), *met(), *digits()),
+    "all_reduce": (*partial_claims(), *digit_claims()),
+    "all_gather": (*block_claims(), *digit_claims()),
+    "reduce_scatter": (*partial_claims(), *block_claims(), *digit_claims()),
+    "all_to_all": (*exchange_claims(), *block_claims(), *digit_claims()),
+    "messages": (*partial_claims(), *message_claims(), *digit_claims()),
 }
 """The claims that each kind of transfer rests on."""
 

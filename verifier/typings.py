@@ -37,8 +37,8 @@ def reason_against(theorem: Theorem) -> str | None:
     """Why a theorem is not proved; None if it is. Proves it unless a result is remembered."""
     key = _key(theorem)
     if key not in _REASONS:
-        open_ones = (proof.reason for proof in prove_typing(*theorem) if proof.proof is None)
-        _REASONS[key] = next(open_ones, None)
+        unproved = (proof.reason for proof in prove_typing(*theorem) if proof.proof is None)
+        _REASONS[key] = next(unproved, None)
     return _REASONS[key]
 
 

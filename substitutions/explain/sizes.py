@@ -15,7 +15,7 @@ from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Value
 from pcg.graph.pairs import GraphPair, both, calls
 from verifier.agreement import agree, typed_sides
-from verifier.concrete import Origin, degree_choices, real_symbols
+from verifier.concrete import Valuation, degree_choices, real_symbols
 from verifier.instances import free_symbols, instances
 from verifier.trusted.errors import Undecided
 from verifier.trusted.sizes.sizes import SizeEquation, Sizes, pair_sizes
@@ -94,7 +94,7 @@ def _at_primes(
         if not _fits(sizes, values):
             continue
         try:
-            return _typed(Origin(pair, sizes, values, degrees, reals))
+            return _typed(Valuation(pair, sizes, values, degrees, reals))
         except (OperatorError, KeyError):
             continue
     return None
@@ -107,16 +107,16 @@ def _fits(sizes: Sizes, values: Mapping[str, int]) -> bool:
     )
 
 
-def _typed(origin: Origin) -> TypedPair:
+def _typed(valuation: Valuation) -> TypedPair:
     """Both sides at values of all symbols. Raises OperatorError if a side has no type, or the types
     differ."""
-    left, right = origin.graphs()
+    left, right = valuation.graphs()
     if [v.type for v in left.outputs] != [v.type for v in right.outputs]:
         raise OperatorError("outputs", "*", None, "of different types")
-    degrees = {s: v for s, v in origin.degrees.items() if "." not in s}
-    integers = {s: v for s, v in origin.integers.items() if s not in degrees}
+    degrees = {s: v for s, v in valuation.degrees.items() if "." not in s}
+    integers = {s: v for s, v in valuation.integers.items() if s not in degrees}
     names = {v: s for s, v in sorted(integers.items(), reverse=True) if ".by." not in s and v > 1}
-    numbers = {**names, **{v: s for s, v in origin.reals.items()}}
+    numbers = {**names, **{v: s for s, v in valuation.reals.items()}}
     return TypedPair(left, right, NumberNames(numbers, {v: s for s, v in degrees.items()}))
 
 

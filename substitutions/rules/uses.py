@@ -22,10 +22,10 @@ from typing import Literal
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Node, Value, topological
 from pcg.graph.pairs import Outputs
-from substitutions.rules.origins import OriginKind, kind_of
 from substitutions.rules.rule import Rule, variables
+from substitutions.rules.origins import OriginKind, kind_of
 from verifier.agreement import Agreement, agree, typed_sides
-from verifier.concrete import Origin
+from verifier.concrete import Valuation
 from verifier.instances import instances
 from verifier.trusted.errors import Undecided, Unsolvable
 from verifier.trusted.sizes.degrees import Typing
@@ -65,10 +65,10 @@ class Direction:
 def directions(rule: Rule) -> tuple[Direction, Direction]:
     """Both directions of a rule."""
     known = _Known(rule)
-    origins = tuple(_origins(known))
+    valuations = tuple(_valuations(known))
     return (
-        _direction(known, "left to right", origins),
-        _direction(_Known(rule.reversed), "right to left", origins),
+        _direction(known, "left to right", valuations),
+        _direction(_Known(rule.reversed), "right to left", valuations),
     )
 
 
@@ -107,7 +107,7 @@ class _Known:
         return self._typed is not None and self.sizes is not None
 
 
-def _direction(known: _Known, way: ReadingOrder, origins: Sequence[Origin]) -> Direction:
+def _direction(known: _Known, way: ReadingOrder, valuations: Sequence[Valuation]) -> Direction:
     rule = known.rule
     return Direction(
         way,
@@ -115,7 +115,7 @@ def _direction(known: _Known, way: ReadingOrder, origins: Sequence[Origin]) -> D
         tuple(sorted(variables(rule.right) - variables(rule.left))),
         tuple(sorted(rule.free_symbols)),
         _conditions(known),
-        _created(rule, origins),
+        _created(rule, valuations),
     )
 
 
@@ -128,12 +128,12 @@ def _conditions(known: _Known) -> tuple[str, ...]:
     return asked if known.agreed is None else asked + known.agreed[0].conditions
 
 
-def _created(rule: Rule, origins: Sequence[Origin]) -> tuple[Created, ...]:
+def _created(rule: Rule, valuations: Sequence[Valuation]) -> tuple[Created, ...]:
     """The values of ``_partial_values``, each with its kind at the given values of symbols."""
     values = tuple(_partial_values(rule))
     kinds: dict[Value, set[OriginKind]] = {value: set() for value in values}
-    for origin in origins if values else ():
-        symbols = {s: int(v) for s, v in origin.symbols.items() if s not in origin.reals}
+    for valuation in valuations if values else ():
+        symbols = {s: int(v) for s, v in valuation.symbols.items() if s not in valuation.reals}
         shapes = {
             name: tuple(symbols[input_size(name, dim)] for dim in range(rank))
             for name, rank in rule.inputs
@@ -182,7 +182,7 @@ def _computes(node: Node) -> bool:
     return any(not (n.is_leaf or n.is_parallel) for n in topological([node]))
 
 
-def _origins(known: _Known) -> Iterator[Origin]:
+def _valuations(known: _Known) -> Iterator[Valuation]:
     """Yield values of a rule's symbols at which both sides have the same types; none unless a
     direction creates a value."""
     rule = known.rule
@@ -192,5 +192,5 @@ def _origins(known: _Known) -> Iterator[Origin]:
         return
     sizes, _ = known.sizes
     degrees = known.agreed[1] if known.agreed is not None else {}
-    made = (instance.origin for instance in instances(rule.left, rule.right, sizes, degrees))
-    yield from islice((origin for origin in made if origin is not None), INSTANCES)
+    made = (instance.valuation for instance in instances(rule.left, rule.right, sizes, degrees))
+    yield from islice((valuation for valuation in made if valuation is not None), INSTANCES)

@@ -17,7 +17,7 @@ from unity.support.cli import say, say_json
 from unity.support.processes import tracked
 from verifier.bundle import read_bundle
 from verifier.certificate import CertificateFile
-from verifier.recheck import Proved, Rechecked, Rechecker
+from verifier.recheck import CertificateCheck, ProvedStatement, Rechecker
 from verifier.recheck import certificates as certificates_in
 from verifier.solvers import SOLVERS, require
 
@@ -74,7 +74,9 @@ def _read(options: Options) -> Certificates:
     return Certificates(where, places, bundle.scripts, library)
 
 
-def _results(given: Certificates, solvers: Sequence[str], options: Options) -> Iterator[Rechecked]:
+def _results(
+    given: Certificates, solvers: Sequence[str], options: Options
+) -> Iterator[CertificateCheck]:
     """What comes of each certificate. Its label has to fit it where no library says what rule has
     the name."""
     # One for all: forked workers go on with it, each theorem and script once in each of them.
@@ -95,14 +97,14 @@ def _results(given: Certificates, solvers: Sequence[str], options: Options) -> I
         yield replace(result, accepted=False, reason=problem) if problem else result
 
 
-def _print_counts(where: Path, results: Sequence[Rechecked], solvers: Sequence[str]) -> None:
+def _print_counts(where: Path, results: Sequence[CertificateCheck], solvers: Sequence[str]) -> None:
     accepted = sum(result.accepted for result in results)
     say(f"{where}: {accepted} certificates accepted, {len(results) - accepted} rejected")
     conditions = sum(result.conditions for result in results)
     say(f"{conditions} side conditions, each without a solution by {' and '.join(solvers)}")
 
 
-def _require_all(where: str, results: Sequence[Rechecked]) -> None:
+def _require_all(where: str, results: Sequence[CertificateCheck]) -> None:
     """Raise NegativeAnswer unless all certificates are accepted, and none is about whole tensors
     only: a rule that was proved for those may be false for tensors that are cut."""
     rejected = sum(not result.accepted for result in results)
@@ -114,9 +116,11 @@ def _require_all(where: str, results: Sequence[Rechecked]) -> None:
         raise NegativeAnswer(f"{where}: {whole} of {len(results)} certificates {problem}")
 
 
-def _lost(file: CertificateFile, lost: Lost) -> Rechecked:
+def _lost(file: CertificateFile, lost: Lost) -> CertificateCheck:
     """What can be said of a certificate that used up its budget."""
-    return Rechecked(file.rule, accepted=False, reason=f"unknown: {lost.spent}", conditions=0)
+    return CertificateCheck(
+        file.rule, accepted=False, reason=f"unknown: {lost.spent}", conditions=0
+    )
 
 
 def _compare(
@@ -131,7 +135,7 @@ def _compare(
         say(f"{name}: all {len(rules.rules)} rules have one that says what they say")
 
 
-def _line(place: str, result: Rechecked) -> str:
+def _line(place: str, result: CertificateCheck) -> str:
     """What came of a certificate: what it proves, or why it is rejected. It comes from anywhere, so
     that whatever it holds stays on the line."""
     proved = result.proved
@@ -143,7 +147,7 @@ def _line(place: str, result: Rechecked) -> str:
     return one_line(f"{' '.join(parts)} ({_degrees(proved)})")
 
 
-def _degrees(proved: Proved) -> str:
+def _degrees(proved: ProvedStatement) -> str:
     """For what degrees something is proved."""
     if proved.whole:
         return "whole tensors only"
@@ -152,7 +156,7 @@ def _degrees(proved: Proved) -> str:
     return f"degrees as written, {', '.join(map(str, proved.degrees))}; all of the inputs"
 
 
-def _record(place: str, result: Rechecked) -> dict[str, object]:
+def _record(place: str, result: CertificateCheck) -> dict[str, object]:
     record: dict[str, object] = {
         "file": place,
         "rule": result.rule,

@@ -21,32 +21,32 @@ class Steps(Protocol):
         ...
 
 
-class Searching:
+class SearchSteps:
     """Yields every way. ``taken`` is the list of ways that succeeded, in order."""
 
     def __init__(self) -> None:
         self.taken: list[str] = []
 
     def options(self, every: Iterable[str]) -> Iterator[str]:
-        mark = len(self.taken)
+        depth = len(self.taken)
         for option in every:
-            del self.taken[mark:]
+            del self.taken[depth:]
             self.taken.append(option)
             yield option
 
 
-class Following:
+class RecordedSteps:
     """Yields the recorded ways, one per choice, in order. Raises Unproved if none is left."""
 
     def __init__(self, taken: Sequence[str]) -> None:
         self._taken = taken
-        self._at = 0
+        self._position = 0
 
     def options(self, every: Iterable[str]) -> Iterator[str]:
-        if self._at >= len(self._taken):
+        if self._position >= len(self._taken):
             raise Unproved("the proof ends before all choices are made")
-        self._at += 1
-        chosen = self._taken[self._at - 1]
+        self._position += 1
+        chosen = self._taken[self._position - 1]
         if chosen not in every:
             raise Unproved(f"the proof takes a way that does not exist: {chosen}")
         yield chosen
@@ -54,4 +54,4 @@ class Following:
     @property
     def is_done(self) -> bool:
         """Whether every recorded way has been used."""
-        return self._at == len(self._taken)
+        return self._position == len(self._taken)

@@ -40,7 +40,7 @@ from pcg.types.operator import Call
 from verifier.trusted import smt
 from verifier.trusted.errors import Unproved
 from verifier.trusted.proof.prove import Proof, Prover
-from verifier.trusted.steps import Searching, Steps
+from verifier.trusted.steps import SearchSteps, Steps
 from verifier.trusted.values.equations import local_form
 from verifier.trusted.values.meaning import Digit, divide
 
@@ -80,7 +80,7 @@ def _prove_all(call: Call, ranks: tuple[int, ...], typing: LocalTyping) -> tuple
 def _prove(
     call: Call, ranks: tuple[int, ...], typing: LocalTyping, carriers: frozenset[int]
 ) -> TypingProof:
-    steps = Searching()
+    steps = SearchSteps()
     try:
         scripts = typing_obligations(call, ranks, typing, carriers, steps, smt.check)
     except Unproved as error:
@@ -102,8 +102,8 @@ def typing_obligations(
     scripts: list[str] = []
     for port in range(len(equation.outputs)):
         form = local_form(call.operator, ranks, call.positions, port)
-        cut = _Cut(equation, typing, carriers)
-        left, right = cut.whole(form, port), cut.tasks(form, port)
+        cut = _CutEquation(equation, typing, carriers)
+        left, right = cut.global_value(form, port), cut.task_sum(form, port)
         prover = cut.prover(scripts, steps, judge)
         for digit in cut.conditions:
             prover.require(digit)
@@ -155,7 +155,7 @@ def _free(index: str) -> Variable:
 
 
 @dataclass
-class _Cut:
+class _CutEquation:
     """An equation with every axis of a typing cut. ``ranges``: the size of each index variable.
     ``conditions``: digits that have to lie in their ranges."""
 
@@ -204,7 +204,7 @@ class _Cut:
         return tuple(dict.fromkeys((*sizes, *cuts, *strides, PARTIALS)))
 
     def prover(
-        self, found: list[str], steps: Steps, judge: smt.Judge, digit: Digit | None = None
+        self, scripts: list[str], steps: Steps, judge: smt.Judge, digit: Digit | None = None
     ) -> Prover:
         """A prover that assumes all sizes positive. For ``digit``, it assumes that only of the
         sizes whose symbols are in the digit: solvers fail on products among many assumptions."""
@@ -213,7 +213,7 @@ class _Cut:
             used = digit.value.symbols | digit.size.symbols
             positive = tuple(p for p in positive if p.symbols <= used)
             naturals = tuple(n for n in naturals if n.symbols <= used)
-        return Prover(positive, self.ranges, found, naturals, steps, judge)
+        return Prover(positive, self.ranges, scripts, naturals, steps, judge)
 
     @property
     def naturals(self) -> tuple[Poly, ...]:
@@ -239,34 +239,34 @@ class _Cut:
                 sizes[_free(name)] = self._size(name)
         return sizes
 
-    def whole(self, form: NormalForm, port: int) -> NormalForm:
+    def global_value(self, form: NormalForm, port: int) -> NormalForm:
         """The left side: the equation, of the operands' meanings."""
         return tuple(self._term(term, self._values(port), None) for term in form)
 
-    def tasks(self, form: NormalForm, port: int) -> NormalForm:
+    def task_sum(self, form: NormalForm, port: int) -> NormalForm:
         """The right side: the sum of the partials that tasks compute from their blocks."""
         output = self.equation.outputs[port]
-        over: list[tuple[str, Poly]] = []
+        sums: list[tuple[str, Poly]] = []
         for axis in self._axes.values():
-            at = axis.outputs[port]
-            if at is None and axis.name not in _names(output):
-                over.append((_task(axis.name), _degree(axis.name)))
-            elif at is None or output.dims[at].names[0] != axis.name:
-                raise Unproved(f"index {axis.name} does not lead dimension {at} of {output.name}")
+            dim = axis.outputs[port]
+            if dim is None and axis.name not in _names(output):
+                sums.append((_task(axis.name), _degree(axis.name)))
+            elif dim is None or output.dims[dim].names[0] != axis.name:
+                raise Unproved(f"index {axis.name} does not lead dimension {dim} of {output.name}")
         if self.carriers:
-            over.append((SIGMA, PARTIALS))
-        self.ranges |= dict(over)
+            sums.append((SIGMA, PARTIALS))
+        self.ranges |= dict(sums)
         values = self._values(port)
         terms = (self._term(term, values, Poly.of(SIGMA)) for term in form)
-        return tuple(Term(t.coefficient, (*over, *t.binders), t.guards, t.factors) for t in terms)
+        return tuple(Term(t.coefficient, (*sums, *t.binders), t.guards, t.factors) for t in terms)
 
     def _values(self, port: int) -> dict[str, Poly]:
         self.ranges |= self.free(port)
-        own = {
+        indices = {
             name: _at(name, _offset(name)) if name in self._axes else Poly.of(_free(name))
             for name in _names(self.equation.outputs[port])
         }
-        return {**self._sizes, **own}
+        return {**self._sizes, **indices}
 
     def _term(self, term: Term, values: Mapping[str, Poly], sigma: Poly | None) -> Term:
         """A term with ``values`` for its sizes and free indices. With ``sigma``, the term that a
@@ -294,9 +294,9 @@ class _Cut:
         for var, size in bound:
             name, number = stem(var), next(self._numbers)
             if name not in self._axes:
-                own = Variable(f"%{name}~{number}")
-                binders.append((own, size.substitute(images)))
-                images[var] = Poly.of(own)
+                renamed = Variable(f"%{name}~{number}")
+                binders.append((renamed, size.substitute(images)))
+                images[var] = Poly.of(renamed)
                 continue
             if size.substitute(images) != _degree(name) * _block(name):
                 raise Unproved(f"a sum over {name} does not run through all of it")
@@ -336,9 +336,9 @@ class _Cut:
         if int(tensor) not in self.carriers:
             return Element(tensor, digits)
         if sigma is None:  # The operand means the sum of its partials.
-            own = Variable(f"%sigma~{next(self._numbers)}")
-            binders.append((own, PARTIALS))
-            sigma = Poly.of(own)
+            partial = Variable(f"%sigma~{next(self._numbers)}")
+            binders.append((partial, PARTIALS))
+            sigma = Poly.of(partial)
         return Element(tensor, (sigma, *digits))
 
     def _digits(self, operand: int, index: tuple[Poly, ...], *, local: bool) -> Iterator[Poly]:

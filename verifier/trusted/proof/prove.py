@@ -33,14 +33,14 @@ from pcg.language.normal import (
 from pcg.language.poly import ONE, Poly, Variable
 from verifier.trusted import smt
 from verifier.trusted.errors import Unproved
-from verifier.trusted.steps import Searching, Steps
+from verifier.trusted.steps import SearchSteps, Steps
 from verifier.trusted.values.cases import Case, any_of, solve
 from verifier.trusted.values.domain import Domain, UndefinedPart, as_value, has_partial
 from verifier.trusted.values.domain import UndefinedFactor as Undefined
 from verifier.trusted.values.guards import SureGuards
 from verifier.trusted.values.keys import Key, key_of_term
 from verifier.trusted.values.meaning import Digit
-from verifier.trusted.values.readings import Read, Reading, all_orders, as_sorted, keys_of
+from verifier.trusted.values.readings import Reading, TermReadings, all_orders, as_sorted, keys_of
 from verifier.trusted.values.simplify import Simplifier
 from verifier.trusted.values.templates import (
     Head,
@@ -83,7 +83,7 @@ class Prover:
     ranges: dict[str, Poly]
     obligations: list[str] = field(default_factory=list[str])
     naturals: tuple[Poly, ...] = ()
-    steps: Steps = field(default_factory=Searching)
+    steps: Steps = field(default_factory=SearchSteps)
     judge: smt.Judge = field(default_factory=lambda: smt.check)
     zeros: tuple[Poly, ...] = ()
 
@@ -145,16 +145,16 @@ class Prover:
         if listed[0].keys() == listed[1].keys():
             return
         known: dict[Key, bool] = {}
-        left_over = [self._doubtful(side, known) for side in factors]
-        sides = [tuple(_distinct(_listed(domain, side)).values()) for side in left_over]
+        doubtful_parts = [self._doubtful(side, known) for side in factors]
+        sides = [tuple(_distinct(_listed(domain, side)).values()) for side in doubtful_parts]
         last = Unproved("where it is undefined")
         for way in self.steps.options(("alone", "along")):
             mark = self._mark()
             terms = [[part.term(along=way == "along") for part in side] for side in sides]
             try:
-                for heads, (own, others) in self._grouped(terms[0], terms[1], free).items():
+                for heads, (lefts, rights) in self._grouped(terms[0], terms[1], free).items():
                     what = f"where {heads[0]} is undefined"
-                    self._try_orders(own, others, self._same_values, what)
+                    self._try_orders(lefts, rights, self._same_values, what)
             except Unproved as error:
                 last = error
                 self._undo(mark)
@@ -200,10 +200,10 @@ class Prover:
                 break
             mark = self._mark()
             try:
-                over = [Term(Fraction(1), a.binders, a.guards) for a in maximum.args]
-                some = any_of(solve(term, (), self._name) for term in over)
-                read = smt.conjunction(smt.at_least(guard, 0) for guard in guards)
-                self._discharge(smt.disjunction((smt.negation(read), some)), "a maximum")
+                terms = [Term(Fraction(1), a.binders, a.guards) for a in maximum.args]
+                has_value = any_of(solve(term, (), self._name) for term in terms)
+                is_read = smt.conjunction(smt.at_least(guard, 0) for guard in guards)
+                self._discharge(smt.disjunction((smt.negation(is_read), has_value)), "a maximum")
             except Unproved:
                 self._undo(mark)
                 continue
@@ -245,22 +245,22 @@ class Prover:
 
     def _grouped(
         self, left: Sequence[Term], right: Sequence[Term], free: frozenset[str]
-    ) -> dict[tuple[Head, ...], tuple[list[Read], list[Read]]]:
+    ) -> dict[tuple[Head, ...], tuple[list[TermReadings], list[TermReadings]]]:
         """The terms of both sides, grouped by the heads of their factors."""
-        groups: dict[tuple[Head, ...], tuple[list[Read], list[Read]]] = {}
+        groups: dict[tuple[Head, ...], tuple[list[TermReadings], list[TermReadings]]] = {}
         for side, terms in enumerate((left, right)):
             for term in case_split(terms, free):
                 read = self._read(term, free)
                 groups.setdefault(read.heads, ([], []))[side].append(read)
         return groups
 
-    def _read(self, term: Term, free: frozenset[str]) -> Read:
+    def _read(self, term: Term, free: frozenset[str]) -> TermReadings:
         bound = free | bound_in(term)
         readings = sorted(
             (self._reading(factor, bound) for factor in term.factors),
             key=lambda reading: reading.order,
         )
-        return Read(term, tuple(readings))
+        return TermReadings(term, tuple(readings))
 
     def _reading(self, factor: Factor, bound: frozenset[str]) -> Reading:
         match factor:
@@ -275,8 +275,8 @@ class Prover:
 
     def _try_orders(
         self,
-        lefts: list[Read],
-        rights: list[Read],
+        lefts: list[TermReadings],
+        rights: list[TermReadings],
         same: Callable[[Sequence[Case], Sequence[Case]], smt.Formula],
         what: str,
     ) -> None:
@@ -356,7 +356,7 @@ class Prover:
         holes, whose ranges are ``holes``."""
         if left.name != right.name:
             return False
-        mark, around = self._mark(), self._holes
+        mark, outer_holes = self._mark(), self._holes
         self._holes = holes
         names = frozenset(holes)
         try:
@@ -371,7 +371,7 @@ class Prover:
             self._undo(mark)
             return False
         finally:
-            self._holes = around
+            self._holes = outer_holes
         return True
 
     def _same_maxima(self, left: Function, right: Function, holes: frozenset[str]) -> None:

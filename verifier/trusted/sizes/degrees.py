@@ -93,7 +93,7 @@ def product_of(factors: Iterable[Powers]) -> Powers:
 
 
 @dataclass
-class Collecting:
+class PowersArithmetic:
     """Arithmetic on symbolic degrees (``pcg.types.infer.Arithmetic``). It collects conditions where
     arithmetic on numbers would raise an error."""
 
@@ -173,11 +173,11 @@ def typing_at(nodes: Sequence[Node], outputs: Sequence[Value], number: int) -> T
     Raises IndexError if there are not so many typings."""
     computing, options = _carriers(nodes)
     chosen: dict[Node, frozenset[int]] = {}
-    left = number
+    rest = number
     for node, choices in zip(reversed(computing), reversed(options), strict=True):
-        left, which = divmod(left, len(choices))
-        chosen[node] = choices[which]
-    if left:
+        rest, choice = divmod(rest, len(choices))
+        chosen[node] = choices[choice]
+    if rest:
         raise IndexError(number)
     return _typing(nodes, outputs, chosen)
 
@@ -217,7 +217,7 @@ def _typing(
     nodes: Sequence[Node], outputs: Sequence[Value], carriers: dict[Node, frozenset[int]]
 ) -> Typing:
     known: dict[Node, tuple[Degrees[Powers], ...]] = {}
-    arithmetic = Collecting()
+    arithmetic = PowersArithmetic()
     for node in nodes:
         if isinstance(node.call, Leaf):
             known[node] = (input_degrees(node.call.name, node.call.rank),)

@@ -72,10 +72,12 @@ def keeps_runs(operator: Operator) -> bool:
         tokens = [t for dim in part.dims if not dim.run for t in (*dim.names, *dim.bound)]
         if any(_is_index_of(token, operator.runs) for token in (*tokens, *part.body)):
             return False
-        for at, token in enumerate(part.body):
-            if token in declared and part.body[at + 1 : at + 2] == ("[",):
-                wanted = [f"{d.names[0]}..." if d.run else None for d in declared[token].dims]
-                if _runs_read(part.body[at + 2 :]) != wanted:
+        for position, token in enumerate(part.body):
+            if token in declared and part.body[position + 1 : position + 2] == ("[",):
+                declared_runs = [
+                    f"{d.names[0]}..." if d.run else None for d in declared[token].dims
+                ]
+                if _runs_read(part.body[position + 2 :]) != declared_runs:
                     return False
         if _guards_a_run(part.body):
             return False
@@ -106,10 +108,10 @@ def _runs_read(tokens: Sequence[str]) -> list[str | None]:
 def _guards_a_run(body: Sequence[str]) -> bool:
     """Whether a maximum over a run has a condition. The condition would belong to the last axis of
     the run only."""
-    for at, token in enumerate(body):
+    for position, token in enumerate(body):
         if token == "where":
-            start = max(i for i in range(at) if body[i] == "max")
-            if any(t.endswith("...") for t in body[start:at]):
+            start = max(i for i in range(position) if body[i] == "max")
+            if any(t.endswith("...") for t in body[start:position]):
                 return True
     return False
 
@@ -133,12 +135,12 @@ def _parts(node: Node) -> tuple[_Part, ...]:
 
 @lru_cache(maxsize=1 << 14)
 def _parts_at(
-    operator: Operator, given: tuple[int, ...], ranks: tuple[int, ...], moved: int
+    operator: Operator, positions_given: tuple[int, ...], ranks: tuple[int, ...], moved: int
 ) -> tuple[_Part, ...]:
     """The operands and outputs of an operator at given ranks. ``moved``: the dimension that a
     parallel operator cuts or joins, or -1."""
     lengths = run_lengths(
-        operator, ranks, dict(zip(operator.template.positions, given, strict=True))
+        operator, ranks, dict(zip(operator.template.positions, positions_given, strict=True))
     )
     parts: list[_Part] = []
     for declared in operator.template.placing:

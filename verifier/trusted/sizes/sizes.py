@@ -339,8 +339,8 @@ def pair_sizes(
     OperatorError if a side has no shape, Undecided if an equation stays open without ``carry``."""
     sizes = Sizes.where(equal)
     sizes.visit_all(left)
-    before, held = frozenset(sizes.solved), len(sizes.least)
-    stated = frozenset(sizes.open)
+    left_solved, left_bounds = frozenset(sizes.solved), len(sizes.least)
+    given_equations = frozenset(sizes.open)
     sizes.visit_all(right)
     for a, b in zip(left, right, strict=True):
         for x, y in zip(sizes.shape(a), sizes.shape(b), strict=True):
@@ -350,11 +350,13 @@ def pair_sizes(
             sizes.demand(x.after, y.after)
     if sizes.open and not carry:
         raise Undecided(f"{sizes.open[0][0]} = {sizes.open[0][1]} is beyond substitution")
-    asked = [sizes.equation(s) for s in sizes.solved if s not in before]
+    asked = [sizes.equation(s) for s in sizes.solved if s not in left_solved]
     asked += [
-        f"{sizes.resolve(a)} = {sizes.resolve(b)}" for a, b in sizes.open if (a, b) not in stated
+        f"{sizes.resolve(a)} = {sizes.resolve(b)}"
+        for a, b in sizes.open
+        if (a, b) not in given_equations
     ]
-    asked += [f"{sizes.resolve(a)} >= {sizes.resolve(b)}" for a, b in sizes.least[held:]]
+    asked += [f"{sizes.resolve(a)} >= {sizes.resolve(b)}" for a, b in sizes.least[left_bounds:]]
     return sizes, tuple(dict.fromkeys(asked))
 
 

@@ -46,13 +46,13 @@ def residual(a: Typing, b: Typing) -> Residual:
         if not basis.implies(equation):
             equations.append(basis.reduce(equation))
             basis = basis.extended(equation)
-    held = [basis.reduce(w) for w in a.whole]
+    integral = [basis.reduce(w) for w in a.whole]
     whole: list[Powers] = []
     for quotient in dict.fromkeys(basis.reduce(w) for w in b.whole):
         # A product of whole numbers is whole.
-        if not any(_is_whole(quotient.over(known)) for known in (ONE, *held)):
+        if not any(_is_whole(quotient.over(known)) for known in (ONE, *integral)):
             whole.append(quotient)
-            held.append(quotient)
+            integral.append(quotient)
     return Residual(tuple(equations), tuple(whole))
 
 

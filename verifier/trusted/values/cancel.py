@@ -35,45 +35,49 @@ IsPositive = Callable[[NormalForm], bool]
 def cancelled(form: NormalForm, is_positive: IsPositive) -> NormalForm:
     """The same value with each sum C s / S replaced by its cofactor C."""
     terms = list(form)
-    while (cancelling := _next(terms, is_positive)) is not None:
-        gone, left = cancelling
-        terms = [term for at, term in enumerate(terms) if at not in gone] + [left]
+    while (cancelling := _next_cancellation(terms, is_positive)) is not None:
+        removed, cofactor = cancelling
+        terms = [term for position, term in enumerate(terms) if position not in removed] + [
+            cofactor
+        ]
     return tuple(terms)
 
 
-def _next(terms: Sequence[Term], is_positive: IsPositive) -> tuple[set[int], Term] | None:
+def _next_cancellation(
+    terms: Sequence[Term], is_positive: IsPositive
+) -> tuple[set[int], Term] | None:
     """The positions of terms that add up to a cofactor, and the cofactor; None if there are
     none."""
-    for at, term in enumerate(terms):
+    for position, term in enumerate(terms):
         for factor in term.factors:
             if not isinstance(factor, Function) or factor.name != "recip" or term.divisions:
                 continue
             sums = factor.args[0].form
             if not is_positive_sum(sums, is_positive):
                 continue
-            for left in _cofactors(term, factor, sums[0]):
-                gone = _all_summands(terms, factor, sums, left)
-                if gone is not None:
-                    return gone | {at}, left
+            for cofactor in _cofactors(term, factor, sums[0]):
+                removed = _all_summands(terms, factor, sums, cofactor)
+                if removed is not None:
+                    return removed | {position}, cofactor
     return None
 
 
 def _all_summands(
-    terms: Sequence[Term], factor: Function, sums: NormalForm, left: Term
+    terms: Sequence[Term], factor: Function, sums: NormalForm, cofactor: Term
 ) -> set[int] | None:
-    """The positions of the terms that are the cofactor ``left`` times a summand, for each summand
-    but the first; None if one is missing."""
-    gone: set[int] = set()
-    wanted = _unordered(left)
+    """The positions of the terms that are the cofactor times a summand, for each summand but the
+    first; None if one is missing."""
+    removed: set[int] = set()
+    wanted = _unordered(cofactor)
     for summand in sums[1:]:
-        for at, term in enumerate(terms):
-            cofactors = _cofactors(term, factor, summand) if at not in gone else ()
+        for position, term in enumerate(terms):
+            cofactors = _cofactors(term, factor, summand) if position not in removed else ()
             if any(_unordered(other) == wanted for other in cofactors):
-                gone.add(at)
+                removed.add(position)
                 break
         else:
             return None
-    return gone
+    return removed
 
 
 def _unordered(term: Term) -> object:
@@ -96,9 +100,15 @@ def _cofactors(term: Term, factor: Function, summand: Term) -> Iterator[Term]:
         return
     sizes = dict(term.binders)
     for chosen in islice(permutations(sizes, len(summand.binders)), MAX_RENAMINGS):
-        names = {own: Poly.of(v) for (own, _), v in zip(summand.binders, chosen, strict=True)}
+        names = {
+            name: Poly.of(chosen_name)
+            for (name, _), chosen_name in zip(summand.binders, chosen, strict=True)
+        }
         renamed = substitute_term(replace(summand, binders=()), names)
-        alike = (n == sizes[v] for (_, n), v in zip(summand.binders, chosen, strict=True))
+        alike = (
+            n == sizes[chosen_name]
+            for (_, n), chosen_name in zip(summand.binders, chosen, strict=True)
+        )
         if not all(alike) or not set(renamed.guards) <= set(term.guards):
             continue
         factors = _without(rest, [key(f) for f in renamed.factors])
@@ -110,7 +120,7 @@ def _cofactors(term: Term, factor: Function, summand: Term) -> Iterator[Term]:
             tuple(g for g in term.guards if g not in renamed.guards),
             tuple(factors),
         )
-        if _mentioned(left, factor).isdisjoint(chosen):
+        if _symbols_of(left, factor).isdisjoint(chosen):
             yield left
 
 
@@ -118,18 +128,18 @@ def _without(factors: list[Factor], keys: Sequence[object]) -> list[Factor] | No
     """The factors without those of the given keys; None if one of these is missing."""
     left = list(factors)
     for wanted in keys:
-        at = next((i for i, f in enumerate(left) if key(f) == wanted), None)
-        if at is None:
+        position = next((i for i, f in enumerate(left) if key(f) == wanted), None)
+        if position is None:
             return None
-        del left[at]
+        del left[position]
     return left
 
 
-def _mentioned(left: Term, factor: Function) -> set[str]:
+def _symbols_of(cofactor: Term, factor: Function) -> set[str]:
     """The symbols in a cofactor and a reciprocal."""
-    symbols = {s for guard in left.guards for s in guard.symbols}
-    symbols.update(s for _, size in left.binders for s in size.symbols)
-    symbols.update(*(factor_symbols(f) for f in (*left.factors, factor)))
+    symbols = {s for guard in cofactor.guards for s in guard.symbols}
+    symbols.update(s for _, size in cofactor.binders for s in size.symbols)
+    symbols.update(*(factor_symbols(f) for f in (*cofactor.factors, factor)))
     return symbols
 
 

@@ -40,7 +40,7 @@ class Case:
     def weight(self, scale: int, sizes: AbstractSet[Poly]) -> smt.Formula:
         """The coefficient times ``scale`` where the conditions hold, else 0. Raises Unproved if a
         condition mentions an index that no coordinate determines."""
-        zero, positive, bound = self._settled()
+        zero, positive, bound = self._split_conditions()
         if bound:
             raise Unproved(f"summed index {stem(bound[0])} is not determined")
         factors = [smt.integer(Poly.of(int(self.coefficient * scale)))]
@@ -53,24 +53,24 @@ class Case:
     def holds(self) -> smt.Formula:
         """Whether there are values of the free indices for which the conditions hold. Raises
         Unproved if elimination is not exact."""
-        zero, positive, bound = self._settled()
+        zero, positive, bound = self._split_conditions()
         for name in bound:
             if any(name in p.symbols for p in zero):
                 raise Unproved(f"index {stem(name)} is not determined")
-            own = (Poly.of(name), dict(self.free)[name] - 1 - Poly.of(name))
-            positive = _eliminated(name, (*positive, *own))
+            span = (Poly.of(name), dict(self.free)[name] - 1 - Poly.of(name))
+            positive = _eliminated(name, (*positive, *span))
         sizes = [smt.at_least(size, 1) for name, size in self.free if name not in bound]
         return smt.conjunction(
             [*map(smt.is_zero, zero), *(smt.at_least(p, 0) for p in positive), *sizes]
         )
 
-    def _settled(self) -> tuple[tuple[Poly, ...], tuple[Poly, ...], list[str]]:
+    def _split_conditions(self) -> tuple[tuple[Poly, ...], tuple[Poly, ...], list[str]]:
         """The conditions without the ranges of free indices, and the free indices that these
         conditions or the sizes mention."""
         positive = self.positive
         for name, size in self.free:
-            own = (Poly.of(name), size - 1 - Poly.of(name))
-            positive = tuple(p for p in positive if p not in own)
+            span = (Poly.of(name), size - 1 - Poly.of(name))
+            positive = tuple(p for p in positive if p not in span)
         others = [*self.zero, *positive, *(size for _, size in self.free)]
         bound = [n for n, _ in self.free if any(n in p.symbols for p in others)]
         return self.zero, positive, bound
@@ -177,31 +177,31 @@ class _System:
     def join_digits(self) -> None:
         """Eliminate each index whose only conditions say that it is the upper digit of a number.
 
-        If ``0 <= u < d*b`` and ``b >= 1``, exactly one ``at`` with ``0 <= at < d`` satisfies ``0 <=
-        u - b*at < b``; otherwise none does. (The lower digit was solved for: it is ``u - b*at``.)
+        If ``0 <= u < d*b`` and ``b >= 1``, exactly one ``i`` with ``0 <= i < d`` satisfies ``0 <= u -
+        b*i < b``; otherwise none does. (The lower digit was solved for: it is ``u - b*i``.)
         """
-        for at in list(self.waiting):
-            joined = self._joined(at)
+        for index in list(self.waiting):
+            joined = self._joined(index)
             if joined is not None:
                 self.positive = joined
-                del self.waiting[at]
+                del self.waiting[index]
 
-    def _joined(self, at: str) -> list[Poly] | None:
+    def _joined(self, index: str) -> list[Poly] | None:
         """The conditions without the index, if it is such a digit; else None."""
-        size = self.waiting[at]
+        size = self.waiting[index]
         divided = (p for d in self.divisions for p in (d.index, d.size))
         others = (*self.zero, *divided, *self.waiting.values())
-        own = (Poly.of(at), size - 1 - Poly.of(at))
-        binding = [p for p in self.positive if at in p.symbols and p not in own]
-        if len(binding) != 2 or any(at in p.symbols for p in others):
+        span = (Poly.of(index), size - 1 - Poly.of(index))
+        binding = [p for p in self.positive if index in p.symbols and p not in span]
+        if len(binding) != 2 or any(index in p.symbols for p in others):
             return None
         for low, high in (binding, binding[::-1]):
-            # low = u - b*at and high = b - 1 - low.
-            block = -low.coefficient(at)
-            whole = low + block * Poly.of(at)
-            if low.degree_in(at) == 1 and high == block - 1 - low and at not in block.symbols:
-                left = [p for p in self.positive if at not in p.symbols]
-                return [*left, whole, size * block - 1 - whole, block - 1, size - 1]
+            # low = u - b*index and high = b - 1 - low.
+            block = -low.coefficient(index)
+            number = low + block * Poly.of(index)
+            if low.degree_in(index) == 1 and high == block - 1 - low and index not in block.symbols:
+                left = [p for p in self.positive if index not in p.symbols]
+                return [*left, number, size * block - 1 - number, block - 1, size - 1]
         return None
 
     def name_divisions(self, name: NameDivision) -> None:

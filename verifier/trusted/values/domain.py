@@ -70,8 +70,8 @@ class UndefinedPart:
 
     def term(self, *, along: bool) -> Term:
         """The part as a term to compare: alone, or along with the other factors of its scope."""
-        own = as_value(self.form, self.name)
-        return replace(self.scope, factors=(own, *self.scope.factors) if along else (own,))
+        part = as_value(self.form, self.name)
+        return replace(self.scope, factors=(part, *self.scope.factors) if along else (part,))
 
     @property
     def maximum(self) -> Function | None:
@@ -98,9 +98,9 @@ class Domain:
         """The factors of a value that have parts that may be no numbers; ``scope`` is around the
         value."""
         for term in form:
-            for at, factor in enumerate(term.factors):
+            for position, factor in enumerate(term.factors):
                 if isinstance(factor, Function):
-                    others = (*term.factors[:at], *term.factors[at + 1 :])
+                    others = (*term.factors[:position], *term.factors[position + 1 :])
                     around = times(scope, replace(term, coefficient=Fraction(1), factors=others))
                     if parts := tuple(self._of_function(factor, around)):
                         yield UndefinedFactor(around, factor, parts)

@@ -29,7 +29,7 @@ def local_form(
     form = Normalizer().normalize(output.body, _operand_element)
     bounds = dict(equation.bounds)
     ranges = {n: bounds.get(n, size_of(n)) for dim in output.dims for n in dim.names}
-    return _Inside(equation, bounds).form(form, ranges, frozenset())
+    return _BoundsGuards(equation, bounds).form(form, ranges, frozenset())
 
 
 def _operand_element(operand: int, index: tuple[Poly, ...]) -> NormalForm:
@@ -37,7 +37,7 @@ def _operand_element(operand: int, index: tuple[Poly, ...]) -> NormalForm:
 
 
 @dataclass(frozen=True)
-class _Inside:
+class _BoundsGuards:
     """Adds guards to terms that may read outside of an operand."""
 
     equation: Equation

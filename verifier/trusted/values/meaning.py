@@ -168,18 +168,18 @@ class Meaning:
         coefficient = term.coefficient
         factors: list[Factor] = []
         for factor in term.factors:
-            given = call.values[factor.name] if isinstance(factor, Symbol) else None
+            attribute = call.values[factor.name] if isinstance(factor, Symbol) else None
             if isinstance(factor, Function):
                 args = tuple(self._instantiate_argument(a, images, call) for a in factor.args)
                 factors.append(Function(factor.name, args))
-            elif given is None:
+            elif attribute is None:
                 factors.append(substitute_factor(factor, images))
-            elif isinstance(given, Poly):
-                number, symbols = self._scalars(given)
+            elif isinstance(attribute, Poly):
+                number, symbols = self._scalars(attribute)
                 coefficient *= number
                 factors += symbols
             else:
-                coefficient *= Fraction(given)
+                coefficient *= Fraction(attribute)
         guards = tuple(guard.substitute(images) for guard in term.guards)
         return Term(coefficient, binders, guards, tuple(factors))
 

@@ -37,7 +37,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Read:
+class TermReadings:
     """A term with the readings of its factors, sorted."""
 
     term: Term
@@ -53,12 +53,12 @@ class Read:
         return len(set(self.heads)) < len(self.heads)
 
 
-def as_sorted(read: Read) -> Iterator[Sequence[Reading]]:
+def as_sorted(read: TermReadings) -> Iterator[Sequence[Reading]]:
     """Yield the readings in their sorted order only."""
     yield read.readings
 
 
-def all_orders(read: Read) -> Iterator[Sequence[Reading]]:
+def all_orders(read: TermReadings) -> Iterator[Sequence[Reading]]:
     """Yield the readings in every order of factors with the same head. Raises Unproved if there are
     more than ``MAX_ORDERS``."""
     runs: list[list[Reading]] = []
@@ -73,6 +73,6 @@ def all_orders(read: Read) -> Iterator[Sequence[Reading]]:
         yield [reading for run in choice for reading in run]
 
 
-def keys_of(reads: Sequence[Read]) -> Counter[Key]:
+def keys_of(reads: Sequence[TermReadings]) -> Counter[Key]:
     """How often each term occurs. Terms that differ only in the names of bound indices are one."""
     return Counter(key_of_term(read.term) for read in reads)

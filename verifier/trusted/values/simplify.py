@@ -206,11 +206,11 @@ class Simplifier:
             if (_is_exp(f) or (isinstance(f, Number) and self.is_size(f.index)))
         }
         for term in form:
-            own = {*bound, *(name for name, _ in term.binders)}
-            own.update(n for d in term.divisions for n in (d.quotient, d.rest))
+            inner_names = {*bound, *(name for name, _ in term.binders)}
+            inner_names.update(n for d in term.divisions for n in (d.quotient, d.rest))
             if abs(term.coefficient) != content:
                 content = Fraction(1)
-            outside = {key(f) for f in term.factors if own.isdisjoint(factor_symbols(f))}
+            outside = {key(f) for f in term.factors if inner_names.isdisjoint(factor_symbols(f))}
             shared = {name: f for name, f in shared.items() if name in outside}
         rest = tuple(_without(term, shared, content) for term in form)
         return Term(content, factors=tuple(shared.values())), rest

@@ -78,7 +78,9 @@ def unrolled(term: Term) -> NormalForm:
         if count is None or count > MAX_UNROLLED or not (count < 2 or _is_multiplied(var, term)):
             continue
         parts = (_at(term, var, value) for value in range(count))
-        return tuple(one for part in parts if are_possible(part.guards) for one in unrolled(part))
+        return tuple(
+            summand for part in parts if are_possible(part.guards) for summand in unrolled(part)
+        )
     return (term,)
 
 

@@ -91,7 +91,7 @@ class Templates:
         around it. Raises Unproved if an index cannot be abstracted."""
         holes = _Holes(bound)
         template = holes.function(function, frozenset())
-        coordinates = tuple(holes.found)
+        coordinates = tuple(holes.values)
         # Only templates of equal depth are compared. Their arguments are less deep, so this ends.
         shape = (len(coordinates), _depth(template))
         mark = len(self._known)
@@ -110,8 +110,8 @@ class Templates:
     def _ways(self, template: Function, shape: tuple[int, int]) -> list[str]:
         """The ways to match the template: known templates that it may equal, each with an order of
         the holes, as ``number:hole,hole,...``, and at last ``NEW``."""
-        whole = range(shape[0])
-        orders = list(permutations(whole)) if shape[0] <= MAX_HOLES_PERMUTED else [tuple(whole)]
+        holes = range(shape[0])
+        orders = list(permutations(holes)) if shape[0] <= MAX_HOLES_PERMUTED else [tuple(holes)]
         places = _places(template, shape[0])
         ways: list[str] = []
         for number, (known, *known_shape) in enumerate(self._known):
@@ -155,9 +155,9 @@ def _places(template: Function, arity: int) -> list[frozenset[tuple[str, int]]]:
     return [frozenset(places) for places in by_argument]
 
 
-def _alike(some: frozenset[tuple[str, int]], other: frozenset[tuple[str, int]]) -> bool:
+def _alike(left: frozenset[tuple[str, int]], right: frozenset[tuple[str, int]]) -> bool:
     """Whether two holes may match, by their places. A hole that indexes no tensor may match any."""
-    return not some or not other or some == other
+    return not left or not right or left == right
 
 
 def _parse(way: str) -> tuple[int, tuple[int, ...]]:
@@ -167,11 +167,11 @@ def _parse(way: str) -> tuple[int, tuple[int, ...]]:
 
 class _Holes:
     """Replaces the parts of indices that depend on outside indices by holes ``%h0, %h1, ...``.
-    ``found``: the values of the holes in order."""
+    ``values``: the values of the holes in order."""
 
     def __init__(self, bound: frozenset[str]) -> None:
         self._bound = bound
-        self.found: list[Poly] = []
+        self.values: list[Poly] = []
 
     def function(self, function: Function, inner: frozenset[str]) -> Function:
         return Function(function.name, tuple(self._argument(a, inner) for a in function.args))
@@ -218,9 +218,9 @@ class _Holes:
         plus sign at the first outside index, whatever sizes are added to it."""
         signs = (c for m, c in value.terms if not self._bound.isdisjoint(m))
         sign = 1 if next(signs, 1) > 0 else -1
-        if value * sign not in self.found:
-            self.found.append(value * sign)
-        return Poly.of(_hole(self.found.index(value * sign))) * sign
+        if value * sign not in self.values:
+            self.values.append(value * sign)
+        return Poly.of(_hole(self.values.index(value * sign))) * sign
 
     def _poly(self, value: Poly, inner: frozenset[str]) -> Poly:
         """The value with its part that depends on outside indices as one hole. Raises Unproved if
