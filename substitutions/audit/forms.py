@@ -19,8 +19,8 @@ from substitutions.rules.rule import Rule, attribute_symbols, open_call
 def rules_of(plan: Plan, library: Sequence[Rule]) -> Mapping[str, Rule]:
     """The rules that a plan may apply, by name: those of a library, and those about the forms of
     the batched functions that its model declares."""
-    own = {rule.name: rule for rule in graph_rules(plan.model)}
-    return own | {rule.name: rule for rule in library}
+    form_rules = {rule.name: rule for rule in graph_rules(plan.model)}
+    return form_rules | {rule.name: rule for rule in library}
 
 
 def concrete(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from substitutions.audit.errors import Finding
 from substitutions.rules.batched import certificate, is_about_a_form
-from substitutions.rules.certificates import says
+from substitutions.rules.certificates import certifies
 from substitutions.rules.rule import Rule
 from verifier.bundle import Bundle
 from verifier.recheck import Rechecker, Solvers
@@ -29,7 +29,7 @@ def check_proofs(rules: Mapping[str, Rule], bundle: Bundle, solvers: Solvers) ->
     axes in the place of the runs that it names, and assumes nothing of the function of a stand-in.
     Rules about batched functions are in no library, so their certificates are made here.
     """
-    given = {file.rule: file for file in bundle.certificates}
+    by_rule = {file.rule: file for file in bundle.certificates}
     scripts = dict(bundle.scripts)
     rechecker = Rechecker(scripts, solvers)
     findings: list[Finding] = []
@@ -37,14 +37,14 @@ def check_proofs(rules: Mapping[str, Rule], bundle: Bundle, solvers: Solvers) ->
     for name, rule in sorted(rules.items()):
         where = f"rule {name}"
         if is_about_a_form(rule):
-            made = certificate(rule)
-            scripts.update(made.scripts)
-            file = made.file
+            own_certificate = certificate(rule)
+            scripts.update(own_certificate.scripts)
+            file = own_certificate.file
         else:
-            file = given.get(name)
+            file = by_rule.get(name)
         if file is None:
             findings.append(Finding(where, "has no certificate"))
-        elif not (is_about_a_form(rule) or says(file, rule)):
+        elif not (is_about_a_form(rule) or certifies(file, rule)):
             findings.append(Finding(where, f"its certificate is not about {rule.text!r}"))
         elif not (checked := rechecker.check_file(file)).accepted:
             findings.append(Finding(where, f"its certificate is rejected: {checked.reason}"))

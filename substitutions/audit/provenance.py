@@ -47,7 +47,10 @@ def check_model(plan: Plan, name: str, model: CapturedModel) -> Iterator[Finding
     here = print_graph(plan.model).splitlines()
     pairs = enumerate(zip(here, model.lines, strict=False))
     at = next((i for i, (a, b) in pairs if a != b), min(len(here), len(model.lines)))
-    lines = [repr(own[at]) if at < len(own) else "nothing" for own in (here, model.lines)]
+    lines = [
+        repr(graph_lines[at]) if at < len(graph_lines) else "nothing"
+        for graph_lines in (here, model.lines)
+    ]
     yield Finding(f"model.graph[{at}]", f"{lines[0]}, expected {lines[1]} as {name} is captured")
 
 
@@ -67,9 +70,9 @@ def check_statistics(plan: Plan, name: str, expected: Sequence[RunningFile]) -> 
     """Check that running statistics belong to the tensors of the plan's graph that the module's
     batch norms normalise. Yields the first difference."""
     for number, pair in enumerate(zip_longest(plan.statistics, expected)):
-        here, there = (None if one is None else one.model_dump() for one in pair)
+        here, there = (None if record is None else record.model_dump() for record in pair)
         if here is None or there is None:
-            said, wanted = ("nothing" if one is None else "a record" for one in (here, there))
+            said, wanted = ("nothing" if record is None else "a record" for record in (here, there))
             problem = f"{said}, expected {wanted} as {name} is captured"
             yield Finding(f"statistics[{number}]", problem)
             return

@@ -45,19 +45,19 @@ def replay(plan: Plan, library: Sequence[Rule]) -> PlanReplay:
             where = f"decisions.rules.{applied.name}"
             return PlanReplay((Finding(where, str(error)),), {}, 0, 0)
     used = {step.applied.rule: by_name[step.applied.rule] for step in plan.derivation}
-    followed = Follower(NamedValues(plan.model))
+    derivation_replay = DerivationReplay(NamedValues(plan.model))
     for number, step in enumerate(plan.derivation):
         try:
-            followed.step(number, step, forms[step.rule])
+            derivation_replay.step(number, step, forms[step.rule])
         except Refused as error:
             finding = Finding(f"decisions.derivation[{number}]", f"{step.rule}: {error}")
-            return PlanReplay((finding,), used, number, followed.conditions)
-    findings = tuple(differences(followed.values.graph(), plan.graph))
-    return PlanReplay(findings, used, len(plan.derivation), followed.conditions)
+            return PlanReplay((finding,), used, number, derivation_replay.conditions)
+    findings = tuple(differences(derivation_replay.values.graph(), plan.graph))
+    return PlanReplay(findings, used, len(plan.derivation), derivation_replay.conditions)
 
 
 @dataclass
-class Follower:
+class DerivationReplay:
     """Applies the steps of a derivation to a graph. ``conditions``: how many equations between
     sizes and types of values were checked."""
 

@@ -49,10 +49,10 @@ class FamilyFigures:
 
 def companions(content: LibraryFile) -> dict[str, str]:
     """The text of each file, by name. It depends on the library alone."""
-    rules, own = entries(content), library_hash(content)
+    rules, digest = entries(content), library_hash(content)
     return {
-        "rules.txt": rules_text(rules, own),
-        "index.html": page(rules, own),
+        "rules.txt": rules_text(rules, digest),
+        "index.html": page(rules, digest),
         "README.md": readme_text(content, rules),
     }
 

@@ -25,7 +25,13 @@ from pcg.graph.pairs import Outputs, calls, ports, remade
 from pcg.language.poly import Poly
 from pcg.memo import Answers
 from pcg.types.operator import Attribute, Call
-from substitutions.explain.rewriting import Pool, RewriteDirection, at, directions, together
+from substitutions.explain.rewriting import (
+    Pool,
+    RewriteDirection,
+    at,
+    directions,
+    joint_replacements,
+)
 from substitutions.explain.sizes import NumberNames, TypedPair, typed_pairs
 from substitutions.rules.rule import Rule
 from verifier.trusted.errors import Undecided, Unsolvable
@@ -56,7 +62,7 @@ class RuleDerivation:
 
 
 @dataclass(frozen=True)
-class Explained:
+class Explanation:
     """The result of a search. ``reached``: the numbers of graphs that were visited from each end.
     ``problem``: why there is no derivation; empty if there is one."""
 
@@ -74,8 +80,10 @@ class Explainer:
         rules: Iterable[Rule],
         equal: Mapping[str, tuple[SizeEquation, ...]] = MappingProxyType({}),
     ) -> None:
-        self._all = _Book(d for r in rules for d in directions(r, equal.get(r.name, ())))
-        self._whole = _Book(d for d in self._all.all if not _is_parallel((*d.left, *d.right)))
+        self._all = _DirectionIndex(d for r in rules for d in directions(r, equal.get(r.name, ())))
+        self._computing = _DirectionIndex(
+            d for d in self._all.all if not _is_parallel((*d.left, *d.right))
+        )
 
     def attempt(
         self,
@@ -83,35 +91,35 @@ class Explainer:
         right: Sequence[Value],
         equal: Sequence[SizeEquation] = (),
         max_steps: int = MAX_STEPS,
-    ) -> Explained:
+    ) -> Explanation:
         """Search for a derivation of ``right`` from ``left`` with at most ``max_steps`` steps."""
         try:
             pairs = typed_pairs(left, right, equal)
         except (OperatorError, Undecided, Unsolvable) as error:
-            return Explained(None, problem=str(error))
+            return Explanation(None, problem=str(error))
         if not pairs:
-            return Explained(None, problem="no sizes were found at which both sides have a type")
+            return Explanation(None, problem="no sizes were found at which both sides have a type")
         # A pair without parallel operators needs no rules about them: each step would also hold
         # with the parallel operators left out.
-        book = self._all if _is_parallel((*left, *right)) else self._whole
+        book = self._all if _is_parallel((*left, *right)) else self._computing
         search = _Search(book, pairs[0], max_steps)
         failed = False
         for forth, back in search.meetings():
             if all(_replays(forth, back, pair) for pair in pairs[1:]):
                 derivation = RuleDerivation(pairs[0].left, _steps(forth, back), pairs[0].names)
-                return Explained(derivation, search.reached)
+                return Explanation(derivation, search.reached)
             failed = True
         problem = f"no derivation of at most {max_steps} steps was found"
         if failed:
             problem += "; some hold at one choice of sizes only"
-        return Explained(None, search.reached, problem)
+        return Explanation(None, search.reached, problem)
 
 
 def _is_parallel(values: Sequence[Value]) -> bool:
     return any(call.operator.parallel is not None for call in calls(Graph(tuple(values))))
 
 
-class _Book:
+class _DirectionIndex:
     """Directions of rules, by the operator at the root of their left side."""
 
     def __init__(self, directions: Iterable[RewriteDirection]) -> None:
@@ -141,7 +149,7 @@ class _Rewriter:
     Steps that grow create only operators in ``operators``.
     """
 
-    book: _Book
+    book: _DirectionIndex
     pool: Pool
     operators: frozenset[str]
 
@@ -149,7 +157,7 @@ class _Rewriter:
         self._images = Answers(self._images_of)
 
     @staticmethod
-    def around(book: _Book, pair: TypedPair) -> _Rewriter:
+    def around(book: _DirectionIndex, pair: TypedPair) -> _Rewriter:
         """A rewriter that chooses open inputs and symbols from the two sides of a pair."""
         nodes = (*pair.left.nodes, *pair.right.nodes)
         operators = frozenset(node.name for node in nodes if not node.is_leaf)
@@ -162,7 +170,7 @@ class _Rewriter:
                 for direction, image in self._images[value, grow]:
                     yield direction, graph.replace({value: image})
         for direction in filter(self._allowed, self.book.several(grow=grow)):
-            for images in together(direction, graph, self.pool):
+            for images in joint_replacements(direction, graph, self.pool):
                 yield direction, graph.replace(images)
 
     def _images_of(self, asked: tuple[Value, bool]) -> tuple[tuple[RewriteDirection, Value], ...]:
@@ -178,29 +186,29 @@ class _Rewriter:
 
 
 @dataclass(frozen=True)
-class _Reached:
+class _ReachedGraph:
     """A graph with its last step: the graph before, and the direction applied to that."""
 
     graph: Graph
     depth: int
-    before: _Reached | None = None
+    before: _ReachedGraph | None = None
     direction: RewriteDirection | None = None
 
 
 class _Search:
     """A breadth-first search from both ends."""
 
-    def __init__(self, book: _Book, pair: TypedPair, max_steps: int) -> None:
+    def __init__(self, book: _DirectionIndex, pair: TypedPair, max_steps: int) -> None:
         self._max_steps = max_steps
         self._rewriter = _Rewriter.around(book, pair)
-        self._starts = (_Reached(pair.left, 0), _Reached(pair.right, 0))
+        self._starts = (_ReachedGraph(pair.left, 0), _ReachedGraph(pair.right, 0))
         self._seen = tuple({start.graph.digest: start} for start in self._starts)
 
     @property
     def reached(self) -> tuple[int, int]:
         return len(self._seen[0]), len(self._seen[1])
 
-    def meetings(self) -> Iterator[tuple[_Reached, _Reached]]:
+    def meetings(self) -> Iterator[tuple[_ReachedGraph, _ReachedGraph]]:
         """Yield graphs that are reached from both ends, as (from the left, from the right).
 
         Steps that do not grow are tried first, since there are few of them. Then a growing step is
@@ -212,7 +220,7 @@ class _Search:
             yield left, right
             return
         for grow in (False, True):
-            layers: list[list[_Reached]] = [[left], [right]]
+            layers: list[list[_ReachedGraph]] = [[left], [right]]
             for depth in range(1, max(self._max_steps, 2)):
                 for end in (0, 1):
                     layers[end], old = [], layers[end]
@@ -222,7 +230,9 @@ class _Search:
                         if other is not None and depth + other.depth <= self._max_steps:
                             yield (new, other) if end == 0 else (other, new)
 
-    def _deeper(self, end: int, layer: Sequence[_Reached], *, grow: bool) -> Iterator[_Reached]:
+    def _deeper(
+        self, end: int, layer: Sequence[_ReachedGraph], *, grow: bool
+    ) -> Iterator[_ReachedGraph]:
         """Yield the graphs one step further from an end that have not been reached from it."""
         seen = self._seen[end]
         for old in layer:
@@ -230,21 +240,21 @@ class _Search:
                 if len(seen) >= MAX_GRAPHS:
                     return
                 if graph.digest not in seen:
-                    new = _Reached(graph, old.depth + 1, old, direction)
+                    new = _ReachedGraph(graph, old.depth + 1, old, direction)
                     seen[graph.digest] = new
                     yield new
 
 
-def _way(end: _Reached) -> tuple[tuple[RewriteDirection, Graph], ...]:
+def _path(end: _ReachedGraph) -> tuple[tuple[RewriteDirection, Graph], ...]:
     """The steps to a graph, each with the graph after it."""
     if end.before is None or end.direction is None:
         return ()
-    return (*_way(end.before), (end.direction, end.graph))
+    return (*_path(end.before), (end.direction, end.graph))
 
 
-def _steps(forth: _Reached, back: _Reached) -> tuple[DerivationStep, ...]:
+def _steps(forth: _ReachedGraph, back: _ReachedGraph) -> tuple[DerivationStep, ...]:
     """The steps from the left side to the graph where both ways meet, and on to the right side."""
-    steps = [DerivationStep(d.rule, d.forward, graph) for d, graph in _way(forth)]
+    steps = [DerivationStep(d.rule, d.forward, graph) for d, graph in _path(forth)]
     while back.before is not None and back.direction is not None:
         steps.append(
             DerivationStep(back.direction.rule, not back.direction.forward, back.before.graph)
@@ -253,9 +263,9 @@ def _steps(forth: _Reached, back: _Reached) -> tuple[DerivationStep, ...]:
     return tuple(steps)
 
 
-def _replays(forth: _Reached, back: _Reached, pair: TypedPair) -> bool:
+def _replays(forth: _ReachedGraph, back: _ReachedGraph, pair: TypedPair) -> bool:
     """Whether the same steps from both sides meet at the sizes of another pair too."""
-    ends = [_replayed(_way(w), s, pair) for w, s in ((forth, pair.left), (back, pair.right))]
+    ends = [_replayed(_path(w), s, pair) for w, s in ((forth, pair.left), (back, pair.right))]
     return not ends[0].isdisjoint(ends[1])
 
 
@@ -266,7 +276,7 @@ def _replayed(
     only in sizes have the same skeleton."""
     graphs = {start.digest: start}
     for direction, wanted in way:
-        rewriter, shape = _Rewriter.around(_Book([direction]), pair), skeleton(wanted)
+        rewriter, shape = _Rewriter.around(_DirectionIndex([direction]), pair), skeleton(wanted)
         steps = (s for g in graphs.values() for s in rewriter.next(g, grow=direction.grows))
         graphs = {new.digest: new for _, new in steps if skeleton(new) == shape}
     return set(graphs)

@@ -115,7 +115,7 @@ def at(direction: RewriteDirection, host: Value, pool: Pool) -> Iterator[Value]:
             yield image
 
 
-def together(
+def joint_replacements(
     direction: RewriteDirection, graph: Graph, pool: Pool
 ) -> Iterator[Mapping[Value, Value]]:
     """Yield the replacements of values of a graph by a direction with several outputs, each as a

@@ -9,21 +9,21 @@ from itertools import chain, combinations, islice
 from pcg.graph.pairs import GraphPair
 from substitutions.generate.cuts.retype import TYPES_DIFFER, retyped
 from substitutions.rules.candidate import Candidate
-from substitutions.rules.general import General, canonical, general
+from substitutions.rules.general import GeneralForm, canonical, general
 from substitutions.rules.requirements import parse_requirement
 from substitutions.rules.rule import Rule, input_ranks
 from substitutions.rules.store import ProofFile, RuleFile, rule_file, stated_name
-from substitutions.rules.symbols import settled, variants
+from substitutions.rules.symbols import variants, with_solved_symbols
 from verifier.decide import Decision, Verdict, decide
 from verifier.trusted.sizes.runs import free_runs
 
 
-def first_form(candidate: Candidate) -> General:
+def first_form(candidate: Candidate) -> GeneralForm:
     """The most general form of a candidate."""
     return next(forms_of(candidate))
 
 
-def forms_of(candidate: Candidate) -> Iterator[General]:
+def forms_of(candidate: Candidate) -> Iterator[GeneralForm]:
     """Yield the forms of a candidate to try to prove. The algebraic enumeration finds candidates at
     the least ranks and gives the same symbol to equal attributes, so these are generalised. All
     other candidates are general already."""
@@ -31,13 +31,13 @@ def forms_of(candidate: Candidate) -> Iterator[General]:
     if candidate.family == "algebra":
         yield from map(_form, variants(pair))
     else:
-        yield canonical(General(*pair, free_runs(*pair)))
+        yield canonical(GeneralForm(*pair, free_runs(*pair)))
 
 
-def _form(pair: GraphPair) -> General:
+def _form(pair: GraphPair) -> GeneralForm:
     """The most general form, with the values of symbols that sizes determine substituted."""
-    form = settled(general(*pair).pair)
-    return canonical(General(*form, free_runs(*form)))
+    form = with_solved_symbols(general(*pair).pair)
+    return canonical(GeneralForm(*form, free_runs(*form)))
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class Attempt:
 
     entry: RuleFile | None
     decision: Decision
-    form: General | None = None
+    form: GeneralForm | None = None
 
 
-def attempt(formed: tuple[General, Candidate]) -> Attempt:
+def attempt(formed: tuple[GeneralForm, Candidate]) -> Attempt:
     """Try to prove a candidate: first its most general form, then forms with fewer different
     symbols, then forms with one more parallel operator that makes types agree, then with axes of
     one element.
@@ -106,23 +106,23 @@ def _with_ones(candidate: Candidate) -> Iterator[Attempt]:
     texts = tuple(f"|{name}.{dim}| = 1" for name, dim in candidate.ones)
     if not texts:
         return
-    settled_pair = settled(pair, [parse_requirement(text) for text in texts])
-    whole = _prove(General(*settled_pair, (), texts), candidate)
-    if whole.decision.verdict is not Verdict.PROVED:
+    solved_pair = with_solved_symbols(pair, [parse_requirement(text) for text in texts])
+    with_all = _prove(GeneralForm(*solved_pair, (), texts), candidate)
+    if with_all.decision.verdict is not Verdict.PROVED:
         return
-    if whole.entry is None:
-        yield whole
+    if with_all.entry is None:
+        yield with_all
         return
     form = canonical(general(*pair))
     runs = {axis for group in form.runs for axis in group}
     axes = [(name, dim) for name, rank in input_ranks(form.both) for dim in range(rank)]
     texts = [f"|{name}.{dim}| = 1" for name, dim in axes if (name, dim) not in runs]
     for chosen in (*combinations(texts, 1), *combinations(texts, 2)):
-        settled_pair = settled(form.pair, [parse_requirement(text) for text in chosen])
-        yield _prove(General(*settled_pair, free_runs(*settled_pair), chosen), candidate)
+        solved_pair = with_solved_symbols(form.pair, [parse_requirement(text) for text in chosen])
+        yield _prove(GeneralForm(*solved_pair, free_runs(*solved_pair), chosen), candidate)
 
 
-def _prove(form: General, candidate: Candidate) -> Attempt:
+def _prove(form: GeneralForm, candidate: Candidate) -> Attempt:
     equal = [parse_requirement(text) for text in form.requires]
     # The evidence is dropped: it holds operators, which cannot be sent between processes.
     decision = replace(decide(form.left, form.right, equal, brief=True), evidence=None)
@@ -133,7 +133,7 @@ def _prove(form: General, candidate: Candidate) -> Attempt:
     return Attempt(_rule(form, decision, candidate), decision, form)
 
 
-def _rule(form: General, decision: Decision, candidate: Candidate) -> RuleFile:
+def _rule(form: GeneralForm, decision: Decision, candidate: Candidate) -> RuleFile:
     assert decision.proof is not None
     inputs = input_ranks(form.both)
     rule = Rule(

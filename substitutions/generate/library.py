@@ -35,9 +35,9 @@ from substitutions.generate.cuts.chains import chain_rules
 from substitutions.generate.cuts.cuts import cut_rules
 from substitutions.generate.decompose.decompose import decompositions
 from substitutions.generate.limits import BUDGET, MAX_OPS
-from substitutions.rules.candidate import Candidate, Enumerated
-from substitutions.rules.general import General, most_general
-from substitutions.rules.limited import Lost, limited_map
+from substitutions.rules.candidate import Candidate, Enumeration
+from substitutions.rules.general import GeneralForm, most_general
+from substitutions.rules.limited import LostItem, limited_map
 from substitutions.rules.store import (
     LibraryFile,
     RuleFile,
@@ -82,7 +82,7 @@ class GenerationReport:
 
 
 @dataclass(frozen=True)
-class Generated:
+class GenerationResult:
     """The result of a run: the library of proved candidates, and the rejected candidates with the
     decisions on them."""
 
@@ -105,7 +105,7 @@ def generate(
     parallel: bool = True,
     progress: PhaseProgress = no_progress,
     budget: Budget = BUDGET,
-) -> Generated:
+) -> GenerationResult:
     """Generate and prove the library of some compute operators, by default all.
 
     ``max_ops``: the most operators per side in the algebraic enumeration. ``jobs``: the number of
@@ -119,7 +119,9 @@ def generate(
     typings = _prove_typings(chosen, jobs, progress)
     clock.lap("typings")
     tasks = _tasks(chosen, max_ops, jobs, parallel=parallel)
-    done = _watched(parallel_map(_run, tasks, jobs, chunk=1), "enumeration", len(tasks), progress)
+    done = _with_progress(
+        parallel_map(_run, tasks, jobs, chunk=1), "enumeration", len(tasks), progress
+    )
     parts = list(done)
     candidates = list(dict.fromkeys(c for part in parts for c in part.candidates))
     clock.lap("enumeration")
@@ -132,12 +134,12 @@ def generate(
     report = _report(typings, parts, candidates, len(asked), prover.verdicts(), clock, jobs)
     rules = prover.proved.values()
     library = library_of(rules, max_ops=max_ops, undecided=prover.undecided())
-    return Generated(library, report, tuple(prover.rejected))
+    return GenerationResult(library, report, tuple(prover.rejected))
 
 
 def _report(
     typings: int,
-    parts: Sequence[Enumerated],
+    parts: Sequence[Enumeration],
     candidates: Sequence[Candidate],
     asked: int,
     verdicts: dict[str, int],
@@ -161,14 +163,14 @@ def _prove_typings(chosen: Sequence[Operator], jobs: int, progress: PhaseProgres
     """Prove the parallel types of the operators at all their ranks, and return the number of
     theorems. Raises NegativeAnswer if one is not proved."""
     around = [instance for operator in chosen for instance in instances(operator)]
-    counts = _watched(parallel_map(_typings, around, jobs), "typings", len(around), progress)
+    counts = _with_progress(parallel_map(_typings, around, jobs), "typings", len(around), progress)
     total = sum(counts)
     for instance in around:  # All are proved, but in workers that have ended.
         remember((instance.call, instance.ranks, instance.call.typing(instance.ranks)), None)
     return total
 
 
-EnumerationTask = Callable[[], Enumerated]
+EnumerationTask = Callable[[], Enumeration]
 
 
 def _tasks(
@@ -188,10 +190,10 @@ def _tasks(
     return tasks + [partial(_decomposed, operator) for operator in chosen]
 
 
-def _decomposed(operator: Operator) -> Enumerated:
+def _decomposed(operator: Operator) -> Enumeration:
     pairs = decompositions(operator)
     candidates = tuple(Candidate.of(pair, "decomposition") for pair in pairs)
-    return Enumerated(2 * len(pairs), len(pairs), candidates)
+    return Enumeration(2 * len(pairs), len(pairs), candidates)
 
 
 class _Prover:
@@ -199,18 +201,18 @@ class _Prover:
 
     def __init__(self, jobs: int, progress: PhaseProgress, budget: Budget) -> None:
         self._jobs, self._progress, self._budget = jobs, progress, budget
-        self.proved: dict[General, RuleFile] = {}
+        self.proved: dict[GeneralForm, RuleFile] = {}
         """The proved rules: the entry of each general form."""
-        self._kept: set[General] = set()
+        self._kept: set[GeneralForm] = set()
         self.rejected: list[tuple[Candidate, Decision]] = []
 
     def run(self, candidates: Sequence[Candidate]) -> None:
         known = set(self.proved)
-        work = list(self._uncovered(_forms(candidates, self._jobs)).items())
+        work = list(self._to_prove(_forms(candidates, self._jobs)).items())
         self._prove_typings_of([form for form, _ in work])
         decisions = limited_map(attempt, work, self._jobs, self._budget, chunk=1)
         for done, ((_, candidate), decided) in enumerate(zip(work, decisions, strict=True), 1):
-            if isinstance(decided, Lost):
+            if isinstance(decided, LostItem):
                 unknown = Decision(Verdict.UNKNOWN, str(decided.spent))
                 self.rejected.append((candidate, unknown))
             elif decided.entry is None or decided.form is None:
@@ -239,29 +241,29 @@ class _Prover:
             if decision.verdict is Verdict.UNKNOWN
         ]
 
-    def _prove_typings_of(self, forms: Sequence[General]) -> None:
+    def _prove_typings_of(self, forms: Sequence[GeneralForm]) -> None:
         """Prove the typing theorems of the forms' operators, each in one worker. Later workers
         inherit the results."""
         wanted = missing(value for form in forms for value in form.both)
         reasons = limited_map(reason_against, wanted, self._jobs, self._budget)
         for theorem, reason in zip(wanted, reasons, strict=True):
-            if not isinstance(reason, Lost):
+            if not isinstance(reason, LostItem):
                 remember(theorem, reason)
 
-    def _keep(self, rule: General, entry: RuleFile) -> None:
+    def _keep(self, rule: GeneralForm, entry: RuleFile) -> None:
         if rule not in self._kept:
             self._kept.add(rule)
             self.proved[rule] = entry
 
-    def _uncovered(self, forms: Mapping[General, Candidate]) -> dict[General, Candidate]:
+    def _to_prove(self, forms: Mapping[GeneralForm, Candidate]) -> dict[GeneralForm, Candidate]:
         every = most_general([*self.proved, *forms])
         return {form: forms[form] for form in every if form in forms and form not in self._kept}
 
 
-def _forms(candidates: Sequence[Candidate], jobs: int) -> dict[General, Candidate]:
+def _forms(candidates: Sequence[Candidate], jobs: int) -> dict[GeneralForm, Candidate]:
     """The candidates by their most general forms, small ones first, one for each form."""
     ordered = sorted(candidates, key=lambda c: (len(c.left) + len(c.right), str(c)))
-    by_form: dict[General, Candidate] = {}
+    by_form: dict[GeneralForm, Candidate] = {}
     for candidate, form in zip(ordered, parallel_map(first_form, ordered, jobs), strict=True):
         known = by_form.get(form)
         if form.left != form.right and (known is None or _rank(candidate) < _rank(known)):
@@ -275,16 +277,16 @@ def _rank(candidate: Candidate) -> tuple[int, int]:
     return candidate.steps, -len(candidate.ones)
 
 
-def _run(task: EnumerationTask) -> Enumerated:
+def _run(task: EnumerationTask) -> Enumeration:
     return task()
 
 
 def _peak_megabytes(jobs: int) -> int:
     """An upper bound on the peak memory of this process, its workers and their workers, in MiB: as
     if all workers held the most of any at the same time."""
-    own = getrusage(RUSAGE_SELF).ru_maxrss
-    workers = getrusage(RUSAGE_CHILDREN).ru_maxrss * 2 * jobs if jobs > 1 else 0
-    return (own + workers) >> 10
+    own_peak = getrusage(RUSAGE_SELF).ru_maxrss
+    worker_peak = getrusage(RUSAGE_CHILDREN).ru_maxrss * 2 * jobs if jobs > 1 else 0
+    return (own_peak + worker_peak) >> 10
 
 
 class _Clock:
@@ -300,7 +302,9 @@ class _Clock:
         self.seconds[phase], self._last = now - self._last, now
 
 
-def _watched(items: Iterable[T], phase: str, total: int, progress: PhaseProgress) -> Iterator[T]:
+def _with_progress(
+    items: Iterable[T], phase: str, total: int, progress: PhaseProgress
+) -> Iterator[T]:
     progress(phase, 0, total)
     for done, item in enumerate(items, 1):
         yield item

@@ -15,7 +15,7 @@ from pcg.language.poly import ONE, Poly
 from pcg.ops import algebra, groups
 from substitutions.importers import operators
 from substitutions.importers.concats import Rescaling, changed
-from substitutions.importers.imported import IllTypedError, Imported, ImportedCase
+from substitutions.importers.imported import IllTypedError, ImportedCase, ImportedRule
 from substitutions.importers.schema import ForeignOperator, ForeignRule, ForeignSide
 from substitutions.importers.sizes import (
     KnownSizes,
@@ -26,7 +26,7 @@ from substitutions.importers.sizes import (
 from substitutions.importers.tensors import (
     ForeignAxis,
     ForeignTensor,
-    Made,
+    ForeignTensors,
     concatenated,
     elementwise,
     match,
@@ -52,7 +52,7 @@ def input_shape(op: int) -> tuple[Poly, Poly, Poly]:
     return (ONE, N, K) if op >= -3 else (ONE, M, K)
 
 
-def import_rule(rule: ForeignRule, *, symbolic: bool) -> Imported:
+def import_rule(rule: ForeignRule, *, symbolic: bool) -> ImportedRule:
     """The rule as graphs. ``symbolic``: with one symbolic degree in place of the file's degree.
 
     Raises IllTypedError if a side has no meaning, or the outputs of the sides have different types.
@@ -78,7 +78,7 @@ def import_rule(rule: ForeignRule, *, symbolic: bool) -> Imported:
         _size_equations(known, rule.left.inputs | rule.right.inputs),
     )
     degree = DEGREE if symbolic else None
-    return Imported(rule.name, rule.source, (case,), degree, degrees, conditions)
+    return ImportedRule(rule.name, rule.source, (case,), degree, degrees, conditions)
 
 
 def stated_degrees(rule: ForeignRule) -> tuple[int, ...]:
@@ -96,12 +96,12 @@ def _relations(known: KnownSizes) -> dict[str, str]:
 
 def _size_equations(known: KnownSizes, inputs: frozenset[int]) -> tuple[SizeEquation, ...]:
     """The equations of the sizes of the inputs, and of the sizes that are products."""
-    own = tuple(
+    input_equations = tuple(
         (Poly.of(input_size(input_name(op), dim)), known.resolve(size))
         for op in sorted(inputs, reverse=True)
         for dim, size in enumerate(input_shape(op))
     )
-    return (*own, *equations(known, sorted(known.sizes.solved)))
+    return (*input_equations, *equations(known, sorted(known.sizes.solved)))
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,9 @@ class _Importer:
     known: KnownSizes
     symbolic: bool
 
-    def side(self, name: str, side: ForeignSide) -> Made:
+    def side(self, name: str, side: ForeignSide) -> ForeignTensors:
         """Type all operators of a side, and return its mapped outputs."""
-        made: dict[int, Made] = {}
+        made: dict[int, ForeignTensors] = {}
         for number in side.order:
             operator = side.operators[number]
             inputs = [made[r.op][r.port] if r.op >= 0 else _input(r.op) for r in operator.inputs]
@@ -125,14 +125,16 @@ class _Importer:
     def degree(self, operator: ForeignOperator) -> Poly:
         return Poly.of(DEGREE if self.symbolic else operator.parameters[operators.DEGREE])
 
-    def partition(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
+    def partition(
+        self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
+    ) -> ForeignTensors:
         (x,) = inputs
         dim = operator.parameters[operators.PARALLEL_DIM]
         axis = replace(x.axes[dim], degree=x.axes[dim].degree * self.degree(operator))
         self.known.divide(axis.size, axis.degree, "size")
         return (x.with_axis(x.value, dim, axis),)
 
-    def combine(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
+    def combine(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> ForeignTensors:
         (x,) = inputs
         dim = operator.parameters[operators.PARALLEL_DIM]
         degree = x.axes[dim].degree.over(self.degree(operator))
@@ -141,7 +143,9 @@ class _Importer:
             raise IllTypedError(f"dimension {dim}: degree {pair}")
         return (x.with_axis(x.value, dim, replace(x.axes[dim], degree=degree)),)
 
-    def replicate(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
+    def replicate(
+        self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
+    ) -> ForeignTensors:
         (x,) = inputs
         dim, degree = operator.parameters[operators.PARALLEL_DIM], self.degree(operator)
         old = x.axes[dim]
@@ -150,7 +154,7 @@ class _Importer:
         value = apply(groups.repeat_each(axis=dim, times=degree), x.value)
         return (x.with_axis(value, dim, axis),)
 
-    def reduce(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
+    def reduce(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> ForeignTensors:
         (x,) = inputs
         dim, degree = operator.parameters[operators.PARALLEL_DIM], self.degree(operator)
         old = x.axes[dim]
@@ -160,7 +164,7 @@ class _Importer:
         value = apply(groups.sum_groups(axis=dim, times=degree), x.value)
         return (x.with_axis(value, dim, axis),)
 
-    def linear(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
+    def linear(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> ForeignTensors:
         x, w = inputs
         self._check_slices("x", x.axes[0], "w", w.axes[1])
         self._check_slices("w", w.axes[0], "x", x.axes[1])
@@ -171,16 +175,18 @@ class _Importer:
             value = apply(algebra.relu(), value)
         return (ForeignTensor(value, (ForeignAxis(shares, degree=shares), x.axes[1], w.axes[1])),)
 
-    def concat(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
+    def concat(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> ForeignTensors:
         return concatenated(self.known, self._axis(operator), inputs)
 
-    def split(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
+    def split(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> ForeignTensors:
         return split(self.known, self._axis(operator), inputs[0], operator.outputs)
 
-    def elementwise(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
+    def elementwise(
+        self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
+    ) -> ForeignTensors:
         return elementwise(self.known, operator, inputs)
 
-    def relu(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
+    def relu(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> ForeignTensors:
         (x,) = inputs
         return (replace(x, value=apply(algebra.relu(), x.value)),)
 
@@ -214,7 +220,7 @@ def _input(op: int) -> ForeignTensor:
     return ForeignTensor(tensor(input_name(op), RANK), axes)
 
 
-_Reader = Callable[[_Importer, ForeignOperator, Sequence[ForeignTensor]], Made]
+_Reader = Callable[[_Importer, ForeignOperator, Sequence[ForeignTensor]], ForeignTensors]
 
 _READERS: Mapping[str, _Reader] = {
     "OP_PARTITION": _Importer.partition,

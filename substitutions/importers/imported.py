@@ -41,7 +41,7 @@ class ImportedCase:
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportedRule:
     """A rule in the index language. It holds if each of its cases does.
 
     ``degree``: the symbol of the degree of every parallel operator, if it is left open.

@@ -126,5 +126,5 @@ def canonical(name: str) -> str | None:
     """The name of an operator in ``SIGNATURES``; None if it is unknown."""
     upper = name.upper()
     prefixed = upper if upper.startswith("OP_") else f"OP_{upper}"
-    own = SPELLINGS.get(prefixed, prefixed)
-    return own if own in SIGNATURES else None
+    spelled = SPELLINGS.get(prefixed, prefixed)
+    return spelled if spelled in SIGNATURES else None

@@ -203,7 +203,9 @@ def _source(rules: Sequence[_RuleModel], names: Sequence[frozenset[str]]) -> Rul
     operator states rank 3 and no input is below -6. All other files are taken for TASO's, which
     assumes less about sizes.
     """
-    systems = {own for own, mixed in map(_own_source, names) if own is not None and not mixed}
+    systems = {
+        system for system, mixed in map(_own_source, names) if system is not None and not mixed
+    }
     if len(systems) == 1:
         return systems.pop()
     operators = [o for rule in rules for o in (*rule.source, *rule.target)]

@@ -136,8 +136,8 @@ def _units(a: Poly, b: Poly) -> tuple[SizeEquation, ...]:
     """The equation, or equivalent ones. If one product has to be equal to a part of itself, the
     other factors are 1."""
     if len(a.terms) == len(b.terms) == 1:
-        for whole, part in ((a, b), (b, a)):
-            rest = whole.over(part)
+        for product, factor in ((a, b), (b, a)):
+            rest = product.over(factor)
             if rest is not None and rest.terms[0][1] == 1:
                 return tuple((Poly.of(symbol), ONE) for symbol in sorted(rest.symbols))
     return ((a, b),)

@@ -16,25 +16,25 @@ from pcg.language.poly import Poly
 from substitutions.importers.imported import (
     MAX_CASES,
     IllTypedError,
-    Imported,
     ImportedCase,
+    ImportedRule,
     UnsupportedError,
 )
 from substitutions.importers.ranks import ranks_of
 from substitutions.importers.schema import ForeignRule
 from substitutions.importers.sizes import KnownSizes, equations
-from substitutions.importers.taso_operators import Demanded, Importer
+from substitutions.importers.taso_operators import ConvolutionDemands, Importer
 from substitutions.importers.tensors import match
 from substitutions.importers.windows import CasesNeeded
 from verifier.trusted.sizes.sizes import SizeEquation
 
-Assumed = tuple[SizeEquation, ...]
+CaseEquations = tuple[SizeEquation, ...]
 """The equations between sizes that a case assumes."""
 
 
 def import_rule(
     rule: ForeignRule, *, ungrouped: tuple[str, ...] = (), same_outputs: bool = False
-) -> Imported:
+) -> ImportedRule:
     """The rule as graphs, one pair for each case.
 
     ``ungrouped``: the sides whose convolutions have no groups. ``same_outputs``: whether all
@@ -43,13 +43,13 @@ def import_rule(
     Raises IllTypedError if a side has no meaning in any case, and UnsupportedError if equations
     between sizes are not solved, or there are too many cases.
     """
-    cases = _Cases(rule, Demanded(ungrouped, same_outputs))
+    cases = _Cases(rule, ConvolutionDemands(ungrouped, same_outputs))
     while cases.pending:
         cases.import_next()
     if not cases.made:
         assert cases.refused is not None
         raise cases.refused
-    return Imported(
+    return ImportedRule(
         rule.name,
         rule.source,
         tuple(cases.made),
@@ -63,8 +63,8 @@ class _Cases:
     """The cases of a rule: those still to import, and the results of the others."""
 
     rule: ForeignRule
-    demanded: Demanded
-    pending: list[Assumed] = field(default_factory=lambda: [()])
+    demanded: ConvolutionDemands
+    pending: list[CaseEquations] = field(default_factory=lambda: [()])
     made: list[ImportedCase] = field(default_factory=list[ImportedCase])
     conditions: dict[str, None] = field(default_factory=dict[str, None])
     asked: dict[str, SizeEquation] = field(default_factory=dict[str, SizeEquation])
@@ -93,7 +93,7 @@ class _Cases:
 
 
 def _import_case(
-    rule: ForeignRule, assumed: Assumed, demanded: Demanded
+    rule: ForeignRule, assumed: CaseEquations, demanded: ConvolutionDemands
 ) -> tuple[ImportedCase, tuple[str, ...], dict[str, SizeEquation]]:
     """The pair of graphs under assumptions, the demands of the right side on sizes beyond those of
     the left, and the equations that ``demanded`` adds.
@@ -129,5 +129,5 @@ def _import_case(
     return case, asked, importer.demands
 
 
-def _text(assumed: Assumed) -> str:
+def _text(assumed: CaseEquations) -> str:
     return ", ".join(f"{a} = {b}" for a, b in assumed)

@@ -22,7 +22,7 @@ from substitutions.importers.sizes import KnownSizes
 from substitutions.importers.tensors import (
     ForeignAxis,
     ForeignTensor,
-    Made,
+    ForeignTensors,
     activated,
     axis_of,
     check_ranks,
@@ -41,7 +41,7 @@ ONES = (constants.ones1, constants.ones2, constants.ones3, constants.ones4)
 
 
 @dataclass(frozen=True)
-class Demanded:
+class ConvolutionDemands:
     """Demands on convolutions: see ``taso.import_rule``."""
 
     ungrouped: tuple[str, ...]
@@ -51,7 +51,7 @@ class Demanded:
 @dataclass
 class Importer:
     known: KnownSizes
-    demanded: Demanded
+    demanded: ConvolutionDemands
     ranks: InputRanks
     settled: Mapping[str, Poly]
     """The values of the unstated sizes of constants that are known from an earlier round."""
@@ -107,18 +107,20 @@ class Importer:
 
     def settle(self, inputs: frozenset[int]) -> Mapping[str, Poly]:
         """The unstated sizes of constants, in terms of sizes of inputs where these give them."""
-        own = [
+        input_sizes = [
             Poly.of(input_size(input_name(op), dim))
             for op in sorted(inputs)
             for dim in range(self.ranks.of[op])
         ]
-        same = {self.known.resolve(size): size for size in own}
+        by_value = {self.known.resolve(size): size for size in input_sizes}
         settled: dict[str, Poly] = {}
         for symbol in self.fresh:
             value = self.known.resolve(Poly.of(symbol))
             # Other symbols are parts of sizes, which exist in this round only.
-            plain = value if value.symbols <= {str(size) for size in own} else Poly.of(symbol)
-            settled[symbol] = same.get(value, plain)
+            plain = (
+                value if value.symbols <= {str(size) for size in input_sizes} else Poly.of(symbol)
+            )
+            settled[symbol] = by_value.get(value, plain)
         return settled
 
     def _unstated(self, place: str, what: str) -> Poly:
@@ -129,7 +131,7 @@ class Importer:
 
     def matmul(
         self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
-    ) -> Made:
+    ) -> ForeignTensors:
         x, w = inputs
         check_ranks(inputs, 2)
         self.known.equal(x.axes[1].size, w.axes[0].size, "inner sizes")
@@ -138,16 +140,18 @@ class Importer:
 
     def elementwise(
         self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
-    ) -> Made:
+    ) -> ForeignTensors:
         return tensors.elementwise(self.known, operator, inputs)
 
     def function(
         self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
-    ) -> Made:
+    ) -> ForeignTensors:
         (x,) = inputs
         return (replace(x, value=apply(_FUNCTIONS[operator.name], x.value)),)
 
-    def scale(self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
+    def scale(
+        self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
+    ) -> ForeignTensors:
         x, s = inputs
         if s.rank:
             raise IllTypedError(f"the second input has rank {s.rank}, expected a scalar")
@@ -155,16 +159,18 @@ class Importer:
 
     def concat(
         self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
-    ) -> Made:
+    ) -> ForeignTensors:
         return tensors.concatenated(self.known, axis_of(operator, inputs), inputs)
 
-    def split(self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
+    def split(
+        self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
+    ) -> ForeignTensors:
         dim = axis_of(operator, inputs)
         return tensors.split(self.known, dim, inputs[0], operator.outputs)
 
     def transpose(
         self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
-    ) -> Made:
+    ) -> ForeignTensors:
         (x,) = inputs
         order = permutation(operator, x.rank)
         value = reindexing.permute(x.value, order)
@@ -172,7 +178,7 @@ class Importer:
 
     def conv2d(
         self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
-    ) -> Made:
+    ) -> ForeignTensors:
         x, k = inputs
         check_ranks(inputs, 4)
         for axis, name in zip(k.axes[2:], operators.KERNEL, strict=True):
@@ -205,7 +211,9 @@ class Importer:
         for k in kernels[1:]:
             self.demand(k.axes[0].size, kernels[0].axes[0].size)
 
-    def pool(self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
+    def pool(
+        self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
+    ) -> ForeignTensors:
         (x,) = inputs
         check_ranks(inputs, 4)
         kernel = [operator.parameters[name] for name in operators.KERNEL]
@@ -217,7 +225,7 @@ class Importer:
 
     def enlarge(
         self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
-    ) -> Made:
+    ) -> ForeignTensors:
         (k,) = inputs
         check_ranks(inputs, 4)
         new = [operator.parameters[name] for name in operators.KERNEL]
@@ -229,13 +237,13 @@ class Importer:
 
     def identity(
         self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
-    ) -> Made:
+    ) -> ForeignTensors:
         size = self._unstated(place, "size")
         return (constant(constants.identity_matrix(size=size), size, size),)
 
     def identity_kernel(
         self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
-    ) -> Made:
+    ) -> ForeignTensors:
         channels = self._unstated(place, "channels")
         height, width = self._kernel(place, operator)
         call = constants.identity_kernel(
@@ -249,7 +257,7 @@ class Importer:
 
     def averaging_kernel(
         self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
-    ) -> Made:
+    ) -> ForeignTensors:
         channels = self._unstated(place, "channels")
         height, width = self._kernel(place, operator)
         call = constants.averaging_kernel(channels=channels, kernel_h=height, kernel_w=width)
@@ -286,7 +294,7 @@ _FUNCTIONS: Mapping[str, Call] = {
     "OP_TANH": elementwise.tanh(),
 }
 
-_Reader = Callable[[Importer, str, ForeignOperator, Sequence[ForeignTensor]], Made]
+_Reader = Callable[[Importer, str, ForeignOperator, Sequence[ForeignTensor]], ForeignTensors]
 
 _READERS: Mapping[str, _Reader] = {
     "OP_MATMUL": Importer.matmul,

@@ -51,7 +51,7 @@ class ForeignTensor:
         return ForeignTensor(value, (*self.axes[:dim], axis, *self.axes[dim + 1 :]))
 
 
-Made = tuple[ForeignTensor, ...]
+ForeignTensors = tuple[ForeignTensor, ...]
 
 
 def input_name(op: int) -> str:
@@ -113,14 +113,14 @@ def alike(
 
 def elementwise(
     known: KnownSizes, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
-) -> Made:
+) -> ForeignTensors:
     """The element-wise sum or product of two tensors."""
     x, y = inputs
     call = algebra.add() if operator.name == "OP_EW_ADD" else algebra.multiply()
     return (replace(alike(known, x, y), value=apply(call, x.value, y.value)),)
 
 
-def concatenated(known: KnownSizes, dim: int, inputs: Sequence[ForeignTensor]) -> Made:
+def concatenated(known: KnownSizes, dim: int, inputs: Sequence[ForeignTensor]) -> ForeignTensors:
     """The tensors concatenated along a dimension."""
     x = inputs[0]
     for y in inputs[1:]:
@@ -131,7 +131,7 @@ def concatenated(known: KnownSizes, dim: int, inputs: Sequence[ForeignTensor]) -
     return (x.with_axis(x.value, dim, replace(x.axes[dim], concat=parts)),)
 
 
-def split(known: KnownSizes, dim: int, x: ForeignTensor, count: int) -> Made:
+def split(known: KnownSizes, dim: int, x: ForeignTensor, count: int) -> ForeignTensors:
     """The pieces of the last concat along a dimension, each demanded to be a multiple of the
     degree."""
     parts = pieces(known, x.axes[dim].concat, count)

@@ -10,7 +10,12 @@ from functools import partial
 import numpy as np
 
 from substitutions.importers import flexflow, taso
-from substitutions.importers.imported import IllTypedError, Imported, ImportedCase, UnsupportedError
+from substitutions.importers.imported import (
+    IllTypedError,
+    ImportedCase,
+    ImportedRule,
+    UnsupportedError,
+)
 from substitutions.importers.operators import RuleSystem
 from substitutions.importers.schema import ForeignRule, ForeignSide
 from verifier.counterexample import Counterexample
@@ -64,7 +69,7 @@ def decide_foreign(rule: ForeignRule) -> ForeignDecision:
     seen: set[tuple[ImportedCase, ...]] = set()
     for reading in _readings(rule):
         imported = _imported(reading)
-        if isinstance(imported, Imported):
+        if isinstance(imported, ImportedRule):
             known = (decision.counterexample for decision in decisions)
             if imported.cases in seen or any(_refutes(c, imported) for c in known):
                 continue
@@ -87,7 +92,7 @@ _PREFERENCE = (Verdict.REFUTED, Verdict.UNKNOWN, Verdict.VACUOUS, Verdict.ILL_TY
 _LEFT, _RIGHT = ("left",), ("right",)
 
 
-def _readings(rule: ForeignRule) -> Iterator[Callable[[], Imported]]:
+def _readings(rule: ForeignRule) -> Iterator[Callable[[], ImportedRule]]:
     """Yield the readings of a rule, the most general first."""
     if rule.source is RuleSystem.FLEXFLOW:
         if len(flexflow.stated_degrees(rule)) == 1:
@@ -102,7 +107,7 @@ def _readings(rule: ForeignRule) -> Iterator[Callable[[], Imported]]:
         yield partial(taso.import_rule, rule, same_outputs=True)
 
 
-def _imported(reading: Callable[[], Imported]) -> Imported | ForeignDecision:
+def _imported(reading: Callable[[], ImportedRule]) -> ImportedRule | ForeignDecision:
     try:
         return reading()
     except IllTypedError as error:
@@ -111,7 +116,7 @@ def _imported(reading: Callable[[], Imported]) -> Imported | ForeignDecision:
         return ForeignDecision(Verdict.UNKNOWN, str(error))
 
 
-def _refutes(counterexample: Counterexample | None, imported: Imported) -> bool:
+def _refutes(counterexample: Counterexample | None, imported: ImportedRule) -> bool:
     """Whether a counterexample to a more general reading refutes this reading too: the equations
     that this one demands hold there."""
     if counterexample is None or not imported.demanded:
@@ -127,7 +132,7 @@ def _refutes(counterexample: Counterexample | None, imported: Imported) -> bool:
     )
 
 
-def decide_imported(imported: Imported) -> ForeignDecision:
+def decide_imported(imported: ImportedRule) -> ForeignDecision:
     """Decide each case. The rule is proved if every case is proved or vacuous, and not all are
     vacuous."""
     degrees = ALL if imported.degree else ", ".join(map(str, imported.degrees))

@@ -83,19 +83,19 @@ def _rules(form: SliceForm) -> Iterator[Rule]:
     equation = form.instance(tuple(len(o.dims) for o in form.template.operands), ())
     ranks = tuple(len(operand.dims) for operand in equation.operands)
     inputs = tuple(tensor(f"x{i}", rank) for i, rank in enumerate(ranks))
-    whole = _called(form, inputs)
+    uncut = _called(form, inputs)
     for axis in form.typing(ranks, ()).axes:
         for kind, (cut, shared, joined) in _CUTS.items():
             blocks = _cut(axis, inputs, cut, shared)
             results = _called(form, blocks)
             dims = (dim for dim in axis.outputs if dim is not None)
-            made = tuple(
+            parallel = tuple(
                 _moved(joined, value, dim) for value, dim in zip(results, dims, strict=True)
             )
-            yield _stated(f"{form.name}_{kind}_{axis.name}", whole, made)
+            yield _stated(f"{form.name}_{kind}_{axis.name}", uncut, parallel)
     copies = _called(form, tuple(_moved("replicate", value) for value in inputs))
     yield _stated(
-        f"{form.name}_copies", copies, tuple(_moved("replicate", value) for value in whole)
+        f"{form.name}_copies", copies, tuple(_moved("replicate", value) for value in uncut)
     )
 
 

@@ -41,7 +41,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Enumerated:
+class Enumeration:
     """The result of one part of the enumeration: how many graphs and different values it
     enumerated, and its candidates."""
 

@@ -81,10 +81,10 @@ def uncertified(
 
 def _is_certified(given: dict[str, CertificateFile], entry: RuleFile) -> bool:
     file = given.get(entry.name)
-    return file is not None and says(file, parse_entry(entry))
+    return file is not None and certifies(file, parse_entry(entry))
 
 
-def says(file: CertificateFile, rule: Rule) -> bool:
+def certifies(file: CertificateFile, rule: Rule) -> bool:
     """Whether a certificate proves a rule, at its own ranks and for any number of axes in the place
     of its runs."""
     if file.whole or not set(rule.runs) <= set(file.runs):

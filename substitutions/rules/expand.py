@@ -49,44 +49,46 @@ class Expander:
         The inputs and outputs of a rule have at most as many axes as the tensors of the graph.
         Values between them may have one more.
         """
-        most = max((rank for node in graph.nodes for rank in node.ranks), default=0)
+        max_rank = max((rank for node in graph.nodes for rank in node.ranks), default=0)
         calls = (node.operator_call for node in graph.nodes if not node.is_leaf)
-        return self._concrete[most, frozenset(call.operator for call in calls), usable]
+        return self._concrete[max_rank, frozenset(call.operator for call in calls), usable]
 
-    def _of_reached(self, asked: tuple[int, frozenset[Operator], Usable]) -> tuple[Rule, ...]:
+    def _of_reached(self, key: tuple[int, frozenset[Operator], Usable]) -> tuple[Rule, ...]:
         """The rules for tensors of at most ``most`` axes and for all operators that the given ones
         reach. A graph and its rewrites often reach the same operators."""
-        most, operators, usable = asked
+        max_rank, operators, usable = key
         known = {**OPERATORS, **{operator.name: operator for operator in operators}}
-        reached = self._reached(frozenset(one.name for one in operators), known, usable)
-        others = frozenset(one for one in operators if OPERATORS.get(one.name) is not one)
-        return self._listed[most, reached, others]
+        reached = self._reached(frozenset(operator.name for operator in operators), known, usable)
+        undeclared = frozenset(
+            operator for operator in operators if OPERATORS.get(operator.name) is not operator
+        )
+        return self._listed[max_rank, reached, undeclared]
 
     @uncollected()  # The rules are kept, so the garbage collector would search them in vain.
     def _all_concrete(
-        self, asked: tuple[int, frozenset[str], frozenset[Operator]]
+        self, key: tuple[int, frozenset[str], frozenset[Operator]]
     ) -> tuple[Rule, ...]:
         """The rules for tensors of at most ``most`` axes, for the names of reached operators, and
         for further operators that are not declared, such as batched functions."""
-        most, reached, others = asked
-        own = {operator.name: operator for operator in others}
-        known = {**OPERATORS, **own}
+        max_rank, reached, undeclared = key
+        undeclared_by_name = {operator.name: operator for operator in undeclared}
+        known = {**OPERATORS, **undeclared_by_name}
         functions = _functions(reached, known)
         concrete: dict[tuple[object, ...], Rule] = {}
         for number, expandable in enumerate(self._rules):
             if not any(expandable.is_in_reach(way, reached, functions) for way in (0, 1)):
                 continue
-            for ranked in self._ranked[number, most]:
+            for ranked in self._ranked[number, max_rank]:
                 for rule in _with_functions(ranked, functions):
                     concrete.setdefault(_content(rule), rule)
-        for name in sorted(own):
-            for rule in rules_about(own[name]):
+        for name in sorted(undeclared_by_name):
+            for rule in rules_about(undeclared_by_name[name]):
                 concrete.setdefault(_content(rule), rule)
         return tuple(concrete.values())
 
-    def _at_ranks(self, asked: tuple[int, int]) -> tuple[Rule, ...]:
-        number, most = asked
-        return tuple(_at_ranks(self._rules[number].rule, most))
+    def _at_ranks(self, key: tuple[int, int]) -> tuple[Rule, ...]:
+        number, max_rank = key
+        return tuple(_at_ranks(self._rules[number].rule, max_rank))
 
     def _reached(
         self, names: frozenset[str], known: Mapping[str, Operator], usable: Usable
@@ -156,24 +158,24 @@ def _functions(names: frozenset[str], known: Mapping[str, Operator]) -> dict[str
 def _with_functions(rule: Rule, functions: Mapping[str, Sequence[Operator]]) -> Iterator[Rule]:
     """Yield the rule with operators for its stand-ins, in every combination."""
     for chosen in product(*(functions[name] for name in rule.stand_ins)):
-        made = rule
+        concrete = rule
         for operator in chosen:
-            taken = attribute_symbols((*made.left, *made.right))
-            made = made.with_operator(open_call(operator, taken))
-        yield made
+            taken = attribute_symbols((*concrete.left, *concrete.right))
+            concrete = concrete.with_operator(open_call(operator, taken))
+        yield concrete
 
 
-def _at_ranks(rule: Rule, most: int) -> Iterator[Rule]:
+def _at_ranks(rule: Rule, max_rank: int) -> Iterator[Rule]:
     """Yield the rule at all numbers of axes for which its tensors have at most ``most`` axes."""
-    for counts in _counts(rule, most):
+    for counts in _counts(rule, max_rank):
         form = rule if not counts else rule.at(counts)
-        if form is not None and _fits(form, most):
+        if form is not None and _fits(form, max_rank):
             yield form
 
 
-def _counts(rule: Rule, most: int) -> Iterator[tuple[int, ...]]:
+def _counts(rule: Rule, max_rank: int) -> Iterator[tuple[int, ...]]:
     """Yield the numbers of axes for the runs for which no input has more than ``most`` axes."""
-    room = {name: most - rank for name, rank in rule.inputs}
+    room = {name: max_rank - rank for name, rank in rule.inputs}
     for group in rule.runs:
         for name, _ in group:
             room[name] += 1
@@ -190,10 +192,10 @@ def _counts(rule: Rule, most: int) -> Iterator[tuple[int, ...]]:
     yield from (counts for counts, _ in pending)
 
 
-def _fits(rule: Rule, most: int) -> bool:
-    ends = all(value.rank <= most for value in (*rule.left, *rule.right))
+def _fits(rule: Rule, max_rank: int) -> bool:
+    ends = all(value.rank <= max_rank for value in (*rule.left, *rule.right))
     nodes = both((rule.left, rule.right)).nodes
-    return ends and all(rank <= most + 1 for node in nodes for rank in node.ranks)
+    return ends and all(rank <= max_rank + 1 for node in nodes for rank in node.ranks)
 
 
 def _content(rule: Rule) -> tuple[object, ...]:

@@ -33,7 +33,7 @@ SLOTS = 2
 """The number of axes that a gap can take."""
 
 
-def inserted(pair: GraphPair) -> GraphPair:
+def with_inserted_axes(pair: GraphPair) -> GraphPair:
     """The pair with one more axis at every place that can take one."""
     gaps = _Gaps(pair)
     places = gaps.free()
@@ -69,10 +69,12 @@ def _parts(node: Node) -> tuple[_Part, ...]:
 
 @lru_cache(maxsize=1 << 14)
 def _parts_at(
-    operator: Operator, given: tuple[int, ...], ranks: tuple[int, ...], moved: int
+    operator: Operator, positions_given: tuple[int, ...], ranks: tuple[int, ...], moved: int
 ) -> tuple[_Part, ...]:
     template = operator.template
-    lengths = run_lengths(operator, ranks, dict(zip(template.positions, given, strict=True)))
+    lengths = run_lengths(
+        operator, ranks, dict(zip(template.positions, positions_given, strict=True))
+    )
     return tuple(
         _part(declared, lengths, moved, keeps_runs(operator)) for declared in template.placing
     )
@@ -81,18 +83,18 @@ def _parts_at(
 def _part(declared: Declared, lengths: Mapping[str, int], moved: int, regular: bool) -> _Part:
     meeting: dict[int, list[tuple[str, int]]] = defaultdict(list)
     positions = [("dim", moved)] if moved >= 0 else []
-    at = 0
+    position = 0
     for dim in declared.dims:
         if dim.position is not None:
-            positions.append((dim.position, at))
+            positions.append((dim.position, position))
         if not dim.run:
-            at += 1
+            position += 1
             continue
         name = dim.names[0]
         for offset in range(lengths[name] + 1):
-            meeting[at + offset].append((name, offset))
-        at += lengths[name]
-    slots = tuple(_slots(meeting[gap] if regular else []) for gap in range(at + 1))
+            meeting[position + offset].append((name, offset))
+        position += lengths[name]
+    slots = tuple(_slots(meeting[gap] if regular else []) for gap in range(position + 1))
     runs = frozenset(dim.names[0] for dim in declared.dims if dim.run)
     return _Part(slots, runs, tuple(positions))
 
@@ -164,7 +166,7 @@ class _Gaps:
         for place in places:
             for number, port, gap, _ in place:
                 gaps[number, port].append(gap)
-        added = _Added(self._numbers, gaps)
+        added = _AddedAxes(self._numbers, gaps)
         sizes = added.moved_sizes(self._nodes)
 
         def make(node: Node, inputs: Outputs) -> Node:
@@ -178,7 +180,7 @@ class _Gaps:
 
 
 @dataclass(frozen=True)
-class _Added:
+class _AddedAxes:
     """The gaps at which axes are added, by the number of a node and the port of its value."""
 
     numbers: Mapping[Node, int]
@@ -186,8 +188,8 @@ class _Added:
 
     def up_to(self, value: Value, gap: int) -> int:
         """How many axes are added to a value at gaps up to ``gap``."""
-        added = self.gaps.get((self.numbers[value.node], value.port), ())
-        return sum(at <= gap for at in added)
+        gaps = self.gaps.get((self.numbers[value.node], value.port), ())
+        return sum(added <= gap for added in gaps)
 
     def moved_sizes(self, nodes: Sequence[Node]) -> dict[str, Poly]:
         """The new symbols of the sizes of inputs' dimensions that move, by their old symbols."""

@@ -21,14 +21,14 @@ from pcg.graph.pairs import GraphPair, Outputs, both
 from pcg.language.template import EquationError
 from pcg.ops.stand_ins import STAND_INS
 from substitutions.rules.canonical import canonical_pair, reordered
-from substitutions.rules.gaps import inserted
+from substitutions.rules.gaps import with_inserted_axes
 from substitutions.rules.rule import attribute_symbols, input_ranks, side_text
 from substitutions.rules.unify import unifiers
 from verifier.trusted.sizes.runs import Group, free_runs, widened
 
 
 @dataclass(frozen=True)
-class General:
+class GeneralForm:
     """A pair of graphs, and the axes that may be any number of axes. ``requires``: the equations
     between sizes under which the pair is equal."""
 
@@ -65,7 +65,7 @@ class General:
         return left, right
 
 
-def general(left: Outputs, right: Outputs) -> General:
+def general(left: Outputs, right: Outputs) -> GeneralForm:
     """The most general form of a pair that is found.
 
     Axes that may be absent are removed, then an axis is inserted at every place that can take one.
@@ -74,17 +74,17 @@ def general(left: Outputs, right: Outputs) -> General:
     pair = (left, right)
     form = _widest(*_narrowed(pair))
     ranks = dict(input_ranks((*left, *right)))
-    if any(other == pair for other in _at_ranks(form, ranks)):
+    if any(instance == pair for instance in _at_ranks(form, ranks)):
         return form
-    own = General(left, right, free_runs(left, right))
-    return form if is_instance(own, form) else own
+    unchanged = GeneralForm(left, right, free_runs(left, right))
+    return form if is_instance(unchanged, form) else unchanged
 
 
 @lru_cache(maxsize=1 << 12)
-def _widest(left: Outputs, right: Outputs) -> General:
+def _widest(left: Outputs, right: Outputs) -> GeneralForm:
     """The form with an axis inserted at every place that can take one."""
-    pair = inserted((left, right))
-    return General(*pair, free_runs(*pair))
+    pair = with_inserted_axes((left, right))
+    return GeneralForm(*pair, free_runs(*pair))
 
 
 def _narrowed(pair: GraphPair) -> GraphPair:
@@ -113,51 +113,51 @@ def _checked(pair: GraphPair, counts: Mapping[Group, int]) -> GraphPair | None:
 
 
 @lru_cache(maxsize=1 << 16)
-def at_counts(form: General, counts: tuple[int, ...]) -> GraphPair | None:
+def at_counts(form: GeneralForm, counts: tuple[int, ...]) -> GraphPair | None:
     """The pair with ``counts`` axes in the place of the runs; None if an operator has no such
     instance."""
     changed = {g: n for g, n in zip(form.runs, counts, strict=True) if n != 1}
     return _checked(form.pair, changed) if changed else form.pair
 
 
-def _at_ranks(form: General, ranks: Mapping[str, int]) -> Iterator[GraphPair]:
+def _at_ranks(form: GeneralForm, ranks: Mapping[str, int]) -> Iterator[GraphPair]:
     """Yield the pair at all numbers of axes for which its inputs have the given ranks."""
     missing = {name: ranks.get(name, rank) - rank for name, rank in input_ranks(form.both)}
-    own = [Counter(name for name, _ in group) for group in form.runs]
-    for name in {name for counter in own for name in counter}:
-        missing[name] += sum(counter[name] for counter in own)
-    for counts in _counts(own, missing):
+    uses = [Counter(name for name, _ in group) for group in form.runs]
+    for name in {name for counter in uses for name in counter}:
+        missing[name] += sum(counter[name] for counter in uses)
+    for counts in _counts(uses, missing):
         if (pair := at_counts(form, counts)) is not None:
             yield pair
 
 
 def _counts(
-    own: Sequence[Mapping[str, int]], missing: Mapping[str, int]
+    uses: Sequence[Mapping[str, int]], missing: Mapping[str, int]
 ) -> Iterator[tuple[int, ...]]:
     """Yield the possible numbers of axes of the runs. ``own``: how often each run is in each input.
     ``missing``: the number of axes that the runs have to add to each input."""
-    if not own:
+    if not uses:
         if not any(missing.values()):
             yield ()
         return
-    first, rest = own[0], own[1:]
+    first, rest = uses[0], uses[1:]
     most = min(missing[name] // times for name, times in first.items())
     for count in range(most + 1):
-        left = {name: m - count * first.get(name, 0) for name, m in missing.items()}
-        for others in _counts(rest, left):
+        remaining = {name: m - count * first.get(name, 0) for name, m in missing.items()}
+        for others in _counts(rest, remaining):
             yield (count, *others)
 
 
-def canonical(form: General) -> General:
+def canonical(form: GeneralForm) -> GeneralForm:
     """The canonical form: the same for rules that differ only in names, order and direction."""
     pair = canonical_pair(form.pair)
-    return General(*pair, free_runs(*pair) if form.runs else ())
+    return GeneralForm(*pair, free_runs(*pair) if form.runs else ())
 
 
 # -- instances --------------------------------------------------------------------------------
 
 
-def is_instance(special: General, form: General) -> bool:
+def is_instance(special: GeneralForm, form: GeneralForm) -> bool:
     """Whether ``special`` is an instance of ``form``.
 
     An instance has values for the inputs of ``form``, numbers of axes for its runs and operators
@@ -168,16 +168,16 @@ def is_instance(special: General, form: General) -> bool:
     if form.requires and special != form:
         return False
     directions = _directions(special, form)
-    if not directions or not _says(form, special.pair, directions):
+    if not directions or not _covers(form, special.pair, directions):
         return False
     for count in (2, 0) if special.runs else ():
         other = at_counts(special, (count,) * len(special.runs))
-        if other is not None and not _says(form, other, directions):
+        if other is not None and not _covers(form, other, directions):
             return False
     return True
 
 
-def _directions(special: General, form: General) -> list[int]:
+def _directions(special: GeneralForm, form: GeneralForm) -> list[int]:
     """The directions, 1 as written and -1 reversed, in which ``special`` has at least the operators
     of ``form``."""
     if len(special.left) != len(form.left):
@@ -189,17 +189,17 @@ def _directions(special: General, form: General) -> list[int]:
     ]
 
 
-def _says(form: General, pair: GraphPair, directions: Sequence[int]) -> bool:
+def _covers(form: GeneralForm, pair: GraphPair, directions: Sequence[int]) -> bool:
     """Whether a pair, in one of the directions and with its outputs in some order, is an instance
     of ``form``."""
     return any(
-        _says_directed(form, (reordered(left, order), reordered(right, order)))
+        _covers_directed(form, (reordered(left, order), reordered(right, order)))
         for left, right in (pair[::way] for way in directions)
         for order in permutations(range(len(left)))
     )
 
 
-def _says_directed(form: General, given: GraphPair) -> bool:
+def _covers_directed(form: GeneralForm, given: GraphPair) -> bool:
     if not form.runs:
         return next(unifiers(form.pair, given), None) is not None
     # First without ranks and positions: few pairs unify, and these give the ranks.
@@ -211,10 +211,10 @@ def _says_directed(form: General, given: GraphPair) -> bool:
     return False
 
 
-def most_general(forms: Sequence[General]) -> list[General]:
+def most_general(forms: Sequence[GeneralForm]) -> list[GeneralForm]:
     """The forms that are no instance of another; of equal forms, the first."""
-    kept: dict[General, None] = {}
-    by_roots: dict[_Roots, list[General]] = defaultdict(list)
+    kept: dict[GeneralForm, None] = {}
+    by_roots: dict[_Roots, list[GeneralForm]] = defaultdict(list)
     for form in sorted(dict.fromkeys(forms), key=_generality):
         if not any(is_instance(form, other) for other in _related(form, by_roots)):
             kept[form] = None
@@ -222,7 +222,7 @@ def most_general(forms: Sequence[General]) -> list[General]:
     return [form for form in dict.fromkeys(forms) if form in kept]
 
 
-def _generality(form: General) -> tuple[int, int, int, int, str]:
+def _generality(form: GeneralForm) -> tuple[int, int, int, int, str]:
     """A sort key by which a form comes before its instances. For an instance has more operators
     (counted as often as their values are used), or fewer different inputs, symbols or axes."""
     named = sum(used.total() for used in form.named)
@@ -250,7 +250,7 @@ ANY = "*"
 """The root of a side that is an input or a stand-in; an instance may have any root there."""
 
 
-def _roots(form: General) -> _Roots:
+def _roots(form: GeneralForm) -> _Roots:
     return len(form.left), frozenset(_side_roots(side) for side in form.pair)
 
 
@@ -259,7 +259,9 @@ def _side_roots(side: Outputs) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def _related(form: General, by_roots: Mapping[_Roots, list[General]]) -> Iterator[General]:
+def _related(
+    form: GeneralForm, by_roots: Mapping[_Roots, list[GeneralForm]]
+) -> Iterator[GeneralForm]:
     """Yield the forms that a form may be an instance of, by the roots of both sides."""
     options = [_covering(_side_roots(side)) for side in form.pair]
     related = {frozenset(sides) for sides in product(*options)}

@@ -4,7 +4,7 @@ Problem: an item may run forever, take all memory or crash the interpreter, in t
 solver. Neither the other items nor the command may suffer from it.
 Method: each worker sets its limits again before each item, and the kernel enforces them
 (``pcg.budget``). If a worker is ended, only its current item is lost: the result of that item is
-``Lost``. The rest of its chunk goes to another worker, which takes its place.
+``LostItem``. The rest of its chunk goes to another worker, which takes its place.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CHUNK = 4
 
 
 @dataclass(frozen=True)
-class Lost:
+class LostItem:
     """The result of an item that exceeded its budget: which limit it reached, and after how many
     seconds."""
 
@@ -46,8 +46,8 @@ def limited_map(
     budget: Budget,
     *,
     chunk: int = CHUNK,
-) -> Iterator[Result | Lost]:
-    """Yield ``work`` of every item, in order, or ``Lost`` for an item that exceeded ``budget``.
+) -> Iterator[Result | LostItem]:
+    """Yield ``work`` of every item, in order, or ``LostItem`` for an item that exceeded ``budget``.
 
     Results have to be picklable. An exception of ``work`` is raised here. ``chunk``: how many items
     a worker gets at once. Workers ignore Ctrl-C; this process ends them if the map ends early.
@@ -88,15 +88,15 @@ class _Pool:
 
     def add(self) -> None:
         """Start a worker with a chunk of its own."""
-        ours, theirs = get_context("fork").Pipe()
+        parent_end, worker_end = get_context("fork").Pipe()
         with _interrupts_blocked():
             worker = get_context("fork").Process(
-                target=self._serve, args=(theirs, [ours, *self._workers]), daemon=True
+                target=self._serve, args=(worker_end, [parent_end, *self._workers]), daemon=True
             )
             worker.start()
-        theirs.close()
-        self._workers[ours] = worker
-        self._hand_out(ours)
+        worker_end.close()
+        self._workers[parent_end] = worker
+        self._hand_out(parent_end)
 
     def _serve(self, pipe: Connection, others: Sequence[Connection]) -> None:
         """The loop of a worker: receive numbers of items, send their results."""
@@ -118,9 +118,9 @@ class _Pool:
         try:
             return pickle.dumps((self._work(item), None))
         except MemoryError:
-            return pickle.dumps((Lost(BudgetSpent.MEMORY, perf_counter() - start), None))
+            return pickle.dumps((LostItem(BudgetSpent.MEMORY, perf_counter() - start), None))
         except RecursionError:
-            return pickle.dumps((Lost(BudgetSpent.DEPTH, perf_counter() - start), None))
+            return pickle.dumps((LostItem(BudgetSpent.DEPTH, perf_counter() - start), None))
         except Exception as error:
             return _failure(error)
 
@@ -154,7 +154,7 @@ class _Pool:
         to another worker."""
         lost, rest = self._left[pipe][0], self._left[pipe][1:]
         seconds = perf_counter() - self._since[pipe]
-        self.found[lost] = Lost(cause(self._remove(pipe)), seconds)
+        self.found[lost] = LostItem(cause(self._remove(pipe)), seconds)
         if rest:
             self.chunks.appendleft(rest)
         if self.chunks:

@@ -65,11 +65,11 @@ def matches_at(rule: Rule, node: Node, graph: Graph) -> Iterator[Match]:
     Rules with several outputs match only where each output shares an input with an earlier one. No
     match has an input that is computed from a value that the match replaces.
     """
-    for bound in anchored(rule, node):
-        yield from completed(rule, node, bound, graph)
+    for bound in anchor_bindings(rule, node):
+        yield from complete_matches(rule, node, bound, graph)
 
 
-def anchored(rule: Rule, node: Node) -> Iterator[Binding]:
+def anchor_bindings(rule: Rule, node: Node) -> Iterator[Binding]:
     """Yield the bindings of a rule's anchor output at an operator. They depend only on the operator
     and its operands, as many operators deep as the rule, and on nothing else of the graph."""
     pattern = rule.left[anchor(rule)]
@@ -84,7 +84,7 @@ def anchored(rule: Rule, node: Node) -> Iterator[Binding]:
     yield from bindings(pattern, node.value(pattern.port), Binding({}, {}))
 
 
-def completed(rule: Rule, node: Node, bound: Binding, graph: Graph) -> Iterator[Match]:
+def complete_matches(rule: Rule, node: Node, bound: Binding, graph: Graph) -> Iterator[Match]:
     """Yield the matches in a graph that extend a binding of the anchor output at ``node``."""
     first = anchor(rule)
     pattern = rule.left[first]
@@ -92,9 +92,9 @@ def completed(rule: Rule, node: Node, bound: Binding, graph: Graph) -> Iterator[
         yield Match(bound.values, {}, (bound.values[pattern.node.call.name],))
         return
     host = node.value(pattern.port)
-    for outputs, complete in _others(rule.left, {first: host}, bound, graph):
+    for outputs, complete in _further_outputs(rule.left, {first: host}, bound, graph):
         symbols = _solved(complete)
-        if symbols is not None and (len(outputs) == 1 or _are_apart(rule, outputs, complete)):
+        if symbols is not None and (len(outputs) == 1 or _are_independent(rule, outputs, complete)):
             yield Match(complete.values, symbols, outputs)
 
 
@@ -109,16 +109,16 @@ def could_match(rule: Rule, node: Node) -> bool:
         return pattern.node.is_leaf
     if _bind(pattern.node.operator_call, node.operator_call, Binding({}, {})) is None:
         return False
-    have = [None if value.node.is_leaf else value.node.name for value in node.inputs]
-    wanted = [None if value.node.is_leaf else value.node.name for value in pattern.node.inputs]
-    orders = (have, have[::-1]) if node.operator_call.operator.commutative else (have,)
+    given = [None if value.node.is_leaf else value.node.name for value in node.inputs]
+    asked = [None if value.node.is_leaf else value.node.name for value in pattern.node.inputs]
+    orders = (given, given[::-1]) if node.operator_call.operator.commutative else (given,)
     return any(
-        all(name is None or name == given for name, given in zip(wanted, order, strict=True))
+        all(name is None or name == found for name, found in zip(asked, order, strict=True))
         for order in orders
     )
 
 
-def _others(
+def _further_outputs(
     patterns: tuple[Value, ...], found: dict[int, Value], bound: Binding, graph: Graph
 ) -> Iterator[tuple[tuple[Value, ...], Binding]]:
     """Yield the values of all outputs, given those in ``found``. Each further output is searched
@@ -133,7 +133,7 @@ def _others(
             continue
         for host in hosts:
             for more in bindings(patterns[i], host, bound):
-                yield from _others(patterns, {**found, i: host}, more, graph)
+                yield from _further_outputs(patterns, {**found, i: host}, more, graph)
         return
 
 
@@ -169,7 +169,7 @@ def _path(pattern: Node, values: Mapping[str, Value]) -> tuple[Node, ...] | None
     return None
 
 
-def _are_apart(rule: Rule, outputs: Outputs, bound: Binding) -> bool:
+def _are_independent(rule: Rule, outputs: Outputs, bound: Binding) -> bool:
     """Whether different outputs of a rule match different values, and no input is computed from
     these values."""
     if len(set(outputs)) < len(set(rule.left)):

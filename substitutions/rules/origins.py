@@ -47,12 +47,12 @@ def kind_of(
         )
         first += size
     (marks,) = evaluate_values((value,), nodes, leaves, _Marks(), symbols)
-    own = marks[marks >= FIRST]
-    if (marks == COMPUTED).any() or len(np.unique(own)) < own.size:
+    read = marks[marks >= FIRST]
+    if (marks == COMPUTED).any() or len(np.unique(read)) < read.size:
         return "computed"
-    if own.size == 0:
+    if read.size == 0:
         return "constant"
-    return "rearranged" if own.size == marks.size else "padded"
+    return "rearranged" if read.size == marks.size else "padded"
 
 
 class _Marks:

@@ -30,12 +30,12 @@ _SIZE = re.compile(r"\|(\w+)\.(\d+)\|")
 
 def statement(pair: GraphPair, runs: Sequence[Group]) -> str:
     """Both sides as text, with named axes."""
-    axes = _SameAxes(pair)
-    words = _Words(axes, _axis_names(pair, runs, axes), _functions(pair))
+    axes = _AxisClasses(pair)
+    words = _StatementPrinter(axes, _axis_names(pair, runs, axes), _functions(pair))
     return " = ".join(words.side(side) for side in pair)
 
 
-class _SameAxes:
+class _AxisClasses:
     """Classes of dimensions that have to have the same size. ``hints``: the names of dimensions in
     the equations of operators."""
 
@@ -80,7 +80,7 @@ def _dimensions(node: Node) -> Iterator[tuple[tuple[str, ...], ...]]:
         yield tuple(dim.names for dim in part.dims)
 
 
-def _axis_names(pair: GraphPair, runs: Sequence[Group], axes: _SameAxes) -> dict[ValueDim, str]:
+def _axis_names(pair: GraphPair, runs: Sequence[Group], axes: _AxisClasses) -> dict[ValueDim, str]:
     """A name for each axis: for runs first, then for the axes of values, operands first."""
     taken = {*axes.leaves, *_symbols(pair)}
     suggested = axes.suggested()
@@ -125,11 +125,11 @@ def _functions(pair: GraphPair) -> dict[str, str]:
     return {name: _fresh(FUNCTION_NAMES, taken) for name in used}
 
 
-class _Words:
+class _StatementPrinter:
     """Prints values. A value lists its axes at most once."""
 
     def __init__(
-        self, axes: _SameAxes, names: dict[ValueDim, str], functions: dict[str, str]
+        self, axes: _AxisClasses, names: dict[ValueDim, str], functions: dict[str, str]
     ) -> None:
         self._axes, self._names, self._functions = axes, names, functions
         self._stated: set[Value] = set()
@@ -140,20 +140,20 @@ class _Words:
         }
 
     def side(self, values: Outputs) -> str:
-        spoken = self._spoken_of(values)
-        return ", ".join(self._value(value, spoken) for value in values)
+        named = self._named_axes(values)
+        return ", ".join(self._value(value, named) for value in values)
 
-    def _spoken_of(self, values: Outputs) -> frozenset[ValueDim]:
+    def _named_axes(self, values: Outputs) -> frozenset[ValueDim]:
         """The axes of results that attributes name and no input has."""
         nodes = (node for node in Graph(values).nodes if not node.is_leaf)
         places = (place for node in nodes for place in _positions(node).values())
         return frozenset(self._axes.root(place) for place in places) - self._inputs
 
-    def _value(self, value: Value, spoken: frozenset[ValueDim]) -> str:
+    def _value(self, value: Value, named: frozenset[ValueDim]) -> str:
         node = value.node
         if isinstance(node.call, Leaf):
             return node.call.name + self._brackets(value)
-        parts = [self._value(operand, spoken) for operand in node.inputs]
+        parts = [self._value(operand, named) for operand in node.inputs]
         parts += [
             text for name, given in node.call.attributes if (text := self._given(node, name, given))
         ]
@@ -161,7 +161,7 @@ class _Words:
         text = f"{self._functions.get(node.name, node.name)}({', '.join(parts)}){port}"
         new = {self._axes.root((value, dim)) for dim in range(value.rank)}
         old = {self._axes.root((v, dim)) for v in node.inputs for dim in range(v.rank)}
-        return text + (self._brackets(value) if (new - old) & spoken else "")
+        return text + (self._brackets(value) if (new - old) & named else "")
 
     def _brackets(self, value: Value) -> str:
         """The list of a value's axes; empty if it has been printed before."""

@@ -24,21 +24,21 @@ from verifier.trusted.sizes.sizes import SizeEquation, Sizes, pair_sizes
 def variants(pair: GraphPair) -> Iterator[GraphPair]:
     """Yield the pair with different symbols, as far as sizes determine them, then the pair as it
     is, then the pair with a single group where axes are divided into groups."""
-    apart = told_apart(pair)
+    apart = with_distinct_symbols(pair)
     free = undetermined(apart) if apart != pair else frozenset[str]()
     if free:
         stems = {symbol.rstrip("0123456789") for symbol in free}
-        apart = told_apart(pair, keep=frozenset(stems))
+        apart = with_distinct_symbols(pair, keep=frozenset(stems))
         free = undetermined(apart) if apart != pair else free
     if apart != pair and not free:
         yield apart
     yield pair
-    whole = single_groups(pair)
-    if whole != pair:
-        yield whole
+    grouped = with_single_groups(pair)
+    if grouped != pair:
+        yield grouped
 
 
-def told_apart(pair: GraphPair, keep: frozenset[str] = frozenset()) -> GraphPair:
+def with_distinct_symbols(pair: GraphPair, keep: frozenset[str] = frozenset()) -> GraphPair:
     """The pair with its own symbols for the sizes of each operator, except for attributes in
     ``keep``."""
     numbers = count(1)
@@ -46,18 +46,18 @@ def told_apart(pair: GraphPair, keep: frozenset[str] = frozenset()) -> GraphPair
     def make(node: Node, inputs: Outputs) -> Node:
         if not isinstance(node.call, Call):
             return node
-        own: list[tuple[str, Attribute]] = []
+        attributes: list[tuple[str, Attribute]] = []
         for name, value in node.call.attributes:
             fresh = name in node.call.operator.sizes and name not in keep
             if fresh and isinstance(value, Poly) and value.symbol:
                 value = Poly.of(f"{name}{next(numbers) + 100}")
-            own.append((name, value))
-        return Node(Call(node.call.operator, tuple(own)), inputs)
+            attributes.append((name, value))
+        return Node(Call(node.call.operator, tuple(attributes)), inputs)
 
     return remade(Graph(pair[0]), make), remade(Graph(pair[1]), make)
 
 
-def single_groups(pair: GraphPair) -> GraphPair:
+def with_single_groups(pair: GraphPair) -> GraphPair:
     """The pair with each symbol that divides an axis replaced by the size of the axis, if that is
     known. The axis is then one group."""
     lengths: dict[str, Poly] = {}
@@ -69,7 +69,7 @@ def single_groups(pair: GraphPair) -> GraphPair:
             continue
         for symbol, size in _divided(side, sizes):
             lengths.setdefault(symbol, size)
-    return replaced(pair, lengths)
+    return with_values(pair, lengths)
 
 
 def _divided(side: Outputs, sizes: Sizes) -> Iterator[tuple[str, Poly]]:
@@ -122,14 +122,14 @@ def _is_plain(value: Poly, sizes: Sizes) -> bool:
     return made_up.isdisjoint(value.symbols) and not value.symbols & {"|"}
 
 
-def settled(pair: GraphPair, equal: Sequence[SizeEquation] = ()) -> GraphPair:
+def with_solved_symbols(pair: GraphPair, equal: Sequence[SizeEquation] = ()) -> GraphPair:
     """The pair with the attribute symbols that sizes determine replaced by their values, under the
     equations ``equal``."""
     solved = solution(pair, equal)
-    return replaced(pair, solved) if solved else pair
+    return with_values(pair, solved) if solved else pair
 
 
-def replaced(pair: GraphPair, values: Mapping[str, Poly]) -> GraphPair:
+def with_values(pair: GraphPair, values: Mapping[str, Poly]) -> GraphPair:
     """The pair with symbols replaced by values."""
 
     def make(node: Node, inputs: Outputs) -> Node:

@@ -22,8 +22,8 @@ from typing import Literal
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Node, Value, topological
 from pcg.graph.pairs import Outputs
-from substitutions.rules.rule import Rule, variables
 from substitutions.rules.origins import OriginKind, kind_of
+from substitutions.rules.rule import Rule, variables
 from verifier.agreement import Agreement, agree, typed_sides
 from verifier.concrete import Valuation
 from verifier.instances import instances
@@ -37,7 +37,7 @@ INSTANCES = 2
 
 
 @dataclass(frozen=True)
-class Created:
+class CreatedValue:
     """A value that a rule creates from some of its inputs, and how it depends on them."""
 
     value: Value
@@ -59,21 +59,21 @@ class Direction:
     unbound: tuple[str, ...]
     free: tuple[str, ...]
     conditions: tuple[str, ...]
-    created: tuple[Created, ...]
+    created: tuple[CreatedValue, ...]
 
 
 def directions(rule: Rule) -> tuple[Direction, Direction]:
     """Both directions of a rule."""
-    known = _Known(rule)
+    known = _RuleTypings(rule)
     valuations = tuple(_valuations(known))
     return (
         _direction(known, "left to right", valuations),
-        _direction(_Known(rule.reversed), "right to left", valuations),
+        _direction(_RuleTypings(rule.reversed), "right to left", valuations),
     )
 
 
 @dataclass(frozen=True)
-class _Known:
+class _RuleTypings:
     """The sizes and types of a rule, each inferred once."""
 
     rule: Rule
@@ -107,7 +107,9 @@ class _Known:
         return self._typed is not None and self.sizes is not None
 
 
-def _direction(known: _Known, way: ReadingOrder, valuations: Sequence[Valuation]) -> Direction:
+def _direction(
+    known: _RuleTypings, way: ReadingOrder, valuations: Sequence[Valuation]
+) -> Direction:
     rule = known.rule
     return Direction(
         way,
@@ -119,7 +121,7 @@ def _direction(known: _Known, way: ReadingOrder, valuations: Sequence[Valuation]
     )
 
 
-def _conditions(known: _Known) -> tuple[str, ...]:
+def _conditions(known: _RuleTypings) -> tuple[str, ...]:
     """The conditions of the right side's types and sizes beyond those of the left; empty if no
     types fit."""
     if not known.fits or known.sizes is None:
@@ -128,7 +130,7 @@ def _conditions(known: _Known) -> tuple[str, ...]:
     return asked if known.agreed is None else asked + known.agreed[0].conditions
 
 
-def _created(rule: Rule, valuations: Sequence[Valuation]) -> tuple[Created, ...]:
+def _created(rule: Rule, valuations: Sequence[Valuation]) -> tuple[CreatedValue, ...]:
     """The values of ``_partial_values``, each with its kind at the given values of symbols."""
     values = tuple(_partial_values(rule))
     kinds: dict[Value, set[OriginKind]] = {value: set() for value in values}
@@ -140,7 +142,7 @@ def _created(rule: Rule, valuations: Sequence[Valuation]) -> tuple[Created, ...]
         }
         for value in values:
             kinds[value].add(kind_of(value, shapes, symbols))
-    return tuple(Created(value, _in_all(kind)) for value, kind in kinds.items())
+    return tuple(CreatedValue(value, _in_all(kind)) for value, kind in kinds.items())
 
 
 def _in_all(kinds: set[OriginKind]) -> OriginKind:
@@ -182,7 +184,7 @@ def _computes(node: Node) -> bool:
     return any(not (n.is_leaf or n.is_parallel) for n in topological([node]))
 
 
-def _valuations(known: _Known) -> Iterator[Valuation]:
+def _valuations(known: _RuleTypings) -> Iterator[Valuation]:
     """Yield values of a rule's symbols at which both sides have the same types; none unless a
     direction creates a value."""
     rule = known.rule
@@ -192,5 +194,9 @@ def _valuations(known: _Known) -> Iterator[Valuation]:
         return
     sizes, _ = known.sizes
     degrees = known.agreed[1] if known.agreed is not None else {}
-    made = (instance.valuation for instance in instances(rule.left, rule.right, sizes, degrees))
-    yield from islice((valuation for valuation in made if valuation is not None), INSTANCES)
+    instance_valuations = (
+        instance.valuation for instance in instances(rule.left, rule.right, sizes, degrees)
+    )
+    yield from islice(
+        (valuation for valuation in instance_valuations if valuation is not None), INSTANCES
+    )

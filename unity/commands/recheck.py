@@ -10,7 +10,7 @@ from pcg.budget import Budget
 from pcg.errors import NegativeAnswer, one_line
 from pcg.files import read_json
 from substitutions.rules.certificates import label_problem, uncertified
-from substitutions.rules.limited import Lost, limited_map
+from substitutions.rules.limited import LostItem, limited_map
 from substitutions.rules.store import CERTIFICATES, RULES, LibraryFile
 from unity.recheck import Options
 from unity.support.cli import say, say_json
@@ -87,7 +87,7 @@ def _results(
     results = tracked(checked, len(files), "rechecking", quiet=options.as_json)
     labels: set[str] = set()
     for file, answer in zip(files, results, strict=True):
-        result = _lost(file, answer) if isinstance(answer, Lost) else answer
+        result = _lost(file, answer) if isinstance(answer, LostItem) else answer
         problem = ""
         if file.rule in labels:
             problem = "another certificate has its label"
@@ -116,7 +116,7 @@ def _require_all(where: str, results: Sequence[CertificateCheck]) -> None:
         raise NegativeAnswer(f"{where}: {whole} of {len(results)} certificates {problem}")
 
 
-def _lost(file: CertificateFile, lost: Lost) -> CertificateCheck:
+def _lost(file: CertificateFile, lost: LostItem) -> CertificateCheck:
     """What can be said of a certificate that used up its budget."""
     return CertificateCheck(
         file.rule, accepted=False, reason=f"unknown: {lost.spent}", conditions=0

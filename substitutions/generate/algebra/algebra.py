@@ -19,7 +19,7 @@ from substitutions.generate.algebra.selection import GraphPair, PairSearch, Plac
 from substitutions.generate.algebra.table import ClassTable
 from substitutions.generate.algebra.terms import INPUTS
 from substitutions.generate.algebra.worlds import AlgebraWorld
-from substitutions.rules.candidate import Candidate, Enumerated
+from substitutions.rules.candidate import Candidate, Enumeration
 
 FIELD = PrimeField(generic=True)
 
@@ -28,7 +28,7 @@ MOST = 6
 more, only their pairs with the least term are."""
 
 
-def algebra(world: AlgebraWorld, size: int, jobs: int = 1) -> Enumerated:
+def algebra(world: AlgebraWorld, size: int, jobs: int = 1) -> Enumeration:
     """The candidates among the graphs of up to ``size`` operators of a world. ``jobs``: the number
     of processes that share the work if it is much."""
     search = PairSearch(ClassTable(world, FIELD), min(size, world.most), jobs)
@@ -36,7 +36,7 @@ def algebra(world: AlgebraWorld, size: int, jobs: int = 1) -> Enumerated:
     for candidate, pair in _candidates(search):
         if _has_one_rank(candidate) and _reads(candidate) <= INPUTS and _binds(pair):
             candidates.setdefault(candidate)
-    return Enumerated(search.graphs, search.distinct, tuple(_distinct(candidates)))
+    return Enumeration(search.graphs, search.distinct, tuple(_distinct(candidates)))
 
 
 def _distinct(candidates: Iterable[Candidate]) -> Iterator[Candidate]:

@@ -93,11 +93,11 @@ def labels(operator: Operator, lengths: Mapping[str, int]) -> tuple[tuple[DimLab
     """The labels of the dimensions of each operand and output."""
     parts: list[tuple[DimLabel, ...]] = []
     for part in operator.template.placing:
-        own: list[DimLabel] = []
+        dims: list[DimLabel] = []
         for number, dim in enumerate(part.dims):
             run = dim.names[0] if dim.run else ""
-            own += [(run, i) for i in range(lengths[run])] if run else [("", number)]
-        parts.append(tuple(own))
+            dims += [(run, i) for i in range(lengths[run])] if run else [("", number)]
+        parts.append(tuple(dims))
     return tuple(parts)
 
 

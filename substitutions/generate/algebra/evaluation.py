@@ -30,7 +30,7 @@ _SAME = np.arange(len(ORDERS))
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvaluatedTerms:
     """A range of terms of a batch with their values, of shape (terms, orders, elements), and
     hashes, of shape (terms, orders)."""
 
@@ -57,7 +57,7 @@ class Evaluation:
         self._places.append(place)
         self._fresh.setdefault(shape, []).append(values)
 
-    def of(self, batches: Iterable[TermBatch]) -> Iterator[Evaluated]:
+    def of(self, batches: Iterable[TermBatch]) -> Iterator[EvaluatedTerms]:
         """Yield the values of the terms of the batches over the classes added so far."""
         self._stack()
         places = np.array(self._places, np.intp)
@@ -70,7 +70,9 @@ class Evaluation:
             self._stacks[shape] = np.concatenate([*known, np.stack(values)])
         self._fresh.clear()
 
-    def _evaluated(self, pieces: Sequence[BatchRows], places: ClassNumbers) -> Iterator[Evaluated]:
+    def _evaluated(
+        self, pieces: Sequence[BatchRows], places: ClassNumbers
+    ) -> Iterator[EvaluatedTerms]:
         step = self._steps[pieces[0][0].step]
         count = sum(len(rows) for _, rows in pieces)
         operands = [
@@ -86,7 +88,7 @@ class Evaluation:
         start = 0
         for batch, rows in pieces:
             own = slice(start, start + len(rows))
-            yield Evaluated(batch, rows, values[own], hashes[own])
+            yield EvaluatedTerms(batch, rows, values[own], hashes[own])
             start = own.stop
 
     def _operand(

@@ -29,7 +29,7 @@ REMEMBERED = 1 << 16
 ones."""
 
 TermMeasure = tuple[int, int, tuple[TermPart, ...]]
-Opened = tuple[TermPart, tuple[TermPart, ...]]
+OpenedTerm = tuple[TermPart, tuple[TermPart, ...]]
 """An opened term: the class of the term with inputs for its operands, and the operands, in order of
 these inputs. The operands are in the variables of the opened term's class."""
 
@@ -82,7 +82,7 @@ class Reduction:
             if small != mine:
                 yield small, [binding[v] for v in used]
 
-    def _openings(self, parts: Sequence[TermPart]) -> Iterator[Mapping[TermPart, Opened]]:
+    def _openings(self, parts: Sequence[TermPart]) -> Iterator[Mapping[TermPart, OpenedTerm]]:
         """Yield the choices of operands to open, each as a term of its class: none, each operand by
         each of its terms, and all operands by their least terms."""
         yield {}
@@ -96,12 +96,12 @@ class Reduction:
             if None not in firsts.values():
                 yield {part: first for part, first in firsts.items() if first is not None}
 
-    def _openings_of(self, number: int) -> tuple[Opened | None, ...]:
+    def _openings_of(self, number: int) -> tuple[OpenedTerm | None, ...]:
         """The terms of a class, opened, the least first; None for a term of whose operands some
         have a shape that no input of the world has."""
         if self.table.classes[number].term is None:
             return ()
-        openings: list[Opened | None] = []
+        openings: list[OpenedTerm | None] = []
         for member in self.table.found[number]:
             step, parts = member.term
             place = {there: v for v, there in enumerate(member.names)}
@@ -111,7 +111,7 @@ class Reduction:
                 )
         return tuple(openings)
 
-    def _opening(self, step: int, parts: Sequence[TermPart]) -> Opened | None:
+    def _opening(self, step: int, parts: Sequence[TermPart]) -> OpenedTerm | None:
         binding: list[TermPart] = []
         inner = [self._variable(part, binding) for part in parts]
         if any(p is None for p in inner):
@@ -119,7 +119,7 @@ class Reduction:
         made = self._class(step, [p for p in inner if p is not None])
         return None if made is None else (made, tuple(binding))
 
-    def _placed(self, opened: Opened, names: TermNames, binding: list[TermPart]) -> TermPart:
+    def _placed(self, opened: OpenedTerm, names: TermNames, binding: list[TermPart]) -> TermPart:
         """An opened operand in a pattern. ``names``: the names of its class's variables. Its own
         operands are added to ``binding``."""
         (number, own), bound = opened

@@ -20,7 +20,7 @@ from pcg.graph.graph import Node, Value, tensor
 from pcg.graph.pairs import GraphPair
 from substitutions.generate.algebra.confirm import Confirmation
 from substitutions.generate.algebra.reduction import Reduction
-from substitutions.generate.algebra.table import ClassMember, ClassTable, Large
+from substitutions.generate.algebra.table import ClassMember, ClassTable, LargeTerms
 from substitutions.generate.algebra.terms import ClassTerm, TermNames, TermPart
 from substitutions.rules.workers import parallel_map
 
@@ -60,7 +60,7 @@ class PairSearch:
         self.table, self._jobs = table, jobs
         for smaller in range(1, size):
             table.grow(smaller)
-        self.large: list[Large] = list(table.large(size))
+        self.large: list[LargeTerms] = list(table.large(size))
         self.size = size
         self._reduction = Reduction(table)
         self._confirmation = Confirmation(table)
@@ -136,7 +136,7 @@ class PairSearch:
         return {number: list(group.values()) for number, group in known.items()}, groups
 
     def _irreducible(
-        self, batch: tuple[Large, NDArray[np.intp]]
+        self, batch: tuple[LargeTerms, NDArray[np.intp]]
     ) -> list[tuple[int, int | None, PlacedTerm]]:
         """The irreducible ones of the given rows of a batch, each with its key and its known class,
         if any."""

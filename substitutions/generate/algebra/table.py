@@ -10,18 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcg.readings.ring import PrimeField
-from substitutions.generate.algebra.evaluation import Evaluated, Evaluation
+from substitutions.generate.algebra.evaluation import EvaluatedTerms, Evaluation
 from substitutions.generate.algebra.prime_field import Shape
 from substitutions.generate.algebra.terms import (
     INPUTS,
     ORDERS,
-    Class,
     ClassTerm,
     Hasher,
     TermBatch,
     TermNames,
     TermPart,
     TermValues,
+    ValueClass,
     canonical,
     fixed_inputs,
     ignores_input,
@@ -44,7 +44,7 @@ class ClassMember:
 
 
 @dataclass(frozen=True)
-class Large:
+class LargeTerms:
     """A range of terms of the greatest size, with only their keys, and for each the number of the
     order with the least hash."""
 
@@ -64,7 +64,7 @@ class ClassTable:
     def __init__(self, world: AlgebraWorld, field: PrimeField, seed: int = 0) -> None:
         self.world, self.field = world, field
         self.steps: list[ShapedOutput] = world.steps(field)
-        self.classes: list[Class] = []
+        self.classes: list[ValueClass] = []
         self.found: list[list[ClassMember]] = []
         self.index: dict[ClassTerm, tuple[int, TermNames]] = {}
         self.terms = 0
@@ -84,7 +84,7 @@ class ClassTable:
         numbers: dict[object, int] = {}
         self.calls = [numbers.setdefault((s.call, s.inputs), len(numbers)) for s in self.steps]
         for shape, values in fixed_inputs(shapes, field, seed + 1).items():
-            variable = Class(shape, (shape,), 0, None, ((0,),))
+            variable = ValueClass(shape, (shape,), 0, None, ((0,),))
             self._append(variable, values, self._hasher.hashes(values.astype(np.int64), shape))
 
     def grow(self, size: int) -> None:
@@ -92,12 +92,12 @@ class ClassTable:
         for evaluated in self._evaluation.of(list(self.batches(size))):
             self._record(evaluated)
 
-    def large(self, size: int) -> Iterator[Large]:
+    def large(self, size: int) -> Iterator[LargeTerms]:
         """Yield the keys of the terms of a size without recording the terms."""
         pieces = self._evaluation.of(self.batches(size, last=True))
         for evaluated in pieces:
             least_keys, least = keys(evaluated.hashes)
-            yield Large(evaluated.batch, evaluated.rows, least_keys, least.astype(np.uint8))
+            yield LargeTerms(evaluated.batch, evaluated.rows, least_keys, least.astype(np.uint8))
 
     def parts(self, batch: TermBatch, row: int) -> tuple[TermPart, ...]:
         """The operands of one term of a batch."""
@@ -174,14 +174,14 @@ class ClassTable:
             list
         )
         for signature, members in self._of_size(size - 1):
-            for whole in members:
-                for part, names in self._within(whole):
+            for outer in members:
+                for part, names in self._within(outer):
                     shapes = (signature[0], self.classes[part].shape)
                     if shapes == step.inputs:
-                        grouped[signature, names, False].append((whole, part))
-                    flipped = not step.call.operator.commutative and whole != part
+                        grouped[signature, names, False].append((outer, part))
+                    flipped = not step.call.operator.commutative and outer != part
                     if flipped and shapes[::-1] == step.inputs:
-                        grouped[signature, names, True].append((whole, part))
+                        grouped[signature, names, True].append((outer, part))
         for (_, names, swapped), pairs in grouped.items():
             first, second = _ids([a for a, _ in pairs]), _ids([b for _, b in pairs])
             yield TermBatch(number, first, second, names, size, cross=False, swapped=swapped)
@@ -220,7 +220,7 @@ class ClassTable:
 
     # -- classes ------------------------------------------------------------------------------
 
-    def _record(self, evaluated: Evaluated) -> None:
+    def _record(self, evaluated: EvaluatedTerms) -> None:
         batch, hashes = evaluated.batch, evaluated.hashes
         least_keys, least = keys(hashes)
         shape = self.steps[batch.step].shape
@@ -255,14 +255,14 @@ class ClassTable:
             shapes.update(zip(names, self.classes[number].variables, strict=True))
         variables = tuple(shapes[v] for v in range(len(shapes)))
         return self._append(
-            Class(
+            ValueClass(
                 self.steps[step].shape, variables, size, term, symmetries(hashes, len(variables))
             ),
             values,
             hashes,
         )
 
-    def _append(self, new: Class, values: TermValues, hashes: NDArray[np.uint64]) -> int:
+    def _append(self, new: ValueClass, values: TermValues, hashes: NDArray[np.uint64]) -> int:
         number = len(self.classes)
         self.classes.append(new)
         self._evaluation.append(new.shape, values)
@@ -278,7 +278,7 @@ def _ids(numbers: Sequence[int]) -> NDArray[np.int32]:
     return np.array(numbers, np.int32)
 
 
-def _parts(batch: TermBatch, row: int, classes: Sequence[Class]) -> tuple[TermPart, ...]:
+def _parts(batch: TermBatch, row: int, classes: Sequence[ValueClass]) -> tuple[TermPart, ...]:
     """The operands of one term of a batch."""
     if batch.first is None:
         return ()

@@ -49,7 +49,7 @@ TermValues = NDArray[np.uint32]
 
 
 @dataclass(frozen=True)
-class Class:
+class ValueClass:
     """A class of terms with equal values. ``term``: the first term found, which has the fewest
     operators; None for an input. ``symmetries``: the renamings of its variables that do not change
     its value."""
@@ -174,7 +174,7 @@ def ignores_input(hashes: NDArray[np.uint64], variables: int) -> bool:
     return False
 
 
-def least_names(part: TermPart, classes: Sequence[Class]) -> TermPart:
+def least_names(part: TermPart, classes: Sequence[ValueClass]) -> TermPart:
     """An operand with the least names that the symmetries of its class allow."""
     number, names = part
     options = classes[number].symmetries
@@ -184,7 +184,10 @@ def least_names(part: TermPart, classes: Sequence[Class]) -> TermPart:
 
 
 def canonical(
-    step: int, parts: Sequence[TermPart], steps: Sequence[ShapedOutput], classes: Sequence[Class]
+    step: int,
+    parts: Sequence[TermPart],
+    steps: Sequence[ShapedOutput],
+    classes: Sequence[ValueClass],
 ) -> tuple[ClassTerm, TermNames]:
     """A term with its variables named in order of first use, and the old names of these variables.
 

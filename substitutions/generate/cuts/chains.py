@@ -30,7 +30,7 @@ from pcg.language.poly import Poly
 from pcg.language.poly import product as product_of
 from pcg.memo import Answers
 from pcg.ops import OPERATORS
-from substitutions.rules.candidate import Candidate, Enumerated
+from substitutions.rules.candidate import Candidate, Enumeration
 
 FAMILY = "move"
 AXES = (0, 1)
@@ -123,17 +123,17 @@ def _splits(pattern: DegreeProduct, given: DegreeProduct) -> Iterator[dict[str, 
     first, *others = pattern
     for count in range(len(given) + 1):
         for places in combinations(range(len(given)), count):
-            own = tuple(given[i] for i in places)
+            share = tuple(given[i] for i in places)
             rest = tuple(s for i, s in enumerate(given) if i not in places)
             for more in _splits(tuple(others), rest):
-                yield {first: own} | more
+                yield {first: share} | more
 
 
 def _image(degree: DegreeProduct, degrees: Mapping[str, DegreeProduct]) -> DegreeProduct:
     return tuple(sorted(symbol for s in degree for symbol in degrees[s]))
 
 
-def chain_rules() -> Enumerated:
+def chain_rules() -> Enumeration:
     """The general rules between chains of parallel operators."""
     plain = [(symbol,) for symbol in SYMBOLS]
     products = [(), SYMBOLS[:1], SYMBOLS[1:2], SYMBOLS[:2]]
@@ -141,7 +141,7 @@ def chain_rules() -> Enumerated:
     rules = basis(every)
     candidates = [Candidate.of(pair(*rule), FAMILY) for rule in rules]
     graphs = sum(map(len, every.values()))
-    return Enumerated(graphs, len(every), tuple(candidates))
+    return Enumeration(graphs, len(every), tuple(candidates))
 
 
 def _words(longest: int, degrees: Sequence[DegreeProduct]) -> Iterator[Chain]:
@@ -286,14 +286,14 @@ class ChainRewriter:
         return False
 
     def _stepped(self, word: Chain) -> frozenset[Chain]:
-        made: set[Chain] = set()
+        chains: set[Chain] = set()
         for start in range(len(word)):
             for end in range(start + 1, min(start + 2, len(word)) + 1):
                 for image in self._images[word[start:end]]:
                     chain = word[:start] + image + word[end:]
                     if len(chain) <= LONGEST + 1 and _halos(chain) is not None:
-                        made.add(chain)
-        return frozenset(made)
+                        chains.add(chain)
+        return frozenset(chains)
 
     def _image(self, part: Chain) -> frozenset[Chain]:
         rules = self._rules[tuple(op.name for op in part)]

@@ -57,7 +57,7 @@ from substitutions.generate.cuts.derive import (
     RelationSteps,
     relations,
 )
-from substitutions.rules.candidate import Candidate, Enumerated
+from substitutions.rules.candidate import Candidate, Enumeration
 from verifier.trusted.sizes.degrees import Basis, Powers, entries, input_degrees, typings
 
 FAMILY = "cut"
@@ -111,16 +111,16 @@ class CutRelation:
     haloed: frozenset[EdgeEntry]
 
 
-def cut_rules(operator: Operator) -> Enumerated:
+def cut_rules(operator: Operator) -> Enumeration:
     """The general rules around an operator, and those that follow from one of them in one step."""
     layout = OperatorCuts.of(operator) if operator.arity else None
     if layout is None:
-        return Enumerated(0, 0, ())
+        return Enumeration(0, 0, ())
     graphs, values = layout.count()
     candidates = dict.fromkeys(
         Candidate.of(layout.written(f), FAMILY, f.steps) for f in layout.found()
     )
-    return Enumerated(graphs, values, tuple(candidates))
+    return Enumeration(graphs, values, tuple(candidates))
 
 
 @dataclass(frozen=True)
@@ -390,10 +390,10 @@ def _values(at: RankedCall, typing: LinearTyping) -> int:
         options = [0]
         for place, power in _shifts(at, typing, edge):
             if place in typing.columns:
-                own = sum(weights[row] * n for row, n in typing.columns[place].items())
+                shift = sum(weights[row] * n for row, n in typing.columns[place].items())
             else:
-                own = others[place]
-            options.append(own * power)
+                shift = others[place]
+            options.append(shift * power)
         shifts = np.array([option % 2**64 for option in options], np.uint64)
         total = (total[:, None] + shifts[None, :]).ravel()
     return len(np.unique(total))

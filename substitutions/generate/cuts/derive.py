@@ -100,9 +100,10 @@ def relations(columns: Mapping[EdgeEntry, EntryColumn], edges: Edges) -> list[Re
     return kept
 
 
-def _is_part(part: Relation, whole: Relation) -> bool:
-    """Whether a relation, or its reverse, is a summand of ``whole`` with the same signs."""
-    powers = dict(whole)
+def _is_part(part: Relation, relation: Relation) -> bool:
+    """Whether ``part``, or its reverse, is a summand of ``relation`` with the same
+    signs."""
+    powers = dict(relation)
     shares = [(power, powers.get(place, 0)) for place, power in part]
     return all(0 < p <= q or q <= p < 0 for p, q in shares) or all(
         0 < -p <= q or q <= -p < 0 for p, q in shares

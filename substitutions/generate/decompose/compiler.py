@@ -324,8 +324,8 @@ def _digits(
         names += _merged(value, sizes)
     if len(names) != len(leaf.axes) or len(set(names)) < len(names):
         return None
-    whole = all(sizes.get(a) == sizes[b] for a, b in zip(names, leaf.axes, strict=True))
-    return tuple(names) if whole else None
+    runs_through = all(sizes.get(a) == sizes[b] for a, b in zip(names, leaf.axes, strict=True))
+    return tuple(names) if runs_through else None
 
 
 def _merged(value: Poly, sizes: Mapping[str, Poly]) -> Iterator[str]:

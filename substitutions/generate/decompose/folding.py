@@ -25,9 +25,9 @@ Patterns = Callable[[], Sequence[GraphPair]]
 def folds(pair: GraphPair) -> bool:
     """Whether an operator saves tensors that its decomposition stores: element-wise ones with more
     axes than the output."""
-    (left, *more), right = pair
-    made = Graph(right).operators
-    return not more and any(is_pointwise(n) and n.ranks[0] > left.rank for n in made)
+    (left, *further), right = pair
+    operators = Graph(right).operators
+    return not further and any(is_pointwise(n) and n.ranks[0] > left.rank for n in operators)
 
 
 def folded(pair: GraphPair, patterns: Patterns) -> GraphPair | None:
@@ -51,12 +51,12 @@ def _occurrences(
             if left.node.name == own:
                 continue
             operands: dict[Value, Value] = {}
-            if _is(graph, node.value(), operands) and operands.keys() >= set(left.node.inputs):
-                of = (operands[value] for value in left.node.inputs)
-                yield node.value(), apply(left.node.operator_call, *of)
+            if _matches(graph, node.value(), operands) and operands.keys() >= set(left.node.inputs):
+                inputs = (operands[value] for value in left.node.inputs)
+                yield node.value(), apply(left.node.operator_call, *inputs)
 
 
-def _is(pattern: Value, host: Value, operands: dict[Value, Value]) -> bool:
+def _matches(pattern: Value, host: Value, operands: dict[Value, Value]) -> bool:
     """Whether a value matches a pattern. The values of the pattern's inputs are added to
     ``operands``."""
     if pattern.node.is_leaf:
@@ -64,4 +64,4 @@ def _is(pattern: Value, host: Value, operands: dict[Value, Value]) -> bool:
     if host.node.is_leaf or (pattern.node.call, pattern.port) != (host.node.call, host.port):
         return False
     pairs = zip(pattern.node.inputs, host.node.inputs, strict=True)
-    return all(_is(one, other, operands) for one, other in pairs)
+    return all(_matches(operand, host_operand, operands) for operand, host_operand in pairs)

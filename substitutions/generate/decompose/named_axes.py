@@ -66,7 +66,9 @@ class Primitives:
     sizes: Mapping[str, Poly]
     order: tuple[str, ...]
     runs: frozenset[str]
-    _wholes: dict[tuple[str, ...], Value] = field(default_factory=dict[tuple[str, ...], Value])
+    _size_sources: dict[tuple[str, ...], Value] = field(
+        default_factory=dict[tuple[str, ...], Value]
+    )
     """For a tuple of axes, the first tensor with these axes, as the operand that gives the size to
     ``expand_as`` and ``expand_vector``."""
 
@@ -90,22 +92,22 @@ class Primitives:
         operands = (other, most) if swapped else (most, other)
         return NamedTensor(apply(operator(), *(side.value for side in operands)), axes)
 
-    def _like(self, tensor: NamedTensor, whole: NamedTensor) -> NamedTensor:
-        """The tensor repeated along the axes of ``whole`` that it lacks."""
-        kept = tensor.ordered([name for name in whole.axes if name in tensor.axes])
-        lacking = [at for at, name in enumerate(whole.axes) if name not in kept.axes]
+    def _like(self, tensor: NamedTensor, target: NamedTensor) -> NamedTensor:
+        """The tensor repeated along the axes of ``target`` that it lacks."""
+        kept = tensor.ordered([name for name in target.axes if name in tensor.axes])
+        lacking = [at for at, name in enumerate(target.axes) if name not in kept.axes]
         if not lacking:
             return kept
         vector = len(kept.axes) == 1
-        if len(lacking) == 1 and not (vector and whole.axes[lacking[0]] in self.runs):
+        if len(lacking) == 1 and not (vector and target.axes[lacking[0]] in self.runs):
             call = expand_as(axis=lacking[0])
         elif vector:
             # In the equation of expand_vector all other axes are runs, so any number of them fits.
-            call = expand_vector(axis=whole.axes.index(kept.axes[0]))
+            call = expand_vector(axis=target.axes.index(kept.axes[0]))
         else:
-            return self.spread(kept, whole.axes)
-        like = self._wholes.setdefault(whole.axes, whole.value)
-        return NamedTensor(apply(call, like, kept.value), whole.axes)
+            return self.spread(kept, target.axes)
+        like = self._size_sources.setdefault(target.axes, target.value)
+        return NamedTensor(apply(call, like, kept.value), target.axes)
 
     def elementwise(self, operator: Operator, *operands: NamedTensor) -> NamedTensor:
         """An element-wise operator of one or two operands."""

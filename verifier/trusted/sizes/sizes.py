@@ -340,7 +340,7 @@ def pair_sizes(
     sizes = Sizes.where(equal)
     sizes.visit_all(left)
     left_solved, left_bounds = frozenset(sizes.solved), len(sizes.least)
-    given_equations = frozenset(sizes.open)
+    given = frozenset(sizes.open)
     sizes.visit_all(right)
     for a, b in zip(left, right, strict=True):
         for x, y in zip(sizes.shape(a), sizes.shape(b), strict=True):
@@ -352,9 +352,7 @@ def pair_sizes(
         raise Undecided(f"{sizes.open[0][0]} = {sizes.open[0][1]} is beyond substitution")
     asked = [sizes.equation(s) for s in sizes.solved if s not in left_solved]
     asked += [
-        f"{sizes.resolve(a)} = {sizes.resolve(b)}"
-        for a, b in sizes.open
-        if (a, b) not in given_equations
+        f"{sizes.resolve(a)} = {sizes.resolve(b)}" for a, b in sizes.open if (a, b) not in given
     ]
     asked += [f"{sizes.resolve(a)} >= {sizes.resolve(b)}" for a, b in sizes.least[left_bounds:]]
     return sizes, tuple(dict.fromkeys(asked))

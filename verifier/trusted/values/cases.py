@@ -177,8 +177,8 @@ class _System:
     def join_digits(self) -> None:
         """Eliminate each index whose only conditions say that it is the upper digit of a number.
 
-        If ``0 <= u < d*b`` and ``b >= 1``, exactly one ``i`` with ``0 <= i < d`` satisfies ``0 <= u -
-        b*i < b``; otherwise none does. (The lower digit was solved for: it is ``u - b*i``.)
+        If ``0 <= u < d*b`` and ``b >= 1``, exactly one ``i`` with ``0 <= i < d`` satisfies
+        ``0 <= u - b*i < b``; otherwise none does. (The lower digit, ``u - b*i``, was solved for.)
         """
         for index in list(self.waiting):
             joined = self._joined(index)
