@@ -80,21 +80,25 @@ def claim_of(file: CertificateFile) -> Claim:
     sizes, asked = pair_sizes(*pair, _equations(file), carry=True)
     if file.whole:
         if not all(map(_computes, _operators(pair))):
-            raise Rejected("is about whole tensors, but moves them")
-        if asked != file.requires:
-            raise Rejected("requires something else than it says")
+            raise Rejected("is about whole tensors, but has parallel operators")
+        _check_requires(file, asked)
         return Claim(file, pair, sizes, None)
     left, right = (_typing(*given) for given in zip(pair, file.typings, strict=True))
-    if (*asked, *residual(left, right).texts) != file.requires:
-        raise Rejected("requires something else than it says")
+    _check_requires(file, (*asked, *residual(left, right).texts))
     return Claim(file, pair, sizes, (left, right))
+
+
+def _check_requires(file: CertificateFile, conditions: tuple[str, ...]) -> None:
+    if conditions != file.requires:
+        needed = ", ".join(conditions) or "nothing"
+        raise Rejected(f"requires {needed}, but states other conditions")
 
 
 def _typing(side: Outputs, number: int) -> Typing:
     try:
         return typing_at(Graph(side).nodes, side, number)
     except IndexError:
-        raise Rejected("has no such typing") from None
+        raise Rejected(f"has no typing number {number}") from None
 
 
 def _equations(file: CertificateFile) -> tuple[SizeEquation, ...]:
@@ -154,7 +158,7 @@ def _graph(text: str, rule: str, operators: dict[str, Operator]) -> Graph:
     if opaque_nodes(graph):
         raise Rejected("has an operator without an equation")
     if any(node.leaf.kind != "tensor" for node in graph.leaves):
-        raise Rejected("has an input that is none of a rule")
+        raise Rejected("has an input of another kind than a rule has")
     if print_graph(graph) != text:
         raise Rejected("its sides are not written as graphs are printed")
     return graph

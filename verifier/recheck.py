@@ -149,7 +149,7 @@ class Rechecker:
                         call, node_ranks, typing, carriers, steps, _assume
                     )
                     if not steps.is_done:
-                        raise Rejected(f"says more of {call.name} than its theorem needs")
+                        raise Rejected(f"has more steps for {call.name} than its theorem needs")
                     _compare("theorem", conditions, theorem.conditions)
                     self.theorems[key] = conditions
                 yield from self.theorems[key]
@@ -212,7 +212,7 @@ def _assume(condition: str) -> smt.Answer:
 
 def _compare(what: str, actual: tuple[str, ...], stated: tuple[str, ...]) -> None:
     if tuple(map(script_name, actual)) != stated:
-        raise Rejected(f"the conditions of its {what} are others")
+        raise Rejected(f"the conditions of its {what} are not those that it lists")
 
 
 def _equality(claim: Claim) -> tuple[str, ...]:
@@ -221,7 +221,7 @@ def _equality(claim: Claim) -> tuple[str, ...]:
     steps = RecordedSteps(claim.file.steps)
     conditions = obligations(*claim.pair, claim.sizes, steps, _assume)
     if not steps.is_done:
-        raise Rejected("says more than its proof needs")
+        raise Rejected("has more steps than its proof needs")
     _compare("proof", conditions, claim.file.conditions)
     return conditions
 
@@ -275,7 +275,7 @@ def _check_sizes(sizes: Sizes, values: Mapping[str, int]) -> None:
     those that it assumes natural at least 0. Raises Rejected."""
     for symbols, least in ((sizes.positive, 1), (sizes.naturals, 0)):
         if any(sizes.resolve(size).evaluate(values) < least for size in symbols):
-            raise Rejected("its witness has a size that cannot be")
+            raise Rejected(f"its witness has a size or attribute below {least}")
 
 
 def _types(file: CertificateFile, types: tuple[Typing, Typing]) -> str:
@@ -283,7 +283,7 @@ def _types(file: CertificateFile, types: tuple[Typing, Typing]) -> str:
     certificate."""
     script = agreement_script(*types)
     if script_name(script) != file.types:
-        raise Rejected("the condition of its types is another")
+        raise Rejected("the condition of its types is not the one that it lists")
     return script
 
 

@@ -129,7 +129,7 @@ def _check_apart(rule: Rule, old: Sequence[Port], inputs: Mapping[str, Port]) ->
     one of several replaced values. The new values are computed from the inputs, so a value would
     then be computed from itself."""
     if len(set(old)) < len(set(rule.left)):
-        raise Refused("different outputs of the rule are one value")
+        raise Refused("different outputs of the rule are the same value")
     if len(old) == 1:
         return
     replaced = set(old)
@@ -140,7 +140,7 @@ def _check_apart(rule: Rule, old: Sequence[Port], inputs: Mapping[str, Port]) ->
         if item not in seen:
             seen.add(item)
             if not replaced.isdisjoint(item.inputs):
-                raise Refused("would make a value of itself")
+                raise Refused("would compute a value from itself")
             pending += (port.item for port in item.inputs)
 
 

@@ -59,7 +59,7 @@ def import_rule(rule: ForeignRule, *, symbolic: bool) -> ImportedRule:
     """
     degrees = stated_degrees(rule)
     if symbolic and len(degrees) != 1:
-        raise IllTypedError("there is no one degree that could be left open")
+        raise IllTypedError(f"{len(degrees)} different degrees, expected one to leave open")
     known = KnownSizes(frozenset({DEGREE}) if symbolic else frozenset())
     importer = _Importer(known, symbolic=symbolic)
     left = importer.side("left", rule.left)
