@@ -29,7 +29,7 @@ from runtime.program.lower import Lowering
 from runtime.program.validate import ProgramError, validate_lowered
 from substitutions.audit.captured import CapturedModel, captured, prepare
 from substitutions.audit.errors import Finding
-from substitutions.audit.locate import located
+from substitutions.audit.locate import locate_statistics
 from substitutions.audit.proofs import check_proofs
 from substitutions.audit.provenance import (
     check_library,
@@ -39,7 +39,7 @@ from substitutions.audit.provenance import (
     check_statistics,
 )
 from substitutions.audit.replay import replay
-from substitutions.rules.limited import Lost, limited_map
+from substitutions.rules.limited import LostItem, limited_map
 from substitutions.rules.rule import Rule
 from substitutions.rules.store import CERTIFICATES, Library, default_path, load_rules
 from unity.audit import Options
@@ -139,7 +139,7 @@ def _within(options: Options, work: Callable[[T], R], items: Sequence[T]) -> Ite
     """Yield the result of ``work`` for each item, each in a fork of this process. Raises
     NegativeAnswer if an item uses up its budget."""
     for result in limited_map(work, items, options.jobs, options.budget, chunk=1):
-        if isinstance(result, Lost):
+        if isinstance(result, LostItem):
             raise NegativeAnswer(f"{options.plan}: unknown: {result.spent}")
         yield result
 
@@ -255,7 +255,7 @@ def _check_model(
     elif not other:
         audit.findings += check_naming(plan, name, again)
         audit.done.append("the names of its parameters, inputs and buffers")
-        expected = located(again.statistics, plan, _library(plan, rules).rules)
+        expected = locate_statistics(again.statistics, plan, _library(plan, rules).rules)
         audit.findings += check_statistics(plan, name, expected)
         if expected:
             audit.done.append(

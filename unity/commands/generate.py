@@ -17,7 +17,7 @@ from pcg.files import make_folder
 from pcg.types.operator import Operator
 from substitutions.browse.companions import write_companions
 from substitutions.generate.algebra.enumerate import computing
-from substitutions.generate.library import Generated, generate
+from substitutions.generate.library import GenerationResult, generate
 from substitutions.generate.limits import MAX_OPS
 from substitutions.rules.certificates import write_certificates
 from substitutions.rules.store import CERTIFICATES, RULES, default_path, load_library, save_library
@@ -71,7 +71,7 @@ def _check(options: Options) -> None:
             )
 
 
-def _generated(options: Options) -> Generated:
+def _generated(options: Options) -> GenerationResult:
     """Generate the library that the options ask for, with bars of progress."""
     chosen = _chosen(options.only) if options.only else None
     with _bars(quiet=options.as_json) as show:
@@ -110,7 +110,7 @@ def _chosen(names: list[str]) -> list[Operator]:
     return [known[name] for name in names]
 
 
-def _record(generated: Generated, options: Options) -> dict[str, object]:
+def _record(generated: GenerationResult, options: Options) -> dict[str, object]:
     record: dict[str, object] = {
         **asdict(generated.report),
         "rules": len(generated.library.rules),
@@ -123,7 +123,9 @@ def _record(generated: Generated, options: Options) -> dict[str, object]:
     return record
 
 
-def _print_report(generated: Generated, path: Path, seconds: float, options: Options) -> None:
+def _print_report(
+    generated: GenerationResult, path: Path, seconds: float, options: Options
+) -> None:
     console = PlainConsole()
     table = Table(title="Rule generation")
     table.add_column("")

@@ -10,14 +10,14 @@ from pcg.budget import Budget
 from pcg.errors import NegativeAnswer, one_line
 from pcg.files import read_json
 from substitutions.rules.certificates import label_problem, uncertified
-from substitutions.rules.limited import Lost, limited_map
+from substitutions.rules.limited import LostItem, limited_map
 from substitutions.rules.store import CERTIFICATES, RULES, LibraryFile
 from unity.recheck import Options
 from unity.support.cli import say, say_json
 from unity.support.processes import tracked
 from verifier.bundle import read_bundle
 from verifier.certificate import CertificateFile
-from verifier.recheck import Proved, Rechecked, Rechecker
+from verifier.recheck import CertificateCheck, ProvedStatement, Rechecker
 from verifier.recheck import certificates as certificates_in
 from verifier.solvers import SOLVERS, require
 
@@ -77,7 +77,9 @@ def _read(options: Options) -> Certificates:
     return Certificates(where, places, bundle.scripts, library)
 
 
-def _results(given: Certificates, solvers: Sequence[str], options: Options) -> Iterator[Rechecked]:
+def _results(
+    given: Certificates, solvers: Sequence[str], options: Options
+) -> Iterator[CertificateCheck]:
     """Yield the result of each certificate. Without a library, the label of a certificate has to
     fit its statement."""
     # One for all: forked workers inherit it, and check each theorem and script once.
@@ -88,7 +90,7 @@ def _results(given: Certificates, solvers: Sequence[str], options: Options) -> I
     results = tracked(checked, len(files), "rechecking", quiet=options.as_json)
     labels: set[str] = set()
     for file, answer in zip(files, results, strict=True):
-        result = _lost(file, answer) if isinstance(answer, Lost) else answer
+        result = _lost(file, answer) if isinstance(answer, LostItem) else answer
         problem = ""
         if file.rule in labels:
             problem = "another certificate has the same label"
@@ -98,14 +100,14 @@ def _results(given: Certificates, solvers: Sequence[str], options: Options) -> I
         yield replace(result, accepted=False, reason=problem) if problem else result
 
 
-def _print_counts(where: Path, results: Sequence[Rechecked], solvers: Sequence[str]) -> None:
+def _print_counts(where: Path, results: Sequence[CertificateCheck], solvers: Sequence[str]) -> None:
     accepted = sum(result.accepted for result in results)
     say(f"{where}: {accepted} certificates accepted, {len(results) - accepted} rejected")
     conditions = sum(result.conditions for result in results)
     say(f"{conditions} side conditions, each without a solution by {' and '.join(solvers)}")
 
 
-def _require_all(where: str, results: Sequence[Rechecked]) -> None:
+def _require_all(where: str, results: Sequence[CertificateCheck]) -> None:
     """Raise NegativeAnswer unless all certificates are accepted and none is about whole tensors
     only. A rule that was proved for whole tensors may be false for cut ones."""
     rejected = sum(not result.accepted for result in results)
@@ -117,9 +119,11 @@ def _require_all(where: str, results: Sequence[Rechecked]) -> None:
         raise NegativeAnswer(f"{where}: {whole} of {len(results)} certificates {problem}")
 
 
-def _lost(file: CertificateFile, lost: Lost) -> Rechecked:
+def _lost(file: CertificateFile, lost: LostItem) -> CertificateCheck:
     """The result of a certificate that used up its budget."""
-    return Rechecked(file.rule, accepted=False, reason=f"unknown: {lost.spent}", conditions=0)
+    return CertificateCheck(
+        file.rule, accepted=False, reason=f"unknown: {lost.spent}", conditions=0
+    )
 
 
 def _compare(
@@ -134,7 +138,7 @@ def _compare(
         say(f"{name}: all {len(rules.rules)} rules have a certificate with the same statement")
 
 
-def _line(place: str, result: Rechecked) -> str:
+def _line(place: str, result: CertificateCheck) -> str:
     """The result of a certificate in one line: the statement that it proves, or why it is rejected.
     Control characters in it are escaped."""
     proved = result.proved
@@ -146,7 +150,7 @@ def _line(place: str, result: Rechecked) -> str:
     return one_line(f"{' '.join(parts)} ({_degrees(proved)})")
 
 
-def _degrees(proved: Proved) -> str:
+def _degrees(proved: ProvedStatement) -> str:
     """The degrees for which a statement is proved."""
     if proved.whole:
         return "whole tensors only"
@@ -155,7 +159,7 @@ def _degrees(proved: Proved) -> str:
     return f"degrees as written, {', '.join(map(str, proved.degrees))}; all of the inputs"
 
 
-def _record(place: str, result: Rechecked) -> dict[str, object]:
+def _record(place: str, result: CertificateCheck) -> dict[str, object]:
     record: dict[str, object] = {
         "file": place,
         "rule": result.rule,

@@ -15,7 +15,7 @@ from time import perf_counter
 
 from pcg.errors import InputError, NegativeAnswer
 from pcg.graph.graph import Graph
-from substitutions.explain.explain import Explained, Explainer, RuleDerivation, named
+from substitutions.explain.explain import Explainer, Explanation, RuleDerivation, named
 from substitutions.rules.rule import Rule, side_text
 from substitutions.rules.sources import Statement, read_source
 from substitutions.rules.workers import parallel_map
@@ -104,14 +104,14 @@ def explain_statement(prepared: RuleExplainers, statement: Statement) -> RuleExp
     return RuleExplanation(statement.name, outcome.verdict, longest, tuple(lines), seconds)
 
 
-def _attempt(prepared: RuleExplainers, proof: Decision) -> Explained:
+def _attempt(prepared: RuleExplainers, proof: Decision) -> Explanation:
     assert proof.evidence is not None
     left, right = proof.evidence.witness.pair
     explainer = prepared.explainer(Graph((*left, *right)))
     return explainer.attempt(left, right, proof.evidence.equal)
 
 
-def _text(attempt: Explained, proof: Decision) -> Iterator[str]:
+def _text(attempt: Explanation, proof: Decision) -> Iterator[str]:
     if attempt.derivation is not None:
         yield from derivation_lines(attempt.derivation)
         return

@@ -16,7 +16,7 @@ from rich.table import Table
 from pcg.budget import Budget
 from pcg.errors import NegativeAnswer
 from pcg.files import make_folder, write_text_atomic
-from substitutions.rules.limited import Lost, limited_map
+from substitutions.rules.limited import LostItem, limited_map
 from substitutions.rules.sources import RuleSource, Statement, StatementOutcome, read_source
 from substitutions.rules.store import default_path
 from unity.support.cli import say, say_json
@@ -90,10 +90,10 @@ def _results(items: Sequence[Item], options: Options) -> Iterator[Result]:
     decide, budget = partial(_decide, options.certificates), Budget(options.seconds, options.memory)
     decided = limited_map(decide, items, options.jobs or cores(), budget)
     for result in tracked(decided, len(items), "proving", quiet=options.as_json):
-        yield _lost(result) if isinstance(result, Lost) else result
+        yield _lost(result) if isinstance(result, LostItem) else result
 
 
-def _lost(lost: Lost) -> Result:
+def _lost(lost: LostItem) -> Result:
     """The result of a rule that used up its budget."""
     return Result(Verdict.UNKNOWN, str(lost.spent), (), None, lost.seconds, None, None)
 

@@ -11,8 +11,8 @@ from support.rules.few_rules import few
 from pcg.errors import NegativeAnswer
 from pcg.files import read_json
 from substitutions.rules.certificates import (
+    certifies,
     library_certificates,
-    says,
     uncertified,
     write_certificates,
 )
@@ -61,9 +61,9 @@ def test_a_rule_that_says_something_else_needs_another_certificate(change):
 def test_free_axes_have_to_be_certified():
     (entry,) = [e for e in LIBRARY.rules if e.name == "any function"]
     (file,) = [f for f in made() if f.rule == "any function"]
-    assert says(file, parse_entry(entry))
-    assert not says(file.model_copy(update={"runs": file.runs[:1]}), parse_entry(entry))
-    assert not says(file.model_copy(update={"whole": True}), parse_entry(entry))
+    assert certifies(file, parse_entry(entry))
+    assert not certifies(file.model_copy(update={"runs": file.runs[:1]}), parse_entry(entry))
+    assert not certifies(file.model_copy(update={"whole": True}), parse_entry(entry))
 
 
 def test_a_false_rule_has_no_certificate(tmp_path: Path):
