@@ -1,4 +1,4 @@
-"""Building: the graph in which every operator is cut as chosen, one rule application an index."""
+"""Building: the graph whose operators are cut as chosen, by one rule application for each index."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from search.map.space.strategies import IDLE, REPLICATE, Space, mapped_view, pas
 
 @dataclass(frozen=True)
 class Cut:
-    """A graph that is cut, its views, and the steps that led to it."""
+    """A graph that is cut, its machine views, and the steps of its derivation."""
 
     graph: Graph
     views: Mapping[Node, MachineView]
@@ -37,11 +37,11 @@ class Builder:
 
     spaces: Spaces
     sharded: int = 1
-    """Into how many parts weights go that a choice leaves whole, at most."""
+    """The most parts in which weights are stored if the choice does not shard them fully."""
 
     def placed(self, choice: Choice, known: CutTemplates) -> PlacedGraph:
-        """A graph that is cut as chosen, without how it came about. ``known``: what was cut before,
-        which is added to."""
+        """Return the graph that is cut as chosen, without its derivation. ``known``: the operators
+        that were cut before; new ones are added."""
         new: dict[Value, Value] = {}
         views: dict[Node, MachineView] = {}
         for node in choice.graph.nodes:
@@ -58,8 +58,8 @@ class Builder:
         return self._sharded(placed, choice, None)
 
     def cut(self, choice: Choice, before: Derivation | None = None) -> Cut:
-        """A graph that is cut as chosen. ``before``: what led to the graph of the choice, if that
-        is no model's."""
+        """Return the graph that is cut as chosen, and its derivation. ``before``: the derivation of
+        the choice's graph, if that graph is not the model's own."""
         new: dict[Value, Value] = {}
         views: dict[Node, MachineView] = {}
         scribe = Scribe.after(before or Derivation.start(choice.graph))
@@ -78,7 +78,7 @@ class Builder:
         return Cut(placed.graph, placed.views, tuple(scribe.steps))
 
     def _sharded(self, placed: PlacedGraph, choice: Choice, scribe: Scribe | None) -> PlacedGraph:
-        """What is cut, with weights fully sharded if the choice says so."""
+        """Return the cut graph, with its weights fully sharded if the choice says so."""
         devices = self.spaces.mesh.machine.devices if choice.fully_sharded else self.sharded
         if devices == 1:
             return placed
@@ -86,7 +86,7 @@ class Builder:
         return fully_sharded(placed, weights, devices, self.spaces.cuts.parting, scribe)
 
     def mapping(self, choice: Choice, node: Node) -> OperatorMapping:
-        """How a choice cuts an operator, and on which devices."""
+        """The mapping of an operator by a choice: how it is cut, and on which devices."""
         own = choice.mappings.get(node)
         if own is not None:
             return own
@@ -98,13 +98,14 @@ class Builder:
         return self.cut_mapped(whole, node, mapping)
 
     def cut_node(self, whole: Node, node: Node, strategy: Strategy, start: int = 0) -> CutNode:
-        """An operator of a whole graph, as it reads what is cut already, by one of its strategies
-        on devices from ``start`` on."""
+        """Cut an operator by one of its strategies, on the devices from ``start`` on. ``whole``:
+        the operator in the whole graph; ``node``: the same operator, reading operands that are
+        cut."""
         mesh = self.spaces.mesh
         return self.cut_mapped(whole, node, mapping_of(strategy, start, mesh.primes, mesh.strides))
 
     def cut_mapped(self, whole: Node, node: Node, mapping: OperatorMapping) -> CutNode:
-        """An operator of a whole graph, as it reads what is cut already, on an array of devices."""
+        """Cut an operator as a mapping says. ``whole`` and ``node``: as in ``cut_node``."""
         own, cuts = self.spaces.of(whole), self.spaces.cuts
         rules = cuts.of(whole)
         made = Cutting(list(node.outputs), node)
@@ -122,7 +123,7 @@ class Builder:
 
 
 def _places(node: Node, own: Space, cut: Sequence[int]) -> list[int]:
-    """For each axis of the task grid, its place in the space."""
+    """For each axis of an operator's task grid, the place of that axis in the operator's space."""
     names = [axis.name for axis in own.axes]
     typing = typing_of(node.operator_call, [value.type for value in node.inputs])
     axes = [axis.name for axis in typing.axes]

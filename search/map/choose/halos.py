@@ -20,8 +20,8 @@ def windows(node: Node) -> tuple[Window, ...]:
 def halo_seconds(
     node: Node, position: int, own: Space, mesh: Mesh, itemsize: int
 ) -> PairSeconds | None:
-    """Seconds of fetching what windows read of neighbouring blocks of an operand; None where
-    nothing is fetched."""
+    """Seconds of fetching the elements of neighbouring blocks that windows read of an operand, for
+    each strategy. None if nothing is fetched."""
     slid = {window.axis for window in windows(node)}
     if slid.isdisjoint(own.axes):
         return None
