@@ -39,19 +39,19 @@ class Builder:
     sharded: int = 1
     """The most parts in which weights are stored if the choice does not shard them fully."""
 
-    def placed(self, choice: Choice, known: CutTemplates) -> PlacedGraph:
-        """Return the graph that is cut as chosen, without its derivation. ``known``: the operators
-        that were cut before; new ones are added."""
+    def placed(self, choice: Choice, templates: CutTemplates) -> PlacedGraph:
+        """Return the graph that is cut as chosen, without its derivation. ``templates``: those of
+        the operators that were cut before; new ones are added."""
         new: dict[Value, Value] = {}
         views: dict[Node, MachineView] = {}
         for node in choice.graph.nodes:
             if node.is_leaf:
                 new[node.value()] = node.value()
                 continue
-            own = self.mapping(choice, node)
+            mapping = self.mapping(choice, node)
             inputs = [new[value] for value in node.inputs]
-            cut = partial(self._cut_on, node, own)
-            outer, inner, view = known.cut((self.spaces.kind(node), own), node, inputs, cut)
+            cut = partial(self._cut_on, node, mapping)
+            outer, inner, view = templates.cut((self.spaces.kind(node), mapping), node, inputs, cut)
             views[inner] = view
             new.update(zip(node.outputs, outer, strict=True))
         placed = PlacedGraph(Graph(tuple(new[value] for value in choice.graph.outputs)), views)
@@ -87,9 +87,9 @@ class Builder:
 
     def mapping(self, choice: Choice, node: Node) -> OperatorMapping:
         """The mapping of an operator by a choice: how it is cut, and on which devices."""
-        own = choice.mappings.get(node)
-        if own is not None:
-            return own
+        mapping = choice.mappings.get(node)
+        if mapping is not None:
+            return mapping
         mesh = self.spaces.mesh
         start = choice.starts.get(node, 0)
         return mapping_of(choice.strategies[node], start, mesh.primes, mesh.strides)
@@ -106,27 +106,27 @@ class Builder:
 
     def cut_mapped(self, whole: Node, node: Node, mapping: OperatorMapping) -> CutNode:
         """Cut an operator as a mapping says. ``whole`` and ``node``: as in ``cut_node``."""
-        own, cuts = self.spaces.of(whole), self.spaces.cuts
+        space, cuts = self.spaces.of(whole), self.spaces.cuts
         rules = cuts.of(whole)
-        made = Cutting(list(node.outputs), node)
+        cutting = Cutting(list(node.outputs), node)
         axes = mapping.axes
-        for place in in_order(own, mapping.places):
-            axis, degree = own.axes[place], mapping.degree(place)
+        for place in in_order(space, mapping.places):
+            axis, degree = space.axes[place], mapping.degree(place)
             if not passes(axis):
-                made.apply(applied(rules[axis.name], made.inner, degree))
+                cutting.apply(applied(rules[axis.name], cutting.inner, degree))
                 continue
             carriers = [i for i, at in enumerate(axis.operands) if at is not None]
-            if not made.let_pass(cuts, carriers, degree):
+            if not cutting.let_pass(cuts, carriers, degree):
                 axes = tuple(a._replace(place=REPLICATE) if a.place == place else a for a in axes)
-        places = _places(made.inner, own, [a.place for a in axes])
-        return made.done(mapped_view(OperatorMapping(mapping.start, axes), places))
+        places = _places(cutting.inner, space, [a.place for a in axes])
+        return cutting.done(mapped_view(OperatorMapping(mapping.start, axes), places))
 
 
-def _places(node: Node, own: Space, cut: Sequence[int]) -> list[int]:
+def _places(node: Node, space: Space, cut: Sequence[int]) -> list[int]:
     """For each axis of an operator's task grid, the place of that axis in the operator's space."""
-    names = [axis.name for axis in own.axes]
+    names = [axis.name for axis in space.axes]
     typing = typing_of(node.operator_call, [value.type for value in node.inputs])
     axes = [axis.name for axis in typing.axes]
-    through = [entry for entry in cut if entry >= 0 and passes(own.axes[entry])]
+    through = [entry for entry in cut if entry >= 0 and passes(space.axes[entry])]
     passed = through[0] if through else IDLE
     return [*(names.index(a) if a in names else IDLE for a in axes), passed, REPLICATE]

@@ -21,8 +21,8 @@ from pcg.placement.layout import Layout
 from pcg.placement.transfer import transfer
 from search.cost.collectives import seconds
 from search.cost.cost import CostModel
-from search.cost.derivation import Applied
-from search.map.rules.fully_sharded import says_parts
+from search.cost.derivation import Applied, in_both_directions
+from search.map.rules.fully_sharded import is_parting
 from search.map.space.axes import Peers
 from substitutions.rules.match import build, matches_at
 from substitutions.rules.rule import Rule
@@ -71,8 +71,8 @@ def _ways(wanted: Layout) -> Iterator[InParts]:
 def parted(rules: Iterable[Rule], value: Value, how: InParts) -> Applied | None:
     """A tensor as the combine of its parts, by one of some rules; None where none says so."""
     graph = Graph((value,))
-    for rule in (way for both in rules for way in (both, both.reversed)):
-        if not says_parts(rule):
+    for rule in in_both_directions(rules):
+        if not is_parting(rule):
             continue
         match = next(matches_at(rule, value.node, graph), None)
         free = dict.fromkeys(rule.free_symbols, how.parts)

@@ -204,8 +204,8 @@ class MicroBatches:
 
     def _worked_out(self, node: Node, duties: Duties) -> Costs:
         space = self.spaces.of(node)
-        task = self.pricing.own(node, duties.without_weights)
-        full = self.pricing.own(node, duties)
+        task = self.pricing.operator_costs(node, duties.without_weights)
+        full = self.pricing.operator_costs(node, duties)
         step = sum(full.exchanges, full.seconds)
         blocks = self._weight_bytes(node)
         held = sum((blocks[at] for at in duties.weights), np.zeros(len(space)))

@@ -23,7 +23,7 @@ from pcg.graph.graph import Graph, Node, Value
 from pcg.readings.work import gradient_nodes
 from pcg.types.infer import index_sizes
 from pcg.types.parallel_operators import IN_TIME
-from search.cost.derivation import Derivation
+from search.cost.derivation import Derivation, in_both_directions
 from search.map.rules.cuts import Cuts, opened
 from search.map.space.samples import sampled
 from substitutions.rules.rule import Rule
@@ -184,7 +184,7 @@ def _of_inputs(graph: Graph) -> frozenset[Node]:
 def _cancelling(rules: tuple[Rule, ...]) -> Mapping[int, tuple[Rule, ...]]:
     """The library's rules that a pipeline after its batch is nothing, by the rank of the tensor."""
     cancelling: dict[int, tuple[Rule, ...]] = {}
-    for rule in (way for both in rules for way in (both, both.reversed)):
+    for rule in in_both_directions(rules):
         top = rule.left[0].node
         if top.is_leaf or top.name != "pipeline" or not rule.right[0].node.is_leaf:
             continue

@@ -87,7 +87,7 @@ class Blocks:
             kinds |= {at: at - first for at in range(first, places[after])}
         return AlikeSpans(ends, kinds)
 
-    def looks(self) -> Mapping[Node, int]:
+    def colours(self) -> Mapping[Node, int]:
         """Equal numbers for operators that are to be cut alike: of all blocks but the first and the
         last."""
         operators, inner = self.graph.operators, self.first + self.length

@@ -21,12 +21,12 @@ from pcg.memo import Memo
 from pcg.readings.work import gradient_nodes
 from search.cost.cost import CostModel
 from search.cost.progress import check_time
-from search.map.choose.costs import OwnCosts
+from search.map.choose.costs import OperatorCosts
 from search.map.choose.factors import Factor, PairTable, Places, least, restricted
-from search.map.choose.marginals import MOST, looked_at
+from search.map.choose.marginals import MOST, considered_values
 from search.map.choose.pricing import Operand, Pricing
 from search.map.choose.spaces import Spaces
-from search.map.choose.tied import Tied, saves
+from search.map.choose.tied import TiedVariables, saves
 from search.map.rules.cuts import Cuts
 from search.map.space.allow import Allowed, Mask, everything
 from search.map.space.axes import Mesh, Seconds, Strategy
@@ -83,7 +83,7 @@ class Prices:
     ``nodes``."""
 
 
-class _Moved(NamedTuple):
+class _Resharding(NamedTuple):
     """The resharding of a tensor between two operators, given by their numbers in ``ends``.
     ``times``: 2 if its gradient moves back, otherwise 1."""
 
@@ -93,11 +93,11 @@ class _Moved(NamedTuple):
     reader: Operand
 
 
-_Own = tuple[OwnCosts, tuple[Node, ...]]
+_OwnTerm = tuple[OperatorCosts, tuple[Node, ...]]
 """The costs of an operator by itself, and the weights whose gradients it exchanges."""
-LISTED = 16
+MOST_LISTED = 16
 """The number of graphs whose terms are kept."""
-_Parts = Sequence[tuple[Node, _Moved | _Own]]
+_Terms = Sequence[tuple[Node, _Resharding | _OwnTerm]]
 """The terms of a sum, each with its operator, in order."""
 
 
@@ -113,9 +113,9 @@ def least_places(
     ``most``: how many of these are considered if all are too many; ``known``: choices among them
     that are considered in any case."""
     factors = restricted(factors, masks)
-    some = looked_at([len(mask) for mask in masks], factors, most, known)
-    seconds, chosen = least([len(few) for few in some], restricted(factors, some))
-    picked = zip(masks, some, chosen, strict=True)
+    considered = considered_values([len(mask) for mask in masks], factors, most, known)
+    seconds, chosen = least([len(few) for few in considered], restricted(factors, considered))
+    picked = zip(masks, considered, chosen, strict=True)
     return seconds, [int(mask[few[at]]) for mask, few, at in picked]
 
 
@@ -129,8 +129,8 @@ def tied_places(
 ) -> tuple[float, list[int]]:
     """Like ``least_places``, but variables of one colour take the same value if they may take the
     same values. ``colours``: one for each variable."""
-    tied = Tied.of(colours, masks)
-    rows = [row for one in known if (row := tied.row(one)) is not None]
+    tied = TiedVariables.of(colours, masks)
+    rows = [row for choice in known if (row := tied.row(choice)) is not None]
     seconds, places = least_places(
         tied.sizes(sizes), tied.picked(masks), tied.factors(factors), most, rows
     )
@@ -146,8 +146,9 @@ class Chooser:
     """The strategies of an operator that are considered if all are too many."""
     more: int = 0
     """The number of further blocks that the middle block of a graph stands for."""
-    _listed: Memo[tuple[int, bool], tuple[Graph, _Parts]] = field(
-        init=False, default_factory=lambda: Memo[tuple[int, bool], tuple[Graph, _Parts]](LISTED)
+    _listed: Memo[tuple[int, bool], tuple[Graph, _Terms]] = field(
+        init=False,
+        default_factory=lambda: Memo[tuple[int, bool], tuple[Graph, _Terms]](MOST_LISTED),
     )
     _ties: Memo[Graph, Mapping[Node, int] | None] = field(
         init=False, default_factory=Memo[Graph, Mapping[Node, int] | None]
@@ -203,23 +204,23 @@ class Chooser:
         number = {node: i for i, node in enumerate(nodes)}
         spaces = [self.spaces.of(node) for node in nodes]
         masks = [
-            _settled(own, fixed.get(node), allowed(node, own))
-            for node, own in zip(nodes, spaces, strict=True)
+            _settled(space, fixed.get(node), allowed(node, space))
+            for node, space in zip(nodes, spaces, strict=True)
         ]
         times = self.times(graph) if among is None else {}
         factors = list(self._factors(graph, number, byte_price, exposed, times))
         factors += self._ends(graph, graph.outputs if ends is None else ends, number, exposed)
         known = [self._rows(nodes, masks, strategies) for strategies in also]
         allowed_rows = [rows for rows in known if rows is not None]
-        sizes = [len(own) for own in spaces]
-        looks = self._looks(graph, factors, is_part=among is not None)
-        if looks is None:
+        sizes = [len(space) for space in spaces]
+        colours = self._colours(graph, factors, is_part=among is not None)
+        if colours is None:
             seconds, places = least_places(sizes, masks, factors, self.most, allowed_rows)
         else:
-            own = [looks[node] for node in nodes]
-            seconds, places = tied_places(own, sizes, masks, factors, self.most, allowed_rows)
+            of_nodes = [colours[node] for node in nodes]
+            seconds, places = tied_places(of_nodes, sizes, masks, factors, self.most, allowed_rows)
         chosen = zip(nodes, spaces, places, strict=True)
-        return Choice(graph, {node: own.strategy(at) for node, own, at in chosen}, seconds)
+        return Choice(graph, {node: space.strategy(at) for node, space, at in chosen}, seconds)
 
     def shared(self, graph: Graph, choice: Choice | None = None) -> dict[Operand, float]:
         """The fraction of an operand's resharding that counts, since a tensor is moved once for all
@@ -228,15 +229,15 @@ class Chooser:
         listed."""
         readers: dict[object, list[Operand]] = defaultdict(list)
         for node in graph.operators:
-            own = self.spaces.of(node)
-            row = None if choice is None else own.place(choice.strategies[node])
+            space = self.spaces.of(node)
+            row = None if choice is None else space.place(choice.strategies[node])
             for position, value in enumerate(node.inputs):
-                layout = None if row is None else own.operand(position)[row].tobytes()
+                layout = None if row is None else space.operand(position)[row].tobytes()
                 readers[value, layout].append((node, position))
         together = (each for each in readers.values() if len(each) > 1)
         return {operand: 1.0 / len(each) for each in together for operand in each}
 
-    def _looks(
+    def _colours(
         self, graph: Graph, factors: Sequence[Factor], *, is_part: bool
     ) -> Mapping[Node, int] | None:
         """The colour of each operator, where operators of one colour are cut alike. None if each
@@ -245,15 +246,15 @@ class Chooser:
             return None
         blocks = blocks_of(graph) if self.more else None
         if blocks is not None:
-            return blocks.looks()
+            return blocks.colours()
         if len(graph.operators) <= MOST_FREE:
             return None
-        return self._ties.get(graph, lambda: self._tying(graph, factors))
+        return self._ties.get(graph, lambda: self._tied_colours(graph, factors))
 
-    def _tying(self, graph: Graph, factors: Sequence[Factor]) -> Mapping[Node, int] | None:
-        looks = self.pricing.colours(graph)
-        own = [looks[node] for node in graph.operators]
-        return looks if saves(own, [factor.variables for factor in factors]) else None
+    def _tied_colours(self, graph: Graph, factors: Sequence[Factor]) -> Mapping[Node, int] | None:
+        colours = self.pricing.colours(graph)
+        of_nodes = [colours[node] for node in graph.operators]
+        return colours if saves(of_nodes, [factor.variables for factor in factors]) else None
 
     def prices(self, graph: Graph, exposed: Exposed = ALL) -> Prices:
         """The cost in seconds of all strategies of all operators, and of the reshardings."""
@@ -287,59 +288,61 @@ class Chooser:
         """The terms of the sum over some operators. ``number``: the variable of each operator;
         ``often``: how often an operator counts, if not once."""
         whole, saved = len(number) == len(graph.operators), bool(byte_price)
-        parts = self._parts(graph, saved) if whole else self._parts_of(graph, number, saved)
+        terms = self._terms(graph, saved) if whole else self._terms_of(graph, number, saved)
         alone = Memo[object, Seconds]()
-        for node, part in parts:
+        for node, term in terms:
             count = often.get(node, 1)
-            if isinstance(part, _Moved):
-                times = exposed.resharding * part.times * count
-                times *= exposed.shared.get(part.reader, 1.0)
-                yield part.table.factor(*part.ends, times)
+            if isinstance(term, _Resharding):
+                times = exposed.resharding * term.times * count
+                times *= exposed.shared.get(term.reader, 1.0)
+                yield term.table.factor(*term.ends, times)
                 continue
-            costs, leaves = part
+            costs, leaves = term
             times = tuple(exposed.weights.get(leaf, exposed.exchange) for leaf in leaves)
             key = costs, times
             table = alone.get(key, partial(_alone, costs, byte_price, times))
             yield Factor((number[node],), table, count)
 
-    def _parts(self, graph: Graph, saved: bool) -> _Parts:
+    def _terms(self, graph: Graph, saved: bool) -> _Terms:
         """The terms for a whole graph. A search asks for these again and again."""
 
-        def listed() -> tuple[Graph, _Parts]:
+        def listed() -> tuple[Graph, _Terms]:
             number = {node: i for i, node in enumerate(graph.operators)}
-            return graph, self._parts_of(graph, number, saved)
+            return graph, self._terms_of(graph, number, saved)
 
         # The key is the object itself, which the table keeps alive: equal graphs may list operands
         # in different orders.
         return self._listed.get((id(graph), saved), listed)[1]
 
-    def _parts_of(self, graph: Graph, number: Mapping[Node, int], saved: bool) -> _Parts:
+    def _terms_of(self, graph: Graph, number: Mapping[Node, int], saved: bool) -> _Terms:
         """The cost of each operator by itself and, before it, the reshardings of its operands.
         ``saved``: whether tensors that are saved for the backward pass count."""
-        duties = self.pricing.duties(graph, number, keeps=saved)
-        homes = {n.inputs[at].node: (n, at) for n, own in duties.items() for at in own.weights}
-        parts: list[tuple[Node, _Moved | _Own]] = []
-        for node, own in duties.items():
+        duties_of = self.pricing.duties(graph, number, keeps=saved)
+        homes = {n.inputs[at].node: (n, at) for n, duty in duties_of.items() for at in duty.weights}
+        terms: list[tuple[Node, _Resharding | _OwnTerm]] = []
+        for node, duty in duties_of.items():
             check_time()
             for position, value in enumerate(node.inputs):
                 home = homes.get(value.node)
                 if home is not None and home[0] is not node:
                     # A weight lies as its first reader wants it.
                     pairs = self.pricing.weight_resharding(value, home, (node, position))
-                    parts.append(
+                    terms.append(
                         (
                             node,
-                            _Moved((number[home[0]], number[node]), pairs, 2.0, (node, position)),
+                            _Resharding(
+                                (number[home[0]], number[node]), pairs, 2.0, (node, position)
+                            ),
                         )
                     )
                 elif value.node in number:
                     pairs = self.pricing.resharding(value, node, position)
                     ends = number[value.node], number[node]
-                    times = 2.0 if position in own.needs else 1.0
-                    parts.append((node, _Moved(ends, pairs, times, (node, position))))
-            leaves = tuple(node.inputs[position].node for position in own.weights)
-            parts.append((node, (self.pricing.own(node, own), leaves)))
-        return parts
+                    times = 2.0 if position in duty.needs else 1.0
+                    terms.append((node, _Resharding(ends, pairs, times, (node, position))))
+            leaves = tuple(node.inputs[position].node for position in duty.weights)
+            terms.append((node, (self.pricing.operator_costs(node, duty), leaves)))
+        return terms
 
     def _ends(
         self, graph: Graph, ends: Sequence[Value], number: Mapping[Node, int], exposed: Exposed
@@ -354,7 +357,7 @@ class Chooser:
                 yield Factor((number[value.node],), times * self.pricing.gathering(value))
 
 
-def _alone(costs: OwnCosts, byte_price: float, exposed: Sequence[float]) -> Seconds:
+def _alone(costs: OperatorCosts, byte_price: float, exposed: Sequence[float]) -> Seconds:
     """The cost of each of an operator's strategies by itself. ``exposed``: the fraction of the
     exchange of each of its weights that counts."""
     seconds = costs.seconds + byte_price * costs.memory
@@ -363,8 +366,8 @@ def _alone(costs: OwnCosts, byte_price: float, exposed: Sequence[float]) -> Seco
     return seconds
 
 
-def _settled(own: Space, strategy: Strategy | None, allowed: Mask) -> Places:
+def _settled(space: Space, strategy: Strategy | None, allowed: Mask) -> Places:
     """The places of the strategies that may be used: the given ``strategy``, if the operator has
     it, or else those that are allowed."""
-    place = None if strategy is None else own.place(strategy)
+    place = None if strategy is None else space.place(strategy)
     return np.flatnonzero(allowed) if place is None else np.array([place])

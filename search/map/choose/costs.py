@@ -32,7 +32,7 @@ _Used = Sequence[tuple[Device, NDArray[np.bool_]]]
 
 
 @dataclass(frozen=True, eq=False)
-class OwnCosts:
+class OperatorCosts:
     """The costs of each strategy: ``seconds`` of a step without the exchange of weights' gradients,
     the seconds of each of these ``exchanges``, and bytes of ``memory`` on a device."""
 
@@ -41,7 +41,9 @@ class OwnCosts:
     memory: Vector
 
 
-def own_costs(node: Node, space: Space, duties: Duties, cost: CostModel, mesh: Mesh) -> OwnCosts:
+def operator_costs(
+    node: Node, space: Space, duties: Duties, cost: CostModel, mesh: Mesh
+) -> OperatorCosts:
     """The costs of an operator's strategies: forward and backward computation, exchange and update
     of its weights, and the bytes that it holds for these."""
     degrees = space.degrees(mesh.primes).astype(float)
@@ -74,7 +76,7 @@ def own_costs(node: Node, space: Space, duties: Duties, cost: CostModel, mesh: M
         bytes_moved = operands[position] * training.update_bytes
         seconds += _slowest(kinds, lambda device, b=bytes_moved: _update(cost, device, b))
         memory = memory + operands[position] * training.held_bytes
-    return OwnCosts(seconds, tuple(exchanges), memory)
+    return OperatorCosts(seconds, tuple(exchanges), memory)
 
 
 def _computation(

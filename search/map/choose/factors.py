@@ -73,7 +73,7 @@ class PairTable:
 
 
 @dataclass(frozen=True, eq=False)
-class _Best:
+class _BestValue:
     """The best value of an eliminated variable, for every choice of the variables in ``given``."""
 
     variable: int
@@ -106,7 +106,7 @@ class _Elimination:
         self._tables: dict[int, dict[tuple[int, ...], list[Values]]] = {
             v: defaultdict(list) for v, size in enumerate(sizes) if size > 1
         }
-        self._order: list[_Best] = []
+        self._order: list[_BestValue] = []
         self.constant = 0.0
         counted: dict[tuple[int, float], tuple[Values, float]] = {}
         for factor in factors:
@@ -114,7 +114,7 @@ class _Elimination:
             free = tuple(v for v in factor.variables if sizes[v] > 1)
             if factor.table not in counted:
                 values = factor.scaled.reshape([sizes[v] for v in free])
-                counted[factor.table] = self._one(np.rint(values / UNIT))
+                counted[factor.table] = self._normalized(np.rint(values / UNIT))
             self._add(free, *counted[factor.table])
 
     def run(self) -> None:
@@ -129,7 +129,7 @@ class _Elimination:
             values[best.variable] = int(best.choice[tuple(values[v] for v in best.given)])
         return [values.get(v, 0) for v in range(len(self._sizes))]
 
-    def _one(self, values: Values) -> tuple[Values, float]:
+    def _normalized(self, values: Values) -> tuple[Values, float]:
         """The shared array of this content after subtraction of its least entry, and that entry."""
         least = float(values.min(initial=np.inf))
         values = values - least if np.isfinite(least) else values
@@ -150,7 +150,7 @@ class _Elimination:
                 if v != variable:
                     del self._tables[v][variables]
         choice, left, least = self._summed(own, scope, scope.index(variable))
-        self._order.append(_Best(variable, rest, choice))
+        self._order.append(_BestValue(variable, rest, choice))
         self._add(rest, left, least)
 
     def _summed(
@@ -173,7 +173,7 @@ class _Elimination:
                 total += _spread(values, places, len(scope))
             choice = total.argmin(axis=axis)
             left = np.take_along_axis(total, np.expand_dims(choice, axis), axis).squeeze(axis)
-            best = self._sums[key] = (choice.astype(np.int16), *self._one(left))
+            best = self._sums[key] = (choice.astype(np.int16), *self._normalized(left))
         return best
 
 
@@ -227,7 +227,7 @@ Places = NDArray[np.intp]
 """Places of some values of a variable."""
 
 
-def kept(sizes: Sequence[int], factors: Sequence[Factor], most: int) -> list[Places]:
+def with_least_bounds(sizes: Sequence[int], factors: Sequence[Factor], most: int) -> list[Places]:
     """For each variable, the places of at most ``most`` values: those with the least lower bound.
     The bound of a value adds up the least entries of the tables, over all values of its
     neighbours."""
@@ -265,4 +265,4 @@ def restricted(factors: Sequence[Factor], places: Sequence[Places]) -> list[Fact
 def _interned(places: Sequence[Places]) -> list[Places]:
     """The arrays, with equal ones as one object."""
     known: dict[bytes, Places] = {}
-    return [known.setdefault(some.tobytes(), some) for some in places]
+    return [known.setdefault(array.tobytes(), array) for array in places]

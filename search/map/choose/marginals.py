@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search.cost.progress import check_time
-from search.map.choose.factors import Factor, Places, Values, kept, largest, restricted
+from search.map.choose.factors import Factor, Places, Values, largest, restricted, with_least_bounds
 
 MOST = 16
 """The values of a variable that are considered, if tables of all values are too large."""
@@ -39,7 +39,7 @@ NEVER = 1e7
 """A number of seconds that stands for infinity, so that differences are defined."""
 
 
-def looked_at(
+def considered_values(
     sizes: Sequence[int],
     factors: Sequence[Factor],
     most: int = MOST,
@@ -67,13 +67,13 @@ def promising(
     the values of a choice that costs little and of known choices (``also``). Tables have one or two
     variables."""
     passed = max(FEW_PASSING, int(PASSING * max(sizes, default=0)))
-    places = _with(kept(sizes, factors, passed), also)
-    passing = _Passing([len(some) for some in places], restricted(factors, places))
+    places = _with(with_least_bounds(sizes, factors, passed), also)
+    passing = _MessagePassing([len(kept) for kept in places], restricted(factors, places))
     for _ in range(ROUNDS):
         passing.there_and_back()
     best = [
-        some[np.union1d(np.argsort(passing.cost(v), kind="stable")[:most], [value])]
-        for v, (value, some) in enumerate(zip(passing.rounded(), places, strict=True))
+        kept[np.union1d(np.argsort(passing.cost(v), kind="stable")[:most], [value])]
+        for v, (value, kept) in enumerate(zip(passing.rounded(), places, strict=True))
     ]
     return _with(best, also)
 
@@ -81,8 +81,8 @@ def promising(
 def _with(places: Sequence[Places], choices: Sequence[Sequence[int]]) -> list[Places]:
     """The given places, and those of the values of some choices."""
     return [
-        np.union1d(some, [choice[v] for choice in choices]).astype(np.intp)
-        for v, some in enumerate(places)
+        np.union1d(kept, [choice[v] for choice in choices]).astype(np.intp)
+        for v, kept in enumerate(places)
     ]
 
 
@@ -99,7 +99,7 @@ class _Edge:
     up: Values
 
 
-class _Passing:
+class _MessagePassing:
     """Messages between variables, in the order of their numbers and back."""
 
     def __init__(self, sizes: Sequence[int], factors: Sequence[Factor]) -> None:

@@ -12,7 +12,7 @@ from pcg.memo import Memo, remembered
 from pcg.readings.saved import Reads
 from search.cost.cost import CostModel
 from search.cost.liveness import saved_positions
-from search.map.choose.costs import OwnCosts, own_costs
+from search.map.choose.costs import OperatorCosts, operator_costs
 from search.map.choose.duties import Duties, duties_in
 from search.map.choose.factors import PairTable
 from search.map.choose.halos import halo_seconds
@@ -37,8 +37,8 @@ class Pricing:
     transfers: Transfers | None = None
     """The transfers on the mesh, if these are shared with others."""
     _transfers: Transfers = field(init=False)
-    _own: Memo[tuple[int, Duties], OwnCosts] = field(
-        init=False, default_factory=Memo[tuple[int, Duties], OwnCosts]
+    _costs: Memo[tuple[int, Duties], OperatorCosts] = field(
+        init=False, default_factory=Memo[tuple[int, Duties], OperatorCosts]
     )
     _reshardings: Memo[object, PairTable] = field(
         init=False, default_factory=Memo[object, PairTable]
@@ -54,20 +54,20 @@ class Pricing:
     @property
     def known(self) -> int:
         """How often a price was already known from an equal operator or resharding."""
-        return self._own.hits + self._reshardings.hits
+        return self._costs.hits + self._reshardings.hits
 
-    def own(self, node: Node, duties: Duties) -> OwnCosts:
+    def operator_costs(self, node: Node, duties: Duties) -> OperatorCosts:
         """The costs of each strategy of an operator by itself, for one slice of the batch."""
-        return self._own.get((self.spaces.kind(node), duties), lambda: self._priced(node, duties))
+        return self._costs.get((self.spaces.kind(node), duties), lambda: self._priced(node, duties))
 
-    def _priced(self, node: Node, duties: Duties) -> OwnCosts:
+    def _priced(self, node: Node, duties: Duties) -> OperatorCosts:
         task = self.spaces.slices.task(node)
-        return own_costs(task, self.spaces.of(node), duties, self.cost, self.mesh)
+        return operator_costs(task, self.spaces.of(node), duties, self.cost, self.mesh)
 
     def computing(self, graph: Graph) -> Mapping[Node, Seconds]:
         """Seconds of computation of each strategy of each operator, forward and backward."""
         return {
-            node: self.own(node, duties.without_weights).seconds
+            node: self.operator_costs(node, duties.without_weights).seconds
             for node, duties in self.duties(graph, graph.operators, keeps=False).items()
         }
 
@@ -121,6 +121,6 @@ class Pricing:
 
     def forget(self) -> None:
         """Drop the tables, which take much memory. They are made again when needed."""
-        self._own.clear()
+        self._costs.clear()
         self._reshardings.clear()
         self._transfers.forget()

@@ -86,7 +86,7 @@ class Transfers:
         numbers = self._table[np.ix_(a, b)]
         if (unknown := numbers == 0).any():
             rows, columns = unknown.any(axis=1), unknown.any(axis=0)
-            new = self._found(sources[rows], targets[columns])
+            new = self._line_numbers(sources[rows], targets[columns])
             if len(self._lines) > np.iinfo(self._table.dtype).max:
                 self._table = self._table.astype(np.uint32)
             self._table[np.ix_(a[rows], b[columns])] = new
@@ -102,32 +102,32 @@ class Transfers:
         content = np.ascontiguousarray(placements).view(f"V{placements.shape[1]}").ravel()
         different, first, inverse = np.unique(content, return_index=True, return_inverse=True)
         known = self._placements
-        numbers = [known.setdefault(one, len(known)) for one in different.tolist()]
+        numbers = [known.setdefault(placement, len(known)) for placement in different.tolist()]
         if len(known) > len(self._table):
             grown = np.zeros_like(self._table, shape=(2 * len(known), 2 * len(known)))
             grown[: len(self._table), : len(self._table)] = self._table
             self._table = grown
         return np.array(numbers, np.intp), first, inverse
 
-    def _found(self, sources: Placements, targets: Placements) -> NDArray[np.uint32]:
+    def _line_numbers(self, sources: Placements, targets: Placements) -> NDArray[np.uint32]:
         """The numbers of the lines of all pairs, counted from 1."""
         count = 1 + len(sources) * len(targets) // MOST_PAIRS
-        parts = [self._of_few(some, targets) for some in np.array_split(sources, count)]
+        parts = [self._line_numbers_of(part, targets) for part in np.array_split(sources, count)]
         return np.concatenate(parts)
 
-    def _of_few(self, sources: Placements, targets: Placements) -> NDArray[np.uint32]:
+    def _line_numbers_of(self, sources: Placements, targets: Placements) -> NDArray[np.uint32]:
         keys = _keys(sources, targets, np.array(self.mesh.primes))
         different, inverse = _rows(keys.reshape(-1, 4))
         numbers: list[int] = []
         for kind, mask, part, messages in different.tolist():
             key = (int(kind), int(mask), part, messages)
             if key not in self._known:
-                self._lines.append(self._of(key))
+                self._lines.append(self._lines_of(key))
                 self._known[key] = len(self._lines)
             numbers.append(self._known[key])
         return np.array(numbers, np.uint32)[inverse.reshape(keys.shape[:2])]
 
-    def _of(self, key: _Key) -> Lines:
+    def _lines_of(self, key: _Key) -> Lines:
         """The seconds of a transfer, as lines in the bytes of the tensor."""
         kind, mask, part, messages = key
         if kind == _NOTHING:

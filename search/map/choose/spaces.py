@@ -73,7 +73,9 @@ class Spaces:
         may leave partial sums."""
         sets = self.cuts.carriers(node) if self.partials_pass else ()
         return tuple(
-            some for some in sets if all(self._leaves_partials(node.inputs[i]) for i in some)
+            operands
+            for operands in sets
+            if all(self._leaves_partials(node.inputs[i]) for i in operands)
         )
 
     def _leaves_partials(self, value: Value) -> bool:
@@ -87,6 +89,6 @@ def _lengths(node: Node) -> dict[str, int]:
     halo."""
     call, types = node.operator_call, [value.type for value in node.inputs]
     sizes = index_sizes(call, types)
-    typing = call.typing(tuple(one.rank for one in types))
+    typing = call.typing(tuple(tensor.rank for tensor in types))
     axes = (*typing.axes, *(window.axis for window in typing.windows))
     return {axis.name: sizes[axis.name] for axis in axes}

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from search.map.choose.factors import Factor, Places, Scope, Values, order
 
-LIKELY = 16
+TYPICAL_VALUES = 16
 """The number of values that each variable is taken to have when the work of two eliminations is
 compared."""
 
@@ -45,11 +45,13 @@ def saves(colours: Sequence[int], scopes: Sequence[Scope]) -> bool:
 
 def _entries(variables: int, scopes: Collection[Scope]) -> int:
     """The number of entries of all tables of an elimination."""
-    return sum(LIKELY ** len(scope) for _, scope in order([LIKELY] * variables, scopes))
+    return sum(
+        TYPICAL_VALUES ** len(scope) for _, scope in order([TYPICAL_VALUES] * variables, scopes)
+    )
 
 
 @dataclass(frozen=True)
-class Tied:
+class TiedVariables:
     """Groups of variables that take one value. ``group``: the group of each variable; ``members``:
     the variables of each group, ascending."""
 
@@ -57,36 +59,36 @@ class Tied:
     members: Sequence[Sequence[int]]
 
     @staticmethod
-    def of(colour: Sequence[int], masks: Sequence[Places]) -> Tied:
+    def of(colour: Sequence[int], masks: Sequence[Places]) -> TiedVariables:
         """Group the variables that have one colour and may take the same values."""
         numbers: dict[Hashable, int] = {}
         members: dict[int, list[int]] = defaultdict(list)
         contents: dict[int, bytes] = {}
         group: list[int] = []
-        for v, (own, mask) in enumerate(zip(colour, masks, strict=True)):
+        for v, (own_colour, mask) in enumerate(zip(colour, masks, strict=True)):
             content = contents.setdefault(id(mask), mask.tobytes())
-            group.append(numbers.setdefault((own, content), len(numbers)))
+            group.append(numbers.setdefault((own_colour, content), len(numbers)))
             members[group[-1]].append(v)
-        return Tied(group, [members[number] for number in range(len(numbers))])
+        return TiedVariables(group, [members[number] for number in range(len(numbers))])
 
     def picked(self, of_variables: Sequence[Places]) -> list[Places]:
         """For each group, the entry of its first variable, which is that of all its variables."""
-        return [of_variables[own[0]] for own in self.members]
+        return [of_variables[group[0]] for group in self.members]
 
     def sizes(self, sizes: Sequence[int]) -> list[int]:
         """The number of values of each group."""
-        return [sizes[own[0]] for own in self.members]
+        return [sizes[group[0]] for group in self.members]
 
     def row(self, values: Sequence[int]) -> list[int] | None:
         """A choice for all variables as a choice for the groups; None if variables of a group
         differ."""
-        first = [values[own[0]] for own in self.members]
-        alike = all(value == first[own] for value, own in zip(values, self.group, strict=True))
+        first = [values[group[0]] for group in self.members]
+        alike = all(value == first[group] for value, group in zip(values, self.group, strict=True))
         return first if alike else None
 
     def spread(self, values: Sequence[int]) -> list[int]:
         """A choice for the groups as a choice for all variables."""
-        return [values[own] for own in self.group]
+        return [values[group] for group in self.group]
 
     def factors(self, factors: Sequence[Factor]) -> list[Factor]:
         """Factors with the same sum over the groups."""

@@ -14,7 +14,7 @@ from pcg.placement.schedule import trace
 from pcg.types.halo import least_halo, states_halo, typing_of
 from pcg.types.infer import bind_sizes
 from pcg.types.parallel_operators import IN_SPACE
-from search.cost.derivation import Applied, Derivation, Scribe
+from search.cost.derivation import Applied, Derivation, Scribe, in_both_directions
 from search.map.rules.fully_sharded import Parting, parting
 from search.map.rules.reduced import ReducedAxes, match_alone
 from substitutions.rules.match import Match, build
@@ -44,7 +44,7 @@ class Cuts:
         self.parting = parting(self.rules)
         self._by_operator = defaultdict(list)
         self._through = defaultdict(list)
-        for rule in (way for both in self.rules for way in (both, both.reversed)):
+        for rule in in_both_directions(self.rules):
             name = _operator_alone(rule, self.parallel, windows=self.windows)
             if name is not None:
                 self._by_operator[name].append(rule)
@@ -60,8 +60,8 @@ class Cuts:
         ranks = tuple(value.rank for value in node.inputs)
         return tuple(
             dict.fromkeys(
-                some
-                for some, rule in self._through.get(node.name, ())
+                operands
+                for operands, rule in self._through.get(node.name, ())
                 if tuple(v.rank for v in rule.left[0].node.inputs) == ranks
             )
         )
@@ -69,8 +69,8 @@ class Cuts:
     def through(self, node: Node, carriers: Collection[int]) -> Applied | None:
         """Move the reductions of the ``carriers`` from the operands of an operator behind it. None
         if no rule does."""
-        for some, rule in self._through[node.name]:
-            made = applied(rule, node, 1) if some == carriers else None
+        for operands, rule in self._through[node.name]:
+            made = applied(rule, node, 1) if operands == carriers else None
             if made is not None:
                 return made
         return None

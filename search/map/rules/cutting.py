@@ -63,22 +63,22 @@ class Cutting:
     def let_pass(self, cuts: Cuts, carriers: Iterable[int], degree: int) -> bool:
         """Move a reduction of ``degree`` partial sums behind the operator. Returns False, and
         changes nothing, unless this reduction comes last in each of the ``carriers``."""
-        some = frozenset(carriers)
-        times = {_last_reduced(self.inner.inputs[i], degree) for i in some}
+        operands = frozenset(carriers)
+        times = {_last_reduced(self.inner.inputs[i], degree) for i in operands}
         degrees = times.pop()
         if times or degrees is None:
             return False
         for _ in degrees:
-            self.apply(cuts.through(self.inner, some))
+            self.apply(cuts.through(self.inner, operands))
         return True
 
 
-def in_order(own: Space, strategy: Iterable[int]) -> list[int]:
+def in_order(space: Space, strategy: Iterable[int]) -> list[int]:
     """The places of a strategy's axes, in the order in which rules cut along them. Axes that leave
     partial sums come before axes of outputs, so that the sums are reduced last and can pass on."""
 
     def depth(place: int) -> int:
-        axis = own.axes[place]
+        axis = space.axes[place]
         return 0 if passes(axis) else 1 if None in axis.outputs else 2
 
     return sorted(dict.fromkeys(entry for entry in strategy if entry >= 0), key=depth)

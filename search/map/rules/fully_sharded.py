@@ -15,7 +15,7 @@ from pcg.graph.graph import Graph, Leaf, Node, Value, rebuild
 from pcg.graph.pairs import side
 from pcg.placement.view import MachineView
 from pcg.types.halo import states_halo
-from search.cost.derivation import Applied, Scribe
+from search.cost.derivation import Applied, Scribe, in_both_directions
 from substitutions.rules.match import build, matches_at
 from substitutions.rules.rule import Rule
 
@@ -35,7 +35,7 @@ class PlacedGraph:
 def parting(rules: Iterable[Rule]) -> Parting:
     """The function that cuts values in parts by the rules of a library. The number of parts divides
     the number that is asked for."""
-    known = [way for both in rules for way in (both, both.reversed) if says_parts(way)]
+    known = [rule for rule in in_both_directions(rules) if is_parting(rule)]
 
     def of(value: Value, most: int) -> Applied | None:
         graph = Graph((value,))
@@ -77,7 +77,7 @@ def fully_sharded(
     return PlacedGraph(placed.graph.replace(replaced), views)
 
 
-def says_parts(rule: Rule) -> bool:
+def is_parting(rule: Rule) -> bool:
     """Whether a rule says that a tensor is the combine of its parts."""
     if len(rule.left) != 1 or not isinstance(rule.left[0].node.call, Leaf):
         return False

@@ -26,7 +26,7 @@ from pcg.graph.graph import Graph, Node, rebuild, topological
 from pcg.graph.pairs import side
 from pcg.language.poly import Poly
 from pcg.ops.reindexing import unflatten
-from search.cost.derivation import Applied
+from search.cost.derivation import Applied, in_both_directions
 from substitutions.rules.match import Match, build, matches_at
 from substitutions.rules.rule import Rule
 
@@ -44,7 +44,7 @@ def unfolded(rules: Iterable[Rule]) -> Unfold:
     """A function from an operator to equal graphs of simpler operators, by the rules that say so.
     Graphs of few operators come first."""
     known: dict[str, list[Rule]] = defaultdict(list)
-    for rule in (way for both in rules for way in (both, both.reversed)):
+    for rule in in_both_directions(rules):
         node = rule.left[0].node
         alone = len(rule.left) == 1 and all(v.node.is_leaf for v in node.inputs)
         if rule.family == "decomposition" and alone and not node.is_leaf and rule.is_applicable:
@@ -74,7 +74,7 @@ class ReducedAxes:
         """The rules about reductions of an axis among some rules."""
         rules = tuple(rules)
         by_blocks: dict[str, tuple[tuple[Rule, str, str], ...]] = {}
-        for rule in (way for both in rules for way in (both, both.reversed)):
+        for rule in in_both_directions(rules):
             symbols = _blocks_of(rule)
             if symbols is not None:
                 name = rule.left[0].node.name

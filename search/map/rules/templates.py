@@ -26,7 +26,7 @@ a node of the template, and a port."""
 
 
 @dataclass(frozen=True)
-class _Made:
+class _TemplateNode:
     """A node of a template. ``inputs``: a place for each; the flag is set if it is an operand."""
 
     node: Node
@@ -38,7 +38,7 @@ class CutTemplate:
     """An operator that was cut on stand-ins. ``outer``: the places of the values that stand for its
     outputs; ``inner``: the number of the operator on blocks."""
 
-    nodes: tuple[_Made, ...]
+    nodes: tuple[_TemplateNode, ...]
     outer: tuple[tuple[bool, _Place], ...]
     inner: int
     view: MachineView
@@ -53,11 +53,11 @@ class CutTemplate:
                 return True, given[value]
             return False, (numbers[value.node], value.port)
 
-        made: list[_Made] = []
+        made: list[_TemplateNode] = []
         for node in topological((*(v.node for v in cut.outer), cut.inner), given):
             if node.value() in given:
                 continue
-            made.append(_Made(node, tuple(map(place, node.inputs))))
+            made.append(_TemplateNode(node, tuple(map(place, node.inputs))))
             numbers[node] = len(numbers)
         return CutTemplate(tuple(made), tuple(map(place, cut.outer)), numbers[cut.inner], cut.view)
 
@@ -71,8 +71,8 @@ class CutTemplate:
             given, (first, second) = at
             return operands[first][second] if given else Value(made[first], second)
 
-        for one in self.nodes:
-            made.append(one.node.on(tuple(map(value, one.inputs))))
+        for template in self.nodes:
+            made.append(template.node.on(tuple(map(value, template.inputs))))
         return tuple(map(value, self.outer)), made[self.inner]
 
 

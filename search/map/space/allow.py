@@ -44,10 +44,10 @@ def expert(graph: Graph) -> Allowed:
     batch = batch_axes(graph)
 
     def allowed(node: Node, space: Space) -> Mask:
-        own = batch.get(node)
+        sample_index = batch.get(node)
         if _is_table(node):
-            return _only(space, {axis.name for axis in space.axes} - {own})
-        return _fully(space, own)
+            return _only(space, {axis.name for axis in space.axes} - {sample_index})
+        return _fully(space, sample_index)
 
     return allowed
 
@@ -68,14 +68,14 @@ def tensor_parallel(graph: Graph, mesh_axes: int, inner: int) -> Allowed:
     outer = mesh_axes - inner
 
     def allowed(node: Node, space: Space) -> Mask:
-        own = batch.get(node)
+        sample_index = batch.get(node)
         names = [axis.name for axis in space.axes]
-        places = [names.index(own)] if own in names else UNUSED
+        places = [names.index(sample_index)] if sample_index in names else UNUSED
         first = np.isin(space.strategies[:, :outer], places).all(axis=1)
         last = space.strategies[:, outer:]
-        one = (last == last[:, :1]).all(axis=1) if inner else np.ones(len(space), bool)
-        mask = first & one
-        return mask if mask.any() else _fully(space, own)
+        alike = (last == last[:, :1]).all(axis=1) if inner else np.ones(len(space), bool)
+        mask = first & alike
+        return mask if mask.any() else _fully(space, sample_index)
 
     return allowed
 

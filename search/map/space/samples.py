@@ -26,19 +26,21 @@ def sampled(graph: Graph) -> list[Value]:
     if first is None:
         return [node.value() for node in inputs]
     as_long = [n.value() for n in inputs if n.types[0].shape[0] == first.types[0].shape[0]]
-    constants = _Constants(graph, first.value(), as_long).told if len(as_long) > 1 else set[Value]()
+    constants = (
+        _Constants(graph, first.value(), as_long).constants if len(as_long) > 1 else set[Value]()
+    )
     return [value for value in as_long if value not in constants]
 
 
 @dataclass
 class _Constants:
-    """Finds the inputs that are read beside samples at another index (``told``). ``first``: the
+    """Finds the ``constants``: inputs that are read beside samples at another index. ``first``: the
     input that holds samples for sure; ``as_long``: the inputs whose first dimension is as long."""
 
     graph: Graph
     first: Value
     as_long: list[Value]
-    told: set[Value] = field(init=False, default_factory=set[Value])
+    constants: set[Value] = field(init=False, default_factory=set[Value])
     _samples: dict[Value, int] = field(init=False)
     """Values that depend on the first input, each with the dimension along which its samples
     run."""
@@ -59,17 +61,19 @@ class _Constants:
         axes = node.operator_call.typing(tuple(value.rank for value in node.inputs)).axes
         at = [i for i, value in enumerate(read) if value in self._samples]
         may = [i for i, value in enumerate(read) if value in self._others]
-        own = {a.name for a in axes for i in at if a.operands[i] == self._samples[read[i]]}
+        indices = {a.name for a in axes for i in at if a.operands[i] == self._samples[read[i]]}
         for i in may:
             dim, origins = self._others[read[i]]
             names = {axis.name for axis in axes if axis.operands[i] == dim}
-            if own and names and not own & names and read[i].node not in trained:
-                self.told |= origins
-        if not own:
-            own = {a.name for a in axes for i in may if a.operands[i] == self._others[read[i]][0]}
+            if indices and names and not indices & names and read[i].node not in trained:
+                self.constants |= origins
+        if not indices:
+            indices = {
+                a.name for a in axes for i in may if a.operands[i] == self._others[read[i]][0]
+            }
         origins = frozenset[Value]().union(*(self._others[read[i]][1] for i in may))
         for axis in axes:
-            if axis.name in own:
+            if axis.name in indices:
                 self._placed(node, axis.outputs, None if at else origins)
 
     def _placed(

@@ -118,7 +118,7 @@ def space(
     typing = [axis for axis in cuttable if axis.name in axes]
     # An axis of partial sums has no length: its degree may be any number.
     lengths = [*(axes[axis.name] for axis in typing), *(0 for _ in carriers)]
-    typing += [passing(node, some) for some in carriers]
+    typing += [passing(node, operands) for operands in carriers]
     # Only the degrees that divide a length matter.
     devices = prod(mesh.primes)
     dividing = tuple(gcd(length, devices) if length else 0 for length in lengths)
@@ -180,9 +180,9 @@ def mapped_view(mapping: OperatorMapping, places: Sequence[int]) -> MachineView:
     shape: list[int] = []
     strides: list[int] = []
     for place in places:
-        own = [axis for axis in mapping.axes if axis.place == place]
-        shape.append(prod(axis.degree for axis in own))
-        strides.append(own[-1].stride if own else 0)
+        cutting = [axis for axis in mapping.axes if axis.place == place]
+        shape.append(prod(axis.degree for axis in cutting))
+        strides.append(cutting[-1].stride if cutting else 0)
     return _view(mapping.start, tuple(shape), tuple(strides))
 
 

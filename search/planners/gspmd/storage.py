@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from math import prod
 
 from pcg.graph.graph import Graph, Value, rebuild
-from search.cost.derivation import Applied, Scribe
+from search.cost.derivation import Applied, Scribe, in_both_directions
 from search.map.building import Builder
 from search.map.choose.choosing import Choice
-from search.map.rules.fully_sharded import PlacedGraph, says_parts
+from search.map.rules.fully_sharded import PlacedGraph, is_parting
 from search.planners.gspmd.annotations import NamedMesh
 from search.planners.gspmd.propagation import TensorSharding
 from substitutions.rules.match import build, matches_at
@@ -83,7 +83,7 @@ class StoringBuilder(Builder):
 def _along(rules: Iterable[Rule], value: Value, dim: int, degree: int) -> Applied | None:
     """A value as the combine of so many parts along a dimension."""
     graph = Graph((value,))
-    for rule in (way for both in rules for way in (both, both.reversed) if says_parts(way)):
+    for rule in filter(is_parting, in_both_directions(rules)):
         match = next(matches_at(rule, value.node, graph), None)
         if match is None:
             continue

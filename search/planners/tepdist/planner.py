@@ -27,7 +27,7 @@ from search.choices import Recompute
 from search.cost.planned import Planned
 from search.cost.progress import check_time, now
 from search.map.choose.factors import Factor, Places, restricted
-from search.map.choose.tied import Tied
+from search.map.choose.tied import TiedVariables
 from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import PLAIN, Outline, Sparing
 from search.pipeline.tries import PLAINLY, SPARING
@@ -146,7 +146,7 @@ def solve_cones(
         numbers: dict[Hashable, int] = {}
         shapes = [tuple(looks[member] for member in table.places) for table in made.tables]
         colours = [numbers.setdefault(shape, len(numbers)) for shape in shapes]
-    tied = Tied.of(colours, masks)
+    tied = TiedVariables.of(colours, masks)
     bytes_held = None if held is None else made.held(held)
     if bytes_held is not None:
         rows = ([bytes_held.bytes[v][masks[own[0]]] for v in own] for own in tied.members)

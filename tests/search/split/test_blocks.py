@@ -56,7 +56,7 @@ def test_each_operator_has_one_that_stands_for_it(model):
 def test_the_first_and_the_last_block_may_be_cut_otherwise():
     own = blocks_of(blocks(KEPT))
     assert own is not None
-    looks = own.looks()
+    looks = own.colours()
     sizes = Counter(Counter(looks.values()).values())
     assert sizes[own.count - 2] == own.length
     assert sizes[1] == len(own.graph.operators) - own.length * (own.count - 2)
