@@ -1,9 +1,9 @@
-"""The plan that degrees of parallelism mean, priced like any other.
+"""The plan that given degrees of parallelism mean, priced like any other.
 
-A graph of repeated blocks is cut as ``search.by_hand.cuts`` says within each group of devices, and
-between groups at blocks, as many for each chunk; operators before the first block go to the first
-chunk, those after the last one to the last. Nothing else is chosen but strategies that the degrees
-leave open.
+Within each group of devices, a graph is cut as ``search.by_hand.cuts`` says. Between groups it is
+cut at repeated blocks, with the same number of blocks in each chunk. Operators before the first
+block go to the first chunk, those after the last block to the last chunk. Only the strategies that
+the degrees leave open are chosen.
 """
 
 from __future__ import annotations
@@ -58,23 +58,24 @@ class HandPlan:
 
 @dataclass
 class HandPlanner:
-    """Makes the plan that degrees mean on one machine."""
+    """Makes the plan that degrees of parallelism mean on a machine."""
 
     machine: Machine
     library: Library
     degrees: HandDegrees
     training: Training = SGD
     speed: Speed | None = None
-    """How fast devices are; by default as the curves that come with Unity say."""
+    """The speed of devices; by default by the efficiency curves that come with Unity."""
     overlaps: bool = True
-    """Whether communication runs beside computation, as it does here; not so in other systems."""
+    """Whether communication overlaps with computation, as in this runtime. Not so in some
+    others."""
     teller: Teller = field(default_factory=Teller)
     seconds: float = inf
-    """For which it may work on the plan."""
+    """The time limit for planning, in seconds."""
 
     def plan(self, name: str, graph: Graph) -> Planned:
-        """The plan. Raises InputError for degrees that a model or machine does not have, and
-        NegativeAnswer where the plan does not fit or is not there in time."""
+        """Return the plan. Raises InputError for degrees that don't suit the model or the machine,
+        and NegativeAnswer if the plan does not fit or is not ready in time."""
         start = now()
         try:
             with Phases(start + self.seconds).under_way():
@@ -100,8 +101,8 @@ class HandPlanner:
         return Planned(plan, SearchReport(1, 1, "exhausted", {}), now() - start)
 
     def made(self, graph: Graph) -> HandPlan:
-        """The plan with its price, whether or not it fits. Raises InputError for degrees that a
-        model or machine does not have."""
+        """Return the plan with its price, whether or not it fits in memory. Raises InputError for
+        degrees that don't suit the model or the machine."""
         graph.check()
         degrees = self.degrees
         degrees.data(self.machine.devices)
@@ -110,7 +111,7 @@ class HandPlanner:
         return self._in_slices(graph) if sliced else self._at_once(graph)
 
     def _at_once(self, graph: Graph) -> HandPlan:
-        """The whole batch at once, by all devices."""
+        """The plan that takes the whole batch at once, on all devices."""
         cost, before = self._cost(self.machine), Derivation.start(graph)
         if self.degrees.tensor > 1:
             graph, before = opened_ends(graph, self.library.concrete(graph))
@@ -132,7 +133,7 @@ class HandPlanner:
         return HandPlan(cut, steps, again, seconds, memory, None)
 
     def _in_slices(self, graph: Graph) -> HandPlan:
-        """Micro-batches through stages, or through all devices."""
+        """The plan that takes micro-batches through stages, or through all devices."""
         degrees, size = self.degrees, self.machine.devices // self.degrees.pipeline
         source = streams(graph, self.library)
         cuts = Cuts(self.library.concrete(source.graph))
@@ -179,8 +180,8 @@ class HandPlanner:
 
 
 def _bounds(graph: Graph, blocks: Blocks | None, chunks: int) -> tuple[int, ...]:
-    """Where chunks begin and end, in the order of the operators, with as many blocks each. Raises
-    NegativeAnswer where there are no such."""
+    """The places where chunks begin and end among the operators, with the same number of blocks in
+    each chunk. Raises NegativeAnswer if the blocks don't divide so."""
     count = 0 if blocks is None else blocks.count
     if chunks == 1:
         return 0, len(graph.operators)

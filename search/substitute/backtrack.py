@@ -1,19 +1,19 @@
-"""Cost-ordered backtracking over what rewrites make of a graph.
+"""Cost-ordered backtracking over the graphs that rewrites lead to.
 
-Problem: of all states that rewrites reach from a first one, find one that costs least.
+Problem: among all states that rewrites reach from a first state, find one of least cost.
 
-Method: a queue in the order of cost. What costs least is taken out and rewritten in every way, and
-what that makes enters the queue if it costs no more than ``threshold`` times the least so far. So a
-rewrite that costs something is made, if not too much, for the sake of those that it makes possible
-(TASO, SOSP 2019, section 5; Unity, OSDI 2022, section 5.1). What a rewrite makes enters with an
-estimate, and is priced when its turn comes.
+Method: a queue ordered by cost. The cheapest state is taken out and rewritten in every way. A
+result enters the queue if it costs no more than ``threshold`` times the least cost so far. So a
+rewrite that costs a little is made for the sake of the rewrites that it makes possible (TASO, SOSP
+2019, section 5; Unity, OSDI 2022, section 5.1). A result enters with an estimate, and is priced
+when its turn comes.
 
-Complexity: n states that are priced and m that enter take n prices and m estimates, and
-O(m log m) for the queue. The search ends after ``patience`` prices in a row without a gain.
+Complexity: if n states are priced and m enter the queue, n prices and m estimates, and O(m log m)
+for the queue. The search ends after ``patience`` prices in a row without a gain.
 
-Exact, if estimates are bounds from below, for the best of the states that are reached by states
-of which each costs no more than ``threshold`` times the best of all, with all the patience it
-takes.
+Exact under two conditions: estimates are lower bounds, and patience does not run out. Then the
+result is the best of the states that are reached through states which each cost no more than
+``threshold`` times the best of all.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class Promise(Generic[S]):
-    """What a rewrite may make. ``estimate``: of its cost; ``made``: the state; None where it is
-    known from another way, or cannot be made."""
+    """A candidate of a rewrite. ``estimate``: of its cost; ``made``: returns the state, or None if
+    the state is already known, or cannot be made."""
 
     estimate: float
     made: Callable[[], S | None]
@@ -40,8 +40,8 @@ class Promise(Generic[S]):
 
 @dataclass(frozen=True)
 class Backtracked(Generic[S]):
-    """The best state. ``priced``: how many states were; ``left``: how many candidates within the
-    threshold were not, when the search ended."""
+    """The best state. ``priced``: the number of states that were priced; ``left``: the number of
+    candidates within the threshold that were not, when the search ended."""
 
     best: S
     priced: int
@@ -50,9 +50,10 @@ class Backtracked(Generic[S]):
 
 @dataclass(frozen=True)
 class Extent:
-    """How far to look. ``threshold``: so many times the least cost a state may cost to be
-    rewritten, 1 or more; ``patience``: prices in a row without a gain; ``least_gain``: the part of
-    the least cost that is a gain; ``is_over``: whether time is up."""
+    """The limits of a search. ``threshold``: a state is rewritten if its cost is at most so many
+    times the least, 1 or more; ``patience``: prices in a row without a gain before the search ends;
+    ``least_gain``: the smallest gain that counts, as a fraction of the least cost; ``is_over``:
+    whether time is up."""
 
     threshold: float = THRESHOLD
     patience: int = 1 << 20
@@ -66,7 +67,7 @@ def backtrack(
     candidates: Callable[[S], Iterable[Promise[S]]],
     extent: Extent,
 ) -> Backtracked[S]:
-    """The best of the states that candidates lead to from a first one."""
+    """Return the best of the states that candidates lead to from a first state."""
     best, least = start, cost(start)
     order = count()
     queue: list[tuple[float, int, Promise[S] | None, S]] = [(least, next(order), None, start)]

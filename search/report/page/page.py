@@ -1,7 +1,7 @@
 """Renders the page about a plan: predictions, time, memory, graphs, rules, machine and timeline.
 
-All that a plan holds is hostile text: templates escape what they are given, data stands in a script
-element of JSON in which nothing can end it, scripts write text as text, and the page's own policy
+All text in a plan counts as hostile. Templates escape their values. Data is JSON in a script
+element that no text in it can close. Scripts insert text as text. The page's own content policy
 lets nothing be loaded from anywhere.
 """
 
@@ -35,30 +35,31 @@ from substitutions.rules.store import RuleFile, is_library, parse_entry, rule_fi
 
 PACKAGE = "search.report.page"
 EXPLAINED = 8
-"""So many groups of operators, those that cost most, have other placements simulated."""
+"""The number of groups of operators whose other placements are simulated: those of highest cost."""
 TRIED = 2
-"""So many placements of each."""
+"""The number of other placements that are simulated of each group."""
 MOST_ROWS = 200
-"""Of the table of operators, and of classes of devices."""
+"""The most rows of the table of operators."""
 MOST_BARS = 24
-"""Classes of devices that have bars of their own."""
+"""The most classes of devices with a bar of their own."""
 LONG = 6
-"""A bar is so many times as long as that of the plan at most."""
+"""The most times by which another bar is longer than that of the plan."""
 SEEN = 20
-"""A memory so many times as large as what it holds is not drawn."""
+"""A memory more than so many times as large as the bytes that it holds is not drawn."""
 MOST_NAMES = 12
-"""Operators that are named in a row."""
+"""The most operators that are named in a row."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A row of a chart: its parts as (class of style, share of the chart's width, text)."""
+    """A row of a chart. Each part is a class of style, a share of the chart's width in percent, and
+    a text."""
 
     label: str
     parts: tuple[tuple[str, float, str], ...]
     text: str
     mark: float | None = None
-    """Where a line stands across it, such as the memory of a device."""
+    """The place of a line across the chart, in percent, such as the memory of a device."""
 
 
 def page(
@@ -70,10 +71,11 @@ def page(
     explained: int = EXPLAINED,
     remarks: Sequence[str] = (),
 ) -> str:
-    """The page about a plan, as HTML. ``machine``: of the plan; ``speed``: of its devices, by
-    default by the curves of Unity; ``others``: further plans to compare with; ``rules``: its
-    library, by default that of Unity; ``explained``: how many groups of operators have their next
-    best placements simulated; ``remarks``: of the search. Raises InputError for bad ``rules``."""
+    """Return the page about a plan, as HTML. ``machine``: that of the plan; ``speed``: of its
+    devices, by default by the efficiency curves of Unity; ``others``: further plans to compare
+    with; ``rules``: the rule library, by default that of Unity; ``explained``: the number of groups
+    of operators whose other placements are simulated; ``remarks``: those of the search. Raises
+    InputError for bad ``rules``."""
     simulated, cost = simulate_plan(plan, machine, speed), CostModel(machine, plan.training, speed)
     devices = devices_of(simulated, cost)
     explainer = PlanExplainer(simulated, speed)
@@ -123,7 +125,7 @@ def _resource(name: str) -> str:
 
 
 def _speedup(simulated: SimulatedPlan, compared: Sequence[Rival]) -> str | None:
-    """Over data parallelism, if it is a way to train the model."""
+    """The speedup over data parallelism, if that is possible for the model."""
     other = next((r for r in compared if r.name == "data parallelism"), None)
     if other is None or not simulated.step_seconds:
         return None
@@ -133,7 +135,7 @@ def _speedup(simulated: SimulatedPlan, compared: Sequence[Rival]) -> str | None:
 def _rival_bars(simulated: SimulatedPlan, compared: Sequence[Rival]) -> Iterator[Bar]:
     own = Rival("this plan", simulated.step_seconds, simulated.memory.total)
     every = [own, *sorted(compared, key=lambda rival: rival.seconds)]
-    # One that takes far longer than all others leaves room for their bars.
+    # A plan that takes far longer than all others would leave no room for their bars.
     longest = min(max(rival.seconds for rival in every), LONG * own.seconds) or 1.0
     for rival in every:
         kind = "own" if rival is own else "over" if rival.over else "other"
@@ -147,7 +149,7 @@ def _rival_bars(simulated: SimulatedPlan, compared: Sequence[Rival]) -> Iterator
 
 
 def _time_bars(simulated: SimulatedPlan, devices: Devices) -> list[Bar]:
-    """How the devices of each class spend the step."""
+    """The time use of the devices of each class."""
     step = simulated.step_seconds or 1.0
 
     def bar(own: DeviceClass) -> Bar:
@@ -172,9 +174,9 @@ def _label(own: DeviceClass) -> str:
 
 
 def _memory_bars(devices: Devices, limit: int) -> list[Bar]:
-    """What the devices of each class hold when they hold most."""
+    """The memory of the devices of each class at the time when they hold most."""
     most = max(own.memory.total for own in devices.classes) or 1
-    # Where there is much room, the line of the limit would leave nothing to be seen.
+    # If the devices have far more memory than they hold, a line of the limit would hide the bars.
     longest = max(limit, most) if SEEN * most > limit else most
     mark = 100 * limit / longest if SEEN * most > limit else None
     bars: list[Bar] = []
@@ -196,7 +198,7 @@ def _memory_bars(devices: Devices, limit: int) -> list[Bar]:
 def _table(
     explainer: PlanExplainer, devices: Devices, explained: int
 ) -> list[Mapping[str, object]]:
-    """The rows of operators that are alike; other placements are simulated of the first ones."""
+    """The rows of groups of operators. Other placements of the first groups are simulated."""
     rows: list[Mapping[str, object]] = []
     for number, nodes in enumerate(explainer.groups()):
         if number < MOST_ROWS:
@@ -238,7 +240,8 @@ def _row(
 
 
 def _rules(plan: Plan, path: str | Path | None) -> Iterator[Mapping[str, object]]:
-    """The rules that a plan applies, each with its proof and picture where the library is here."""
+    """The rules that a plan applies, each with its proof and picture if the library is
+    available."""
     origins = {step.applied.text: step.applied.rule for step in plan.derivation}
     entries = _entries(plan, path, set(origins.values()))
     for name, text, count in rules_used(plan.derivation):
@@ -261,20 +264,20 @@ def _picture(entry: RuleFile) -> Mapping[str, object]:
 
 
 def _entries(plan: Plan, path: str | Path | None, names: set[str]) -> Mapping[str, RuleFile]:
-    """What the library says of rules; nothing of those of another library."""
+    """The entries of the given rules in the library; none if the plan is from another library."""
     try:
         same = is_library(plan.library_hash, path)
         return rule_files(names, path) if names and same else {}
     except InputError:
         if path is not None:
             raise
-        return {}  # the plan says what its rules are
+        return {}  # the plan holds the texts of its rules
 
 
 def _data(
     simulated: SimulatedPlan, devices: Devices, rules: Sequence[Mapping[str, object]]
 ) -> Mapping[str, object]:
-    """What scripts draw."""
+    """The data that the page's scripts draw."""
     plan = simulated.plan
     batch = batch_axes(plan.graph)
     cuts = {node: cut_text(node, view, batch.get(node)) for node, view in plan.views.items()}
@@ -304,7 +307,7 @@ def _graph(
     devices: Devices,
     names: Mapping[Node, tuple[str, ...]],
 ) -> Mapping[str, object]:
-    """A picture, and for each box what is said of it: a line of text, and classes of devices."""
+    """A picture, with a line of text and the classes of devices for each of its boxes."""
 
     def told(nodes: tuple[Node, ...]) -> list[object]:
         if not nodes:
