@@ -186,7 +186,7 @@ def _bounds(graph: Graph, blocks: Blocks | None, chunks: int) -> tuple[int, ...]
     if chunks == 1:
         return 0, len(graph.operators)
     if blocks is None or count % chunks:
-        problem = f"{chunks} chunks of as many blocks each: the model has {count} blocks"
+        problem = f"{chunks} chunks, expected a divisor of the model's {count} repeated blocks"
         raise NegativeAnswer(f"by hand: {problem}")
     inner = (blocks.first + i * count // chunks * blocks.length for i in range(1, chunks))
     return (0, *inner, len(graph.operators))

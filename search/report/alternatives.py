@@ -177,7 +177,7 @@ class Alternatives:
             layout = output_layout(made, value.port, placed.view)
             for target in self._read.get(Value(node, value.port), ()):
                 if target.layout.type.degrees.partials not in (1, layout.type.degrees.partials):
-                    continue  # this reader passed on partial sums that are gone: it computes without
+                    continue  # this reader passed on partial sums that are gone now
                 seconds = cost.movement(transfer(layout, target.layout)).longest
                 yield (2 if back is not None else 1) * seconds
 

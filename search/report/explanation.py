@@ -184,11 +184,11 @@ class PlanExplainer:
             return f"{where} one device only"
         if common == devices:
             return None
-        what = f"{length} elements in {{}} blocks of equal size"
+        what = f"{length} elements cannot be cut in {{}} equal blocks"
         if common == 1:
             primes = " or ".join(map(str, dict.fromkeys(mesh.primes)))
-            return what.format(primes) + f" do not go, nor in any that divide {devices} devices"
-        return what.format(devices) + f" do not go, in {common} at most"
+            return what.format(primes) + f", nor in any other number that divides {devices}"
+        return what.format(devices) + f", at most in {common}"
 
 
 def _why_never(node: Node, name: str) -> str:
