@@ -21,7 +21,7 @@ from pcg.graph.graph import Graph, Node, Value
 from pcg.readings.work import gradient_nodes
 from pcg.types.local import Axis
 from search.cost.derivation import Derivation
-from search.map.rules.cuts import opened
+from search.map.rules.cuts import with_unfolded
 from search.map.rules.reduced import ReducedAxes
 from search.map.space.allow import UNUSED, Allowed, Mask, batch_axes
 from search.map.space.axes import Mesh
@@ -35,7 +35,7 @@ def by_hand(
 ) -> Allowed:
     """Allow the strategies of tensor parallelism with degree ``tensor`` beside data parallelism.
     ``sequence``: whether the remaining operators are cut among the tensor-parallel devices too."""
-    batch, followed = batch_axes(graph), _Followed(graph)
+    batch, followed = batch_axes(graph), _TensorParallelCuts(graph)
     inner = np.array([prod(mesh.primes[place:]) <= tensor for place in range(len(mesh))], bool)
     left = followed.left if sequence else followed.ends
     masks: dict[Node, Mask] = {}
@@ -64,8 +64,8 @@ def _mask(
     if is_open:
         wanted = [place for place, axis in enumerate(space.axes) if not passes(axis)]
     alike = data & (within == within[:, :1]).all(axis=1) if inner.any() else data
-    for some in (wanted, [REPLICATE]):
-        mask: Mask = np.logical_and(alike, np.isin(within, some).all(axis=1))
+    for places_within in (wanted, [REPLICATE]):
+        mask: Mask = np.logical_and(alike, np.isin(within, places_within).all(axis=1))
         if mask.any():
             return mask
     return None
@@ -75,11 +75,11 @@ def opened_ends(graph: Graph, rules: Sequence[Rule]) -> tuple[Graph, Derivation]
     """The graph in which operators that read cut logits, such as a loss, are replaced by operators
     that may be cut too, where rules say how. Returns the graph and its derivation."""
     reduced, start = ReducedAxes.of(rules), Derivation.start(graph)
-    ends = {node for node in _Followed(graph).ends if any(reduced.opened(node))}
-    return opened(graph, start, ends, rules) if ends else (graph, start)
+    ends = {node for node in _TensorParallelCuts(graph).ends if any(reduced.opened(node))}
+    return with_unfolded(graph, start, ends, rules) if ends else (graph, start)
 
 
-class _Followed:
+class _TensorParallelCuts:
     """The indices that tensor parallelism cuts in a graph.
 
     ``names``: for each operator the index that is cut, or None; ``left``: the operators that depend

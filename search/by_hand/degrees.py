@@ -11,7 +11,7 @@ from pcg.files import FileModel
 
 Count = Annotated[int, Field(ge=1, le=1 << 20)]
 
-Again = Literal["none", "selective", "full", "alternate"]
+RecomputeKind = Literal["none", "selective", "full", "alternate"]
 
 WHERE = "--degrees"
 
@@ -37,7 +37,7 @@ class HandDegrees(FileModel):
     """Slices of the batch. Their gradients add up."""
     schedule: Literal["1f1b", "zb-h1"] = "1f1b"
     """The order of slices in a pipeline."""
-    recompute: Again = "none"
+    recompute: RecomputeKind = "none"
     """*selective*: the operators between the products of attention; *full*: all operators within
     repeated blocks; *alternate*: as *full*, but attention and every second product are kept."""
     sequence: bool = False

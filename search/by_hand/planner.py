@@ -79,28 +79,28 @@ class HandPlanner:
         start = now()
         try:
             with Phases(start + self.seconds).under_way():
-                made = self.made(graph)
+                hand_plan = self.priced(graph)
         except OutOfTime:
             raise NoPlanInTime(name, self.seconds) from None
-        over = made.memory - self.machine.memory_limit()
+        over = hand_plan.memory - self.machine.memory_limit()
         if over > 0:
             raise does_not_fit(name, self.machine, over)
-        self.teller.priced(made.seconds)
+        self.teller.priced(hand_plan.seconds)
         plan = finished(
             name,
             graph,
-            made.cut,
-            made.steps,
+            hand_plan.cut,
+            hand_plan.steps,
             self._cost(self.machine),
             self.library.hash,
-            seconds=made.seconds,
-            memory=made.memory,
-            recompute=made.recompute,
-            pipeline=made.pipeline,
+            seconds=hand_plan.seconds,
+            memory=hand_plan.memory,
+            recompute=hand_plan.recompute,
+            pipeline=hand_plan.pipeline,
         )
         return Planned(plan, SearchReport(1, 1, "exhausted", {}), now() - start)
 
-    def made(self, graph: Graph) -> HandPlan:
+    def priced(self, graph: Graph) -> HandPlan:
         """Return the plan with its price, whether or not it fits in memory. Raises InputError for
         degrees that don't suit the model or the machine."""
         graph.check()
@@ -127,7 +127,7 @@ class HandPlanner:
         parts = self.degrees.data(self.machine.devices) if self.degrees.sharded else 1
         cut = Builder(chooser.spaces, parts).cut(choice, before)
         steps = schedule(cut.graph, cut.views)
-        again = self._again(graph, blocks_of(graph), list(cut.views))
+        again = self._recomputed(graph, blocks_of(graph), list(cut.views))
         seconds = recomputing(steps, cost, again).simulation.step_seconds
         memory = peak_memory(steps, self.training, again).total
         return HandPlan(cut, steps, again, seconds, memory, None)
@@ -150,7 +150,7 @@ class HandPlanner:
         crossings = Crossings(whole)
         cut = build(batches, batches.choose(), bounds, degrees.interleave, parts, crossings)
         steps = schedule(cut.graph, cut.views)
-        again = self._again(source.graph, blocks, list(cut.views))
+        again = self._recomputed(source.graph, blocks, list(cut.views))
         groups = StageGroups(degrees.pipeline, size, degrees.micro_batches, degrees.interleave)
         kind = degrees.schedule
         chunks = stage_seconds(steps, whole, groups, again, kind)
@@ -169,7 +169,9 @@ class HandPlanner:
             pipeline,
         )
 
-    def _again(self, graph: Graph, blocks: Blocks | None, inner: Sequence[Node]) -> frozenset[Node]:
+    def _recomputed(
+        self, graph: Graph, blocks: Blocks | None, inner: Sequence[Node]
+    ) -> frozenset[Node]:
         of = self.degrees
         return recomputed(
             of.recompute, graph, blocks, inner, sharded=of.sharded, sequence=of.sequence

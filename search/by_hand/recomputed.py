@@ -19,12 +19,12 @@ from pcg.placement.in_parts import named_parts
 from pcg.placement.schedule import trace
 from pcg.readings.kind import kind_of, work_of
 from pcg.readings.work import gradient_nodes
-from search.by_hand.degrees import Again
+from search.by_hand.degrees import RecomputeKind
 from search.split.blocks import Blocks
 
 
 def recomputed(
-    kind: Again,
+    kind: RecomputeKind,
     graph: Graph,
     blocks: Blocks | None,
     inner: Sequence[Node],
@@ -57,8 +57,8 @@ def _with_data(graph: Graph, chosen: frozenset[Node], cut: Mapping[Node, Node]) 
     trained, outputs = gradient_nodes(graph), {value.node for value in graph.outputs}
     wanted = set(chosen)
     for node in reversed(graph.operators):
-        own = readers.get(node, set())
-        if node not in trained and node not in outputs and own and own <= wanted:
+        read_by = readers.get(node, set())
+        if node not in trained and node not in outputs and read_by and read_by <= wanted:
             wanted.add(node)
     for node in wanted:
         yield cut[node]

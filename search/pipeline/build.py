@@ -49,7 +49,7 @@ def build(
     group of devices of its own, with the steps that led to it from the model. ``interleave``: how
     many chunks each stage has; ``sharded``: into how many parts weights go, at most; ``crossings``:
     how tensors come to a stage, by default whole."""
-    scribe = Scribe.after(batches.streams.opened)
+    scribe = Scribe.after(batches.streams.unfolding)
     given = batches, chosen, bounds, interleave, sharded, crossings
     made = _Builder(*given, scribe).run()
     return Cut(made.graph, made.views, tuple(scribe.steps))

@@ -23,7 +23,7 @@ from search.cost.planned import NoPlanInTime, Planned, SearchReport, Stop
 from search.cost.progress import OutOfTime, Phases, Teller, check_time, now
 from search.cost.units import forward_seconds, ways_to_fit
 from search.map.rules.cuts import Cuts
-from search.map.space.allow import along, everything
+from search.map.space.allow import by_roles, everything
 from search.pipeline.build import build, placed
 from search.pipeline.clock import step_seconds
 from search.pipeline.crossing import Crossings
@@ -167,7 +167,7 @@ class PipelinePlanner:
     ) -> Iterator[Outline]:
         """Those that are estimated to fit a machine, by default the planner's."""
         wanted = self.dimensions
-        allowed = everything if wanted is None else along(source.graph, wanted)
+        allowed = everything if wanted is None else by_roles(source.graph, wanted)
         return iter(
             Tries(
                 source,

@@ -24,7 +24,7 @@ from pcg.readings.work import gradient_nodes
 from pcg.types.infer import index_sizes
 from pcg.types.parallel_operators import IN_TIME
 from search.cost.derivation import Derivation, in_both_directions
-from search.map.rules.cuts import Cuts, opened
+from search.map.rules.cuts import Cuts, with_unfolded
 from search.map.space.samples import sampled
 from substitutions.rules.rule import Rule
 from substitutions.rules.store import Library
@@ -36,7 +36,7 @@ class Streams:
 
     ``axes`` has the sample index of every operator that streams, and ``rules`` the rule that
     slices it; ``tail`` the operators after them, and ``ahead`` those that are computed of the whole
-    batch before any slice. The others read no samples. ``opened``: the rules that led from the
+    batch before any slice. The others read no samples. ``unfolding``: the rules that led from the
     model to ``graph``.
     """
 
@@ -49,7 +49,7 @@ class Streams:
     ahead: frozenset[Node]
     cancel: Mapping[int, tuple[Rule, ...]]
     """The rules ``pipeline(batch(x, i, k), i, k) = x``, by the rank of x."""
-    opened: Derivation
+    unfolding: Derivation
 
 
 def streams(graph: Graph, library: Library) -> Streams:
@@ -59,7 +59,7 @@ def streams(graph: Graph, library: Library) -> Streams:
     batch = _batch(graph)
     rules = library.concrete(graph)
     closed = _Roles.of(graph, Cuts(rules, IN_TIME))
-    graph, steps = opened(graph, Derivation.start(graph), closed.tail, rules)
+    graph, steps = with_unfolded(graph, Derivation.start(graph), closed.tail, rules)
     rules = library.concrete(graph)  # blocks of an axis are an axis more
     roles = _Roles.of(graph, Cuts(rules, IN_TIME))
     if roles.mixing is not None:

@@ -85,7 +85,10 @@ class RowPrices:
         duties = pricing.duties(graph, prices.nodes, keeps=True)
         costs: list[Costs] = []
         for node in prices.nodes:
-            own, held = prices.alone[node] + ends.get(node, 0.0), pricing.own(node, duties[node])
+            own, held = (
+                prices.alone[node] + ends.get(node, 0.0),
+                pricing.operator_costs(node, duties[node]),
+            )
             nothing = np.zeros(len(own))
             costs.append(Costs(own, nothing, nothing, held.memory))
         looks, spaces = pricing.colours(graph), [chooser.spaces.of(node) for node in prices.nodes]

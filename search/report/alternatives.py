@@ -38,12 +38,12 @@ from search.map.space.axes import Mesh, Strategy
 from search.map.space.strategies import IDLE, REPLICATE, space, starts, view
 from search.plan.finish import memory_limit
 from search.report.describe import cut_text, span
-from search.report.replaced import Placed, replaced
+from search.report.replaced import OperatorPlacement, replaced
 from search.report.trace import SimulatedPlan, price_plan
 
 MOST_CUT = 2
 """The most indices of an operator that are cut at once, as in the search."""
-LOOKED_AT = 8
+MOST_SIMULATED = 8
 """The number of placements of an operator that are simulated."""
 
 
@@ -60,7 +60,7 @@ class Alternative:
 
 
 @dataclass(frozen=True)
-class Ranked:
+class RankedPlacements:
     """The placements of an operator that were simulated, the fastest that fit first.
     ``placements``: the number of all; None if they were not listed."""
 
@@ -77,28 +77,30 @@ class Alternatives:
         self._cost = CostModel(base.machine, base.plan.training, speed)
         self._batch = batch_axes(base.plan.graph)
 
-    def of(self, node: Node, most: int = LOOKED_AT) -> Ranked:
+    def of(self, node: Node, most: int = MOST_SIMULATED) -> RankedPlacements:
         """Return the placements of an operator. The ``most`` promising ones are simulated."""
         if node.is_join or not most:
-            return Ranked((), 0 if node.is_join else None)
+            return RankedPlacements((), 0 if node.is_join else None)
         placements = self.placements(node)
         promising = self._promising(node, placements, most)
         simulated = [made for p in promising if (made := self._simulated(node, p)) is not None]
-        simulated.sort(key=lambda one: (one.over > 0, one.step_seconds))
-        return Ranked(tuple(simulated), len(placements))
+        simulated.sort(key=lambda alternative: (alternative.over > 0, alternative.step_seconds))
+        return RankedPlacements(tuple(simulated), len(placements))
 
-    def placements(self, node: Node) -> list[Placed]:
+    def placements(self, node: Node) -> list[OperatorPlacement]:
         """All placements of an operator except the plan's own, each once."""
-        now = Placed(tuple(value.type for value in node.inputs), self._plan.views[node])
+        now = OperatorPlacement(tuple(value.type for value in node.inputs), self._plan.views[node])
         by_place = {_where(placed): placed for placed in self._strategies(node)}
         by_place.pop(_where(now), None)
         return list(by_place.values())
 
-    def _promising(self, node: Node, offered: Sequence[Placed], most: int) -> list[Placed]:
+    def _promising(
+        self, node: Node, offered: Sequence[OperatorPlacement], most: int
+    ) -> list[OperatorPlacement]:
         """The ``most`` placements that take the least time by themselves, in order. A placement
         whose computation alone takes longer than ``most`` others in all is not priced further."""
         pairs = ((self._computing(node, placed), placed) for placed in offered)
-        best: list[tuple[float, Placed]] = []
+        best: list[tuple[float, OperatorPlacement]] = []
         for computing, placed in sorted(pairs, key=lambda pair: pair[0]):
             bound = best[-1][0] if len(best) == most else inf
             if computing >= bound:
@@ -107,17 +109,17 @@ class Alternatives:
             best = sorted([*best, (total, placed)], key=lambda pair: pair[0])[:most]
         return [placed for _, placed in best]
 
-    def _strategies(self, node: Node) -> Iterator[Placed]:
+    def _strategies(self, node: Node) -> Iterator[OperatorPlacement]:
         """The placements that an operator's equation allows on the devices of its stage."""
         now, mesh = self._plan.views[node], self.mesh
         first = min(now.devices) // mesh.machine.devices * mesh.machine.devices
         whole = uncut(node)
-        own = space(whole, lengths(node), mesh, MOST_CUT)
-        for strategy in map(own.strategy, range(len(own))):
+        operator_space = space(whole, lengths(node), mesh, MOST_CUT)
+        for strategy in map(operator_space.strategy, range(len(operator_space))):
             places = starts(strategy, mesh)
             begin = now.start - first if now.start - first in places else 0
             try:
-                placed = _placed(node, own.axes, strategy, mesh, begin)
+                placed = _placed(node, operator_space.axes, strategy, mesh, begin)
                 placed = replace(placed, view=replace(placed.view, start=first + begin))
                 _ = _alone(node, placed).types
             except OperatorError:
@@ -129,7 +131,7 @@ class Alternatives:
         """The mesh of the devices of a stage."""
         return stage_mesh(self._plan, self._machine)
 
-    def _simulated(self, node: Node, placed: Placed) -> Alternative | None:
+    def _simulated(self, node: Node, placed: OperatorPlacement) -> Alternative | None:
         plan = replaced(self._plan, {node: placed})
         if plan is None:
             return None
@@ -139,13 +141,13 @@ class Alternatives:
         over = max(price.memory - memory_limit(self._machine, plan.views), 0)
         return Alternative(cut, span(placed.view), price.seconds, price.memory, over)
 
-    def _computing(self, node: Node, placed: Placed) -> float:
+    def _computing(self, node: Node, placed: OperatorPlacement) -> float:
         """Seconds of an operator's computation, forward and backward."""
         needs = self._needs.get(node)
         each = self._cost.computation(_alone(node, placed), needs or frozenset(), placed.view)
         return sum(duration.longest for duration in (each if needs is not None else each[:1]))
 
-    def _around(self, node: Node, placed: Placed, bound: float) -> float:
+    def _around(self, node: Node, placed: OperatorPlacement, bound: float) -> float:
         """Seconds of the communication to and from an operator, as if none were hidden. Infinite if
         they exceed the bound."""
         total = 0.0
@@ -155,7 +157,7 @@ class Alternatives:
                 return inf
         return total
 
-    def _moved(self, node: Node, placed: Placed) -> Iterator[float]:
+    def _moved(self, node: Node, placed: OperatorPlacement) -> Iterator[float]:
         """Seconds of each communication to and from an operator: the gradients of its weights, its
         operands, and its results."""
         made, cost, back = _alone(node, placed), self._cost, self._needs.get(node)
@@ -213,7 +215,7 @@ def stage_mesh(plan: Plan, machine: Machine) -> Mesh:
     return Mesh(machine.with_devices(machine.devices // stages))
 
 
-def _where(placed: Placed) -> object:
+def _where(placed: OperatorPlacement) -> object:
     """A key that is equal for equal placements."""
     at = placed.view
     steps = (stride if n > 1 else 0 for n, stride in zip(at.shape, at.strides, strict=True))
@@ -225,7 +227,7 @@ def uncut(node: Node) -> Node:
     return _on(node, tuple(ParallelTensor.whole(value.type.shape) for value in node.inputs))
 
 
-def _alone(node: Node, placed: Placed) -> Node:
+def _alone(node: Node, placed: OperatorPlacement) -> Node:
     return _on(node, placed.operands)
 
 
@@ -256,7 +258,9 @@ def lengths(node: Node) -> Mapping[str, int]:
     return extents
 
 
-def _placed(node: Node, axes: Sequence[Axis], strategy: Strategy, mesh: Mesh, start: int) -> Placed:
+def _placed(
+    node: Node, axes: Sequence[Axis], strategy: Strategy, mesh: Mesh, start: int
+) -> OperatorPlacement:
     """The placement of an operator by a strategy. Raises OperatorError if halos do not fit."""
     entries = list(zip(mesh.primes, strategy, strict=True))
     degrees = [prod(prime for prime, at in entries if at == place) for place in range(len(axes))]
@@ -265,7 +269,7 @@ def _placed(node: Node, axes: Sequence[Axis], strategy: Strategy, mesh: Mesh, st
     names = [axis.name for axis in axes]
     typing = typing_of(node.operator_call, operands)
     places = [names.index(a.name) if a.name in names else IDLE for a in typing.axes]
-    return Placed(operands, view(strategy, [*places, IDLE, REPLICATE], mesh, start))
+    return OperatorPlacement(operands, view(strategy, [*places, IDLE, REPLICATE], mesh, start))
 
 
 def _operand(
@@ -300,10 +304,10 @@ def _halo(node: Node, axis: Axis, operand: int, dim: int) -> Halo | None:
 
 
 __all__ = [
-    "LOOKED_AT",
+    "MOST_SIMULATED",
     "Alternative",
     "Alternatives",
-    "Ranked",
+    "RankedPlacements",
     "all_axes",
     "lengths",
     "stage_mesh",

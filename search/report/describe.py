@@ -19,7 +19,7 @@ from pcg.types.tensor import ParallelTensor
 from search.choices import IndexRole
 from search.map.space.allow import batch_axes, dimension_of, is_weight
 
-MOST_WAYS = 4
+MOST_CUTS = 4
 """The most different cuts that a summary of a plan lists."""
 
 
@@ -113,10 +113,10 @@ def overall(plan: Plan) -> str:
     counted = weighted or nodes
     cuts = Counter(cut_text(node, plan.views[node], batch.get(node)) for node in counted)
     what = "operators with weights" if weighted else "operators"
-    (first, times), *rest = cuts.most_common(MOST_WAYS + 1)
+    (first, times), *rest = cuts.most_common(MOST_CUTS + 1)
     words = [f"{first} in {times} of {len(counted)} {what}"]
-    words += [f"{cut} in {times}" for cut, times in rest[: MOST_WAYS - 1]]
-    return ", ".join([*words, "..."] if len(rest) >= MOST_WAYS else words)
+    words += [f"{cut} in {times}" for cut, times in rest[: MOST_CUTS - 1]]
+    return ", ".join([*words, "..."] if len(rest) >= MOST_CUTS else words)
 
 
 SCHEDULES: Mapping[ScheduleKind, str] = {
@@ -139,16 +139,16 @@ def pipeline_text(plan: Plan) -> str | None:
     return f"pipeline {' x '.join(words)}{chunks}{SCHEDULES[pipeline.schedule]}"
 
 
-def remade(plan: Plan) -> list[tuple[str, int]]:
+def recomputed_counts(plan: Plan) -> list[tuple[str, int]]:
     """The names of the operators that are recomputed in the backward pass, and how many of each, in
     descending number."""
     counts = Counter(node.name for node in plan.recompute)
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
-def remade_text(plan: Plan) -> str:
-    """The recomputed operators (``remade``) as text."""
-    return ", ".join(f"{count} {name}" for name, count in remade(plan))
+def recomputed_text(plan: Plan) -> str:
+    """The recomputed operators (``recomputed_counts``) as text."""
+    return ", ".join(f"{count} {name}" for name, count in recomputed_counts(plan))
 
 
 def _counted(number: int, word: str) -> str:

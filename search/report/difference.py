@@ -23,7 +23,7 @@ from pcg.plan.text import node_names
 from search.cost.cost import communication_elements
 from search.map.space.allow import batch_axes
 from search.report.describe import cut_text, pipeline_text, rules_used, span, stored
-from search.report.spending import Spent, spent
+from search.report.spending import OperatorSeconds, spent
 from search.report.trace import SimulatedPlan
 
 
@@ -121,7 +121,7 @@ def check_comparable(a: Plan, b: Plan, where_a: str, where_b: str) -> None:
 def difference(a: SimulatedPlan, b: SimulatedPlan) -> PlanDifference:
     """Return the difference of two simulated plans of one model on one machine."""
     paired = _aligned(a.plan, b.plan)
-    sides = _Sides(a), _Sides(b)
+    sides = _PlanOperators(a), _PlanOperators(b)
     counterparts: dict[object, list[tuple[Node | None, Node | None]]] = {}
     same = 0
     for pair in paired:
@@ -140,18 +140,18 @@ def difference(a: SimulatedPlan, b: SimulatedPlan) -> PlanDifference:
 
 def _moved(change: Change) -> float:
     """The seconds of the operators of a change, in the plan where these take longer."""
-    one, other = (0.0 if side is None else side.seconds for side in (change.a, change.b))
-    return max(one, other)
+    before, after = (0.0 if side is None else side.seconds for side in (change.a, change.b))
+    return max(before, after)
 
 
-class _Sides:
+class _PlanOperators:
     """The operators of a plan, as a difference describes them."""
 
     def __init__(self, simulated: SimulatedPlan) -> None:
         self._plan, self._steps = simulated.plan, simulated.steps
         self._names = node_names(simulated.plan.graph)
         self._batch = batch_axes(simulated.plan.graph)
-        self._spent: Mapping[Node, Spent] = spent(simulated)
+        self._spent: Mapping[Node, OperatorSeconds] = spent(simulated)
 
     def text(self, node: Node | None) -> tuple[object, ...] | None:
         """The placement of an operator, equal for operators that are placed alike; None for no
@@ -172,7 +172,9 @@ class _Sides:
         return Side(names, str(cut), str(devices), sum(self._spent[n].total for n in nodes))
 
 
-def _change(pairs: Sequence[tuple[Node | None, Node | None]], sides: Sequence[_Sides]) -> Change:
+def _change(
+    pairs: Sequence[tuple[Node | None, Node | None]], sides: Sequence[_PlanOperators]
+) -> Change:
     ends = [[node for node in column if node is not None] for column in zip(*pairs, strict=True)]
     name = (ends[0] or ends[1])[0].name
     a, b = (s.side(nodes) if nodes else None for s, nodes in zip(sides, ends, strict=True))
@@ -207,7 +209,7 @@ def _rules(a: Plan, b: Plan) -> Iterator[tuple[str, str, int, int]]:
         for plan in (a, b)
     ]
     for rule, text in dict.fromkeys((*counts[0], *counts[1])):
-        here, there = (own.get((rule, text), 0) for own in counts)
+        here, there = (counted.get((rule, text), 0) for counted in counts)
         if here != there:
             yield rule, text, here, there
 

@@ -28,16 +28,16 @@ from search.choices import IndexRole
 from search.cost.efficiency import Speed
 from search.map.space.allow import batch_axes, dimension_of, is_weight
 from search.report.alternatives import (
-    LOOKED_AT,
+    MOST_SIMULATED,
     Alternatives,
-    Ranked,
+    RankedPlacements,
     all_axes,
     lengths,
     stage_mesh,
     uncut,
 )
 from search.report.describe import OperatorRow, operator_row, placement, stored
-from search.report.spending import Spent, representative, spent
+from search.report.spending import OperatorSeconds, representative, spent
 from search.report.trace import SimulatedPlan
 
 NEAR = 5
@@ -68,8 +68,8 @@ class OperatorExplanation:
     results: tuple[tuple[str, str], ...]
     indices: tuple[IndexText, ...]
     device: int
-    spent: Spent
-    ranked: Ranked
+    spent: OperatorSeconds
+    ranked: RankedPlacements
     alike: tuple[str, ...]
 
 
@@ -86,7 +86,7 @@ class PlanExplainer:
         return node_names(self.plan.graph)
 
     @cached_property
-    def spent(self) -> Mapping[Node, Spent]:
+    def spent(self) -> Mapping[Node, OperatorSeconds]:
         return spent(self.simulated)
 
     @cached_property
@@ -128,7 +128,7 @@ class PlanExplainer:
                 readers.setdefault(trace(value)[0].node, []).append((node, position))
         return readers
 
-    def explain(self, nodes: Sequence[Node], most: int = LOOKED_AT) -> OperatorExplanation:
+    def explain(self, nodes: Sequence[Node], most: int = MOST_SIMULATED) -> OperatorExplanation:
         """Explain operators that are alike. ``most``: the number of other placements to
         simulate."""
         node = nodes[0]

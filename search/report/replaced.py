@@ -30,30 +30,30 @@ from pcg.types.tensor import ParallelTensor
 
 
 @dataclass(frozen=True)
-class Placed:
+class OperatorPlacement:
     """A placement of an operator: the types of its operands, and the devices of its tasks."""
 
     operands: tuple[ParallelTensor, ...]
     view: MachineView
 
 
-def replaced(plan: Plan, changes: Mapping[Node, Placed]) -> Plan | None:
+def replaced(plan: Plan, changes: Mapping[Node, OperatorPlacement]) -> Plan | None:
     """The plan with some operators of its graph placed differently. Its estimates and derivation
     stay those of the given plan. None if a tensor cannot be brought to the type that is wanted."""
     try:
-        return _Rebuilt(plan, changes).plan()
-    except (_NoWay, OperatorError):
+        return _Rebuilder(plan, changes).plan()
+    except (_Unreachable, OperatorError):
         return None
 
 
-class _NoWay(Exception):
+class _Unreachable(Exception):
     """A tensor cannot be brought to a type."""
 
 
-class _Rebuilt:
+class _Rebuilder:
     """The graph of a plan while it is built anew."""
 
-    def __init__(self, plan: Plan, changes: Mapping[Node, Placed]) -> None:
+    def __init__(self, plan: Plan, changes: Mapping[Node, OperatorPlacement]) -> None:
         self._plan, self._changes = plan, changes
         self._image: dict[Node, Node] = {}
         self._views: dict[Node, MachineView] = {}
@@ -74,11 +74,11 @@ class _Rebuilt:
 
     def _place(self, node: Node) -> None:
         view = self._plan.views[node]
-        wanted = Placed(tuple(value.type for value in node.inputs), view)
+        wanted = OperatorPlacement(tuple(value.type for value in node.inputs), view)
         change = self._changes.get(node)
         try:
             made = self._made(node, change or wanted)
-        except _NoWay:
+        except _Unreachable:
             if change is not None:
                 raise
             wanted = without_partials(node, view)
@@ -86,7 +86,7 @@ class _Rebuilt:
         self._image[node] = made
         self._views[made] = (change or wanted).view
 
-    def _made(self, node: Node, placed: Placed) -> Node:
+    def _made(self, node: Node, placed: OperatorPlacement) -> Node:
         pairs = zip(node.inputs, placed.operands, strict=True)
         inputs = tuple(self._fed(value, wanted) for value, wanted in pairs)
         same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
@@ -115,7 +115,7 @@ class _Rebuilt:
         return value
 
 
-def without_partials(node: Node, view: MachineView) -> Placed:
+def without_partials(node: Node, view: MachineView) -> OperatorPlacement:
     """The placement of an operator of a plan if none of its operands is in partial sums any more:
     the devices that held one partial sum each repeat the same computation, if the view has room for
     copies."""
@@ -132,7 +132,7 @@ def without_partials(node: Node, view: MachineView) -> Placed:
     if copies == 1:
         shape = (*view.shape[:-2], 1, passing)
         strides = (*view.strides[:-2], 0, view.strides[-2])
-    return Placed(operands, MachineView(view.start, shape, strides))
+    return OperatorPlacement(operands, MachineView(view.start, shape, strides))
 
 
 def converted(value: Value, wanted: ParallelTensor) -> Value:
@@ -156,7 +156,7 @@ def converted(value: Value, wanted: ParallelTensor) -> Value:
     if times > 1 and not rest:
         value = _applied(value, replicate, degree=times)
     if value.type != wanted:
-        raise _NoWay
+        raise _Unreachable
     return value
 
 

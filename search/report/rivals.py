@@ -21,7 +21,7 @@ from pcg.types.tensor import Degrees, ParallelTensor
 from search.cost.cost import CostModel
 from search.map.space.allow import batch_axes
 from search.plan.finish import memory_limit
-from search.report.replaced import Placed, replaced
+from search.report.replaced import OperatorPlacement, replaced
 from search.report.trace import price_plan
 
 
@@ -58,7 +58,7 @@ def data_parallel(alone: Plan, devices: int) -> Plan | None:
     """The data-parallel plan, from the plan on one device: every operator is cut along the samples.
     None if that is impossible."""
     batch = batch_axes(alone.graph)
-    changes: dict[Node, Placed] = {}
+    changes: dict[Node, OperatorPlacement] = {}
     for node in alone.graph.operators:
         try:
             changes[node] = _cut(node, batch.get(node), devices)
@@ -67,7 +67,7 @@ def data_parallel(alone: Plan, devices: int) -> Plan | None:
     return replaced(alone, changes)
 
 
-def _cut(node: Node, name: str | None, devices: int) -> Placed:
+def _cut(node: Node, name: str | None, devices: int) -> OperatorPlacement:
     """An operator cut along one index over as many devices as divide it. If these are not all, the
     others repeat the computation."""
     typing = node.operator_call.typing(tuple(value.rank for value in node.inputs))
@@ -75,7 +75,9 @@ def _cut(node: Node, name: str | None, devices: int) -> Placed:
     degree = 1 if axis is None else gcd(_length(node, axis), devices)
     shape = tuple(degree if own == axis else 1 for own in typing.axes)
     view = MachineView.packed(0, (*shape, 1, devices // degree))
-    return Placed(tuple(_operand(node, i, axis, degree) for i in range(len(node.inputs))), view)
+    return OperatorPlacement(
+        tuple(_operand(node, i, axis, degree) for i in range(len(node.inputs))), view
+    )
 
 
 def _length(node: Node, axis: Axis) -> int:

@@ -23,7 +23,7 @@ ROUNDING = 1e-9
 
 
 @dataclass
-class Spent:
+class OperatorSeconds:
     """Seconds of a step that a device spends on an operator. Of communication, ``exposed`` is the
     part during which the device computes nothing."""
 
@@ -61,15 +61,15 @@ def representative(simulated: SimulatedPlan, node: Node) -> int:
     return busiest if busiest in devices else min(devices)
 
 
-def spent(simulated: SimulatedPlan) -> Mapping[Node, Spent]:
+def spent(simulated: SimulatedPlan) -> Mapping[Node, OperatorSeconds]:
     """The cost of each operator of a plan, on the device that stands for it."""
     plan = simulated.plan
-    costs = {node: Spent() for node in plan.graph.nodes if node in plan.views}
-    own: dict[int, list[Node]] = {}
+    costs = {node: OperatorSeconds() for node in plan.graph.nodes if node in plan.views}
+    by_device: dict[int, list[Node]] = {}
     for node in costs:
-        own.setdefault(representative(simulated, node), []).append(node)
+        by_device.setdefault(representative(simulated, node), []).append(node)
     steps, weights = charged(simulated.steps)
-    for device, nodes in own.items():
+    for device, nodes in by_device.items():
         here = set(nodes)
         for event, exposed in timed(simulated.events(device)):
             of = weights if event.task.phase in (SYNC, UPDATE) else steps
@@ -91,7 +91,7 @@ def timed(events: Iterator[Event]) -> Iterator[tuple[Event, float]]:
         yield event, exposed if exposed > ROUNDING * event.seconds else 0.0
 
 
-def _charge(cost: Spent, event: Event, exposed: float) -> None:
+def _charge(cost: OperatorSeconds, event: Event, exposed: float) -> None:
     task = event.task
     if task.phase == SYNC:
         cost.exchange += event.seconds

@@ -159,13 +159,14 @@ def _stages(simulated: SimulatedPlan, pipeline: PipelineRun) -> Iterator[TraceEv
     spans = (stage_span(stage, groups) for stage in range(groups.stages))
     labels = {first + stage: f"stage {stage}: {span}" for stage, span in enumerate(spans)}
     yield from rows("stages", node, labels)
-    for one in pipeline.shown():
-        if one.seconds:
-            name = one.kind if one.kind in ("before", "after") else f"{one.kind} {one.batch}"
-            if pipeline.groups.interleave > 1 and name != one.kind:
-                name += f", chunk {one.chunk}"
-            place = first + one.stage, node, COMPUTE
-            yield event(name, one.kind, *place, one.start, one.seconds)
+    for passed in pipeline.shown():
+        if passed.seconds:
+            kind = passed.kind
+            name = kind if kind in ("before", "after") else f"{kind} {passed.batch}"
+            if pipeline.groups.interleave > 1 and name != kind:
+                name += f", chunk {passed.chunk}"
+            place = first + passed.stage, node, COMPUTE
+            yield event(name, kind, *place, passed.start, passed.seconds)
 
 
 def stage_span(stage: int, groups: StageGroups) -> str:

@@ -31,7 +31,7 @@ from search.split.colours import MOST_FREE
 
 LENGTHS = 12
 """The number of block lengths that are tried: those that occur most often."""
-KEPT = 8
+BLOCKS_KEPT = 8
 """The number of blocks that are kept. The first and the last may be cut differently from all
 others. Between them are enough blocks that two in the middle have the same neighbours, even if
 rewrites take one more block away at each end."""
@@ -107,16 +107,16 @@ class Blocks:
     def stand_ins(self, whole: Graph, more: int) -> Mapping[Node, Node] | None:
         """For each operator of a graph with ``more`` additional blocks, the operator of this graph
         that stands for it. None if the graphs differ in more than these blocks."""
-        own, every = self.graph.operators, whole.operators
+        operators, whole_operators = self.graph.operators, whole.operators
         start, left_out = self.begin, more * self.length
-        if len(every) != len(own) + left_out:
+        if len(whole_operators) != len(operators) + left_out:
             return None
         by_node: dict[Node, Node] = {}
-        for i, node in enumerate(every):
+        for i, node in enumerate(whole_operators):
             within = start <= i < start + self.length + left_out
             at = start + (i - start) % self.length if within else i - left_out * (i > start)
-            by_node[node] = own[at]
-        alike = all(node.signature == other.signature for node, other in by_node.items())
+            by_node[node] = operators[at]
+        alike = all(node.signature == stand_in.signature for node, stand_in in by_node.items())
         return by_node if alike else None
 
     def without(self, fewer: int) -> Graph | None:
@@ -169,12 +169,13 @@ def folded(graph: Graph) -> Folded | None:
     blocks = blocks_of(graph)
     if blocks is None:
         return None
-    fewer = blocks.count - KEPT
+    fewer = blocks.count - BLOCKS_KEPT
     less = blocks.without(fewer) if fewer > 0 else None
     if less is None:
         return None
-    made, more = Folded(less, fewer), blocks_of(less)
-    return made if more is not None and more.stand_ins(graph, made.more) is not None else None
+    folded_graph, short = Folded(less, fewer), blocks_of(less)
+    is_same = short is not None and short.stand_ins(graph, fewer) is not None
+    return folded_graph if is_same else None
 
 
 def repeated(graph: Graph, more: int) -> Repeated:
@@ -187,14 +188,14 @@ def repeated(graph: Graph, more: int) -> Repeated:
 @lru_cache(maxsize=64)
 def blocks_of(graph: Graph) -> Blocks | None:
     """The blocks of a graph that together hold the most operators; None if nothing repeats."""
-    rows = _Rows.of(graph)
-    candidates = [rows.blocks(length) for length in rows.lengths()]
-    best = max(candidates, key=lambda own: own.length * own.count, default=None)
+    table = _OperatorTable.of(graph)
+    candidates = [table.blocks(length) for length in table.lengths()]
+    best = max(candidates, key=lambda blocks: blocks.length * blocks.count, default=None)
     return None if best is None or best.count < 2 else best
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
+class _OperatorTable:
     """The operators of a graph by number. ``kinds``: the signature of each; ``reads``: its
     operands, each as the number and port of an operator, or as a leaf."""
 
@@ -203,14 +204,14 @@ class _Rows:
     reads: Sequence[Sequence[tuple[int, int] | Node]]
 
     @staticmethod
-    def of(graph: Graph) -> _Rows:
+    def of(graph: Graph) -> _OperatorTable:
         place = {node: i for i, node in enumerate(graph.operators)}
         kinds = [node.signature for node in graph.operators]
         reads = [
             [v.node if v.node.is_leaf else (place[v.node], v.port) for v in node.inputs]
             for node in graph.operators
         ]
-        return _Rows(graph, kinds, reads)
+        return _OperatorTable(graph, kinds, reads)
 
     def lengths(self) -> list[int]:
         """The most common distances between an operator and the next of the same kind,
@@ -238,12 +239,12 @@ class _Rows:
         run, first = best[0], -best[1]
         return Blocks(self.graph, first, length, 1 + run // length if run else 0)
 
-    def _alike(self, one: int, other: int, first: int) -> bool:
+    def _alike(self, left: int, right: int, first: int) -> bool:
         """Whether two operators are alike, in a run of blocks that begins at ``first``."""
-        if self.kinds[one] != self.kinds[other]:
+        if self.kinds[left] != self.kinds[right]:
             return False
-        apart = other - one
-        for a, b in zip(self.reads[one], self.reads[other], strict=True):
+        apart = right - left
+        for a, b in zip(self.reads[left], self.reads[right], strict=True):
             if isinstance(a, Node) or isinstance(b, Node):
                 if not isinstance(a, Node) or not isinstance(b, Node) or _leaf(a) != _leaf(b):
                     return False

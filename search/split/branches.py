@@ -45,12 +45,12 @@ class Fork:
 def forks(graph: Graph) -> list[Fork]:
     """All forks of a graph. Each is followed by those that lie within its branches."""
     nodes = graph.operators
-    outer = _Ordered.of(nodes).forks(range(len(nodes)))
+    outer = _Dependencies.of(nodes).forks(range(len(nodes)))
     return [fork for around in outer for fork in around]
 
 
 @dataclass(frozen=True)
-class _Ordered:
+class _Dependencies:
     """Operators by number. ``before`` and ``after``: for each operator, those that it depends on
     and those that depend on it, as bits of a number; ``beside``: its direct neighbours, in both
     directions."""
@@ -61,7 +61,7 @@ class _Ordered:
     beside: Sequence[AbstractSet[int]]
 
     @staticmethod
-    def of(nodes: Sequence[Node]) -> _Ordered:
+    def of(nodes: Sequence[Node]) -> _Dependencies:
         number = {node: i for i, node in enumerate(nodes)}
         before, after = [0] * len(nodes), [0] * len(nodes)
         beside: list[set[int]] = [set() for _ in nodes]
@@ -77,7 +77,7 @@ class _Ordered:
                 source = number.get(value.node)
                 if source is not None:
                     after[source] |= after[i] | 1 << i
-        return _Ordered(nodes, before, after, beside)
+        return _Dependencies(nodes, before, after, beside)
 
     def forks(self, members: Sequence[int]) -> Iterator[Fork]:
         """The outermost forks among some operators, whose numbers ascend."""

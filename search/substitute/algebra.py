@@ -14,7 +14,7 @@ from pcg.memo import Memo
 from pcg.types.halo import states_halo
 from pcg.types.operator import Call
 from pcg.types.parallel_operators import IN_TIME
-from search.cost.derivation import Applied
+from search.cost.derivation import Applied, in_both_directions
 from search.map.rules.reduced import ReducedAxes
 from substitutions.rules.match import build, could_match, matches_at
 from substitutions.rules.rule import Rule
@@ -45,7 +45,7 @@ class Algebra:
         by_root: dict[tuple[str, int], list[Rule]] = defaultdict(list)
         openings: list[Rule] = []
         whole = [rule for rule in rules if rule.family not in PARALLEL]
-        for rule in (way for one in whole for way in (one, one.reversed)):
+        for rule in in_both_directions(whole):
             nodes = both((rule.left, rule.right)).operators
             if rule.derived or any(n.is_parallel for n in nodes):
                 continue
@@ -56,8 +56,8 @@ class Algebra:
                     openings.append(rule)
             elif is_usable(rule) and not rule.free_symbols:
                 by_root[root.name, root.ranks[0]].append(rule)
-        own = {root: tuple(own) for root, own in by_root.items()}
-        return Algebra(own, tuple(openings), ReducedAxes.of(rules))
+        by_root_name = {root: tuple(by_root_name) for root, by_root_name in by_root.items()}
+        return Algebra(by_root_name, tuple(openings), ReducedAxes.of(rules))
 
     def applications(self, node: Node, graph: Graph) -> Iterator[Applied]:
         """The applications of the rules at an operator."""

@@ -30,7 +30,7 @@ S = TypeVar("S")
 
 
 @dataclass(frozen=True)
-class Promise(Generic[S]):
+class RewriteCandidate(Generic[S]):
     """A candidate of a rewrite. ``estimate``: of its cost; ``made``: returns the state, or None if
     the state is already known, or cannot be made."""
 
@@ -39,7 +39,7 @@ class Promise(Generic[S]):
 
 
 @dataclass(frozen=True)
-class Backtracked(Generic[S]):
+class BacktrackResult(Generic[S]):
     """The best state. ``priced``: the number of states that were priced; ``left``: the number of
     candidates within the threshold that were not, when the search ended."""
 
@@ -49,7 +49,7 @@ class Backtracked(Generic[S]):
 
 
 @dataclass(frozen=True)
-class Extent:
+class BacktrackLimits:
     """The limits of a search. ``threshold``: a state is rewritten if its cost is at most so many
     times the least, 1 or more; ``patience``: prices in a row without a gain before the search ends;
     ``least_gain``: the smallest gain that counts, as a fraction of the least cost; ``is_over``:
@@ -64,29 +64,31 @@ class Extent:
 def backtrack(
     start: S,
     cost: Callable[[S], float],
-    candidates: Callable[[S], Iterable[Promise[S]]],
-    extent: Extent,
-) -> Backtracked[S]:
+    candidates: Callable[[S], Iterable[RewriteCandidate[S]]],
+    limits: BacktrackLimits,
+) -> BacktrackResult[S]:
     """Return the best of the states that candidates lead to from a first state."""
     best, least = start, cost(start)
     order = count()
-    queue: list[tuple[float, int, Promise[S] | None, S]] = [(least, next(order), None, start)]
+    queue: list[tuple[float, int, RewriteCandidate[S] | None, S]] = [
+        (least, next(order), None, start)
+    ]
     priced = in_vain = 0
-    while queue and queue[0][0] <= extent.threshold * least:
-        if extent.is_over() or in_vain >= extent.patience:
+    while queue and queue[0][0] <= limits.threshold * least:
+        if limits.is_over() or in_vain >= limits.patience:
             break
         _, _, candidate, state = heapq.heappop(queue)
         if candidate is None:
-            for one in candidates(state):
-                heapq.heappush(queue, (one.estimate, next(order), one, state))
+            for found in candidates(state):
+                heapq.heappush(queue, (found.estimate, next(order), found, state))
             continue
         made = candidate.made()
         if made is None:
             continue
-        priced, in_vain, own = priced + 1, in_vain + 1, cost(made)
-        if own < (1 - extent.least_gain) * least:
-            best, least, in_vain = made, own, 0
-        if own <= extent.threshold * least:
-            heapq.heappush(queue, (own, next(order), None, made))
-    within = sum(entry[0] <= extent.threshold * least for entry in queue)
-    return Backtracked(best, priced, within)
+        priced, in_vain, cost_of_made = priced + 1, in_vain + 1, cost(made)
+        if cost_of_made < (1 - limits.least_gain) * least:
+            best, least, in_vain = made, cost_of_made, 0
+        if cost_of_made <= limits.threshold * least:
+            heapq.heappush(queue, (cost_of_made, next(order), None, made))
+    within = sum(entry[0] <= limits.threshold * least for entry in queue)
+    return BacktrackResult(best, priced, within)

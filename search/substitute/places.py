@@ -76,8 +76,8 @@ def _apart(
     taken: set[Node] = set()
     apart: list[Applied] = []
     for rule, node in ((rule, node) for rule, places in ruled for node in places):
-        here = algebra.applications(node, graph)
-        applied = next((one for one in here if one.rule.name == rule), None)
+        candidates = algebra.applications(node, graph)
+        applied = next((candidate for candidate in candidates if candidate.rule.name == rule), None)
         if applied is None:
             continue
         inside = _inside(applied)
@@ -97,7 +97,7 @@ def _at_once(graph: Graph, scribe: Scribe, places: Sequence[Applied]) -> Rewritt
         value = pending[-1]
         applied = made_by.get(value)
         read = value.node.inputs if applied is None else tuple(applied.match.values.values())
-        waiting = [] if value in new else [one for one in read if one not in new]
+        waiting = [] if value in new else [operand for operand in read if operand not in new]
         pending += reversed(waiting)
         if waiting:
             continue
@@ -110,9 +110,9 @@ def _at_once(graph: Graph, scribe: Scribe, places: Sequence[Applied]) -> Rewritt
             new |= {old: image for old, image in images.items() if old not in made_by}
             continue
         old = applied.match.outputs
-        outputs = rebuild(old, {one: new[one] for one in read})
+        outputs = rebuild(old, {operand: new[operand] for operand in read})
         scribe.rename(dict(zip(old, outputs, strict=True)))
-        values = {name: new[one] for name, one in applied.match.values.items()}
+        values = {name: new[operand] for name, operand in applied.match.values.items()}
         match = replace(applied.match, values=values, outputs=outputs)
         made = build(applied.rule, match, {})
         assert made is not None, "types are what they were"

@@ -38,7 +38,7 @@ from search.map.choose.choosing import Choice, Chooser
 from search.split.blocks import blocks_of
 from search.split.excerpt import Excerpt
 from search.substitute.algebra import Algebra
-from search.substitute.backtrack import Extent, Promise, backtrack
+from search.substitute.backtrack import BacktrackLimits, RewriteCandidate, backtrack
 from search.substitute.places import GroupKey, Rewritten, Steps, made_everywhere, rewrites_at
 
 LEAST_GAIN = 2e-3
@@ -48,9 +48,9 @@ NEAR = 1
 LARGE, LEAST_OF_LARGE = 500, 5e-3
 """``LARGE``: the number of operators above which a graph counts as large. ``LEAST_OF_LARGE``: the
 least gain of all its rewrites together, since the result takes long to plan."""
-TRIES, ALONE_TRIES = 160, 32
+TRIES, ONE_DEVICE_TRIES = 160, 32
 """The number of groups of rewrites that are tried, on the machine and on one device."""
-IN_VAIN = 400
+PATIENCE = 400
 """The search ends after graphs without a gain that have so many operators together, but not before
 two such graphs."""
 DEPTH = 3
@@ -151,9 +151,9 @@ class Rewriter:
         """Return the graph with rewrites that make it faster; None if there are none."""
         start = _State(self.chooser.choose(graph), derivation)
         self._known, self._passed, self._first = {graph}, set(), None
-        patience = max(2, IN_VAIN // max(1, len(graph.operators)))
+        patience = max(2, PATIENCE // max(1, len(graph.operators)))
         limits = self.limits
-        extent = Extent(limits.threshold, patience, LEAST_GAIN, limits.is_over)
+        extent = BacktrackLimits(limits.threshold, patience, LEAST_GAIN, limits.is_over)
         reached = backtrack(start, lambda state: state.choice.seconds, self._candidates, extent)
         best, left = reached.best, reached.left + len(self._passed)
         self.survey = self._surveyed(start, left)
@@ -176,22 +176,24 @@ class Rewriter:
             for group in groups
             if group.key in self._texts
         )
-        nearest = max(gains, key=lambda one: one.gain, default=None)
+        nearest = max(gains, key=lambda rewrite: rewrite.gain, default=None)
         return RewriteSurvey(len(groups), left, nearest)
 
-    def _candidates(self, state: _State) -> Iterator[Promise[_State]]:
+    def _candidates(self, state: _State) -> Iterator[RewriteCandidate[_State]]:
         """The candidates: each group of rewrites, and all groups with a gain at once."""
         promises = list(self._promises(state.choice))
         for promise in promises:
             yield self._candidate(state, (promise,))
-        gaining = [one for one in promises if one.seconds > 0 and one.is_one]
+        gaining = [promise for promise in promises if promise.seconds > 0 and promise.is_one]
         gaining.sort(key=lambda promise: -promise.seconds / len(promise.places))
         if self.limits.together and len(gaining) > 1:
             yield self._candidate(state, tuple(gaining))
 
-    def _candidate(self, state: _State, promises: tuple[_GroupGain, ...]) -> Promise[_State]:
+    def _candidate(
+        self, state: _State, promises: tuple[_GroupGain, ...]
+    ) -> RewriteCandidate[_State]:
         seconds = state.choice.seconds - sum(promise.seconds for promise in promises)
-        return Promise(seconds, lambda: self._rewritten(state, promises))
+        return RewriteCandidate(seconds, lambda: self._rewritten(state, promises))
 
     def _promises(self, choice: Choice) -> Iterator[_GroupGain]:
         times = self.chooser.times(choice.graph)
@@ -241,10 +243,13 @@ class Rewriter:
         for look, nodes in alike.items():
             check_time()
             if look not in self._listed:
-                ways = enumerate(rewrites_at(self.algebra, nodes[0], graph))
+                rewrites = enumerate(rewrites_at(self.algebra, nodes[0], graph))
                 self._listed[look] = [
-                    (GroupKey(look, number, tuple(step.rule.name for step in way)), _reduces(way))
-                    for number, way in ways
+                    (
+                        GroupKey(look, number, tuple(step.rule.name for step in steps)),
+                        _reduces(steps),
+                    )
+                    for number, steps in rewrites
                 ]
             for key, reduces in self._listed[look]:
                 yield Group(key, nodes, reduces)
@@ -269,8 +274,8 @@ class Rewriter:
         their strategies anew. 0 if this place does not have the rewrite after all."""
         self.tried += not group.reduces
         whole = choice.graph
-        ways = rewrites_at(self.algebra, group.places[0], whole)
-        steps = next(islice(ways, group.key.number, None), ())
+        rewrites = rewrites_at(self.algebra, group.places[0], whole)
+        steps = next(islice(rewrites, group.key.number, None), ())
         if tuple(step.rule.name for step in steps) != group.key.rules:
             return 0.0
         self._texts[group.key] = tuple(step.rule.text for step in steps)
@@ -296,7 +301,7 @@ class Rewriter:
         fixed = {node: strategies[node] for node in ring}
         among = near | gone | ring
         old = self.chooser.choose(first, among=among, fixed=fixed, ends=excerpt.ends)
-        fixed = {before[node]: own for node, own in fixed.items()}
+        fixed = {before[node]: strategy for node, strategy in fixed.items()}
         among = {before[node] for node in near | ring} | fresh
         new = self.chooser.choose(graph, among=among, fixed=fixed, ends=ends)
         return old.seconds - new.seconds
@@ -346,8 +351,8 @@ def _looks(choice: Choice) -> dict[Node, object]:
     graph = choice.graph
     looks: dict[Node, object] = {}
     for node in graph.nodes:
-        own = node.leaf.kind if node.is_leaf else node.operator_call
-        looks[node] = hash((own, tuple(node.types), choice.strategies.get(node)))
+        call = node.leaf.kind if node.is_leaf else node.operator_call
+        looks[node] = hash((call, tuple(node.types), choice.strategies.get(node)))
     for _ in range(DEPTH):
         looks = {
             node: hash((looks[node], tuple((looks[v.node], v.port) for v in node.inputs)))

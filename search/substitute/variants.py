@@ -18,11 +18,11 @@ from search.choices import Mode
 from search.cost.derivation import Derivation, Scribe
 from search.cost.survey import RewriteSurvey
 from search.map.choose.choosing import Choice, Chooser
-from search.map.rules.cuts import opened
-from search.map.space.allow import closed
+from search.map.rules.cuts import with_unfolded
+from search.map.space.allow import uncuttable
 from search.split.blocks import blocks_of
 from search.substitute.algebra import Algebra
-from search.substitute.rewrites import ALONE_TRIES, Limits, Rewriter, RewrittenGroup
+from search.substitute.rewrites import ONE_DEVICE_TRIES, Limits, Rewriter, RewrittenGroup
 from substitutions.rules.store import Library
 
 FEW_OPERATORS, GROWTH, FEW_GRAPHS = 6, 1, 64
@@ -45,34 +45,38 @@ class Variant:
         return any(self.made) or (not self.made and bool(self.derivation.steps))
 
 
-def of_whole(short: Variant, whole: Graph, more: int, library: Library) -> Variant | None:
+def whole_variant(short: Variant, whole: Graph, more: int, library: Library) -> Variant | None:
     """The variant of the whole graph by the same rewrites as a variant of the short graph, which
     has ``more`` blocks less. None if the rewrites lead to something else there."""
-    made = Variant(whole, Derivation.start(whole))
+    variant = Variant(whole, Derivation.start(whole))
     for group in short.made:
         if group is None:
-            unfolded = _unfolded(made, library)
+            unfolded = _unfolded(variant, library)
             if unfolded is None:
                 return None
-            made = unfolded
+            variant = unfolded
             continue
-        choice = on_whole(group.choice, made.graph, more)
+        choice = whole_choice(group.choice, variant.graph, more)
         if choice is None:
             return None
-        algebra = Algebra.of(library.concrete(made.graph))
-        again = Rewriter.everywhere(algebra, choice, made.derivation, group.keys)
-        made = Variant(*again, (*made.made, group))
-    return made if _stand_ins(short.graph, made.graph, more) is not None else None
+        algebra = Algebra.of(library.concrete(variant.graph))
+        rewritten_graph = Rewriter.everywhere(algebra, choice, variant.derivation, group.keys)
+        variant = Variant(*rewritten_graph, (*variant.made, group))
+    return variant if _stand_ins(short.graph, variant.graph, more) is not None else None
 
 
-def on_whole(choice: Choice, whole: Graph, more: int) -> Choice | None:
+def whole_choice(choice: Choice, whole: Graph, more: int) -> Choice | None:
     """A choice for a graph with ``more`` additional blocks, which are all cut as the block that
     stands for them. None if the graph differs in more than these blocks."""
-    of = _stand_ins(choice.graph, whole, more)
-    if of is None:
+    stand_ins = _stand_ins(choice.graph, whole, more)
+    if stand_ins is None:
         return None
-    strategies = {node: choice.strategies[stand_in] for node, stand_in in of.items()}
-    starts = {node: choice.starts[own] for node, own in of.items() if own in choice.starts}
+    strategies = {node: choice.strategies[stand_in] for node, stand_in in stand_ins.items()}
+    starts = {
+        node: choice.starts[stand_in]
+        for node, stand_in in stand_ins.items()
+        if stand_in in choice.starts
+    }
     return Choice(whole, strategies, choice.seconds, choice.fully_sharded, starts)
 
 
@@ -91,7 +95,7 @@ def variants(
         yield from _cuttable(start, library)
     if mode is not Mode.PARALLEL:
         # Each variant is planned by itself, which many small gains are not worth.
-        few = replace(limits, tries=min(ALONE_TRIES, limits.tries), together=False)
+        few = replace(limits, tries=min(ONE_DEVICE_TRIES, limits.tries), together=False)
         if mode is Mode.JOINT:
             few = replace(few, tell=partial(_tell_left, limits))
         better = rewritten(start, library, alone, few)
@@ -155,10 +159,10 @@ def _cuttable(variant: Variant, library: Library) -> Iterator[Variant]:
 def _unfolded(variant: Variant, library: Library) -> Variant | None:
     """The variant with the operators unfolded that can't be cut along the batch. None if there is
     no such operator, or no rule unfolds one."""
-    stand = closed(variant.graph)
-    if not stand:
+    reducing = uncuttable(variant.graph)
+    if not reducing:
         return None
     rules = library.concrete(variant.graph)
-    graph, after = opened(variant.graph, variant.derivation, frozenset(stand), rules)
+    graph, after = with_unfolded(variant.graph, variant.derivation, frozenset(reducing), rules)
     is_new = len(after.steps) > len(variant.derivation.steps)
     return Variant(graph, after, (*variant.made, None)) if is_new else None

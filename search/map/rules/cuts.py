@@ -125,7 +125,7 @@ def block_halo(node: Node, operand: int, dim: int) -> tuple[int, int]:
     return least_halo(call, ranks, sizes, operand, dim)
 
 
-def opened(
+def with_unfolded(
     graph: Graph, derivation: Derivation, nodes: Collection[Node], rules: Iterable[Rule]
 ) -> tuple[Graph, Derivation]:
     """Replace some operators of a graph by graphs of simpler ones, where rules say so, with the

@@ -104,11 +104,11 @@ def batch_axes(graph: Graph) -> Mapping[Node, str]:
     return names
 
 
-def closed(graph: Graph) -> list[Node]:
+def uncuttable(graph: Graph) -> list[Node]:
     """The operators that cannot be cut along the samples that they read. A batch norm, for example,
     reduces along the batch and keeps it."""
     samples: dict[Value, int] = dict.fromkeys(sampled(graph), 0)
-    closing: list[Node] = []
+    found: list[Node] = []
     for node in graph.nodes:
         if node.is_leaf:
             continue
@@ -119,12 +119,12 @@ def closed(graph: Graph) -> list[Node]:
             continue
         name = equation.operands[read[0][0]].dims[read[0][1]].names[0]
         if all(axis.name != name for axis in node.operator_call.typing(ranks).axes):
-            closing.append(node)
+            found.append(node)
         for port, output in enumerate(equation.outputs):
             for position, dim in enumerate(output.dims):
                 if name in dim.names:
                     samples[node.value(port)] = position
-    return closing
+    return found
 
 
 def is_weight(value: Value) -> bool:
@@ -133,7 +133,7 @@ def is_weight(value: Value) -> bool:
     return source.is_weight
 
 
-def both(first: Allowed, second: Allowed) -> Allowed:
+def intersection(first: Allowed, second: Allowed) -> Allowed:
     """Allow the strategies that both functions allow; those of the second if there is no common
     one."""
 
@@ -144,7 +144,7 @@ def both(first: Allowed, second: Allowed) -> Allowed:
     return allowed
 
 
-def along(graph: Graph, dimensions: Collection[IndexRole]) -> Allowed:
+def by_roles(graph: Graph, dimensions: Collection[IndexRole]) -> Allowed:
     """Allow cuts of indices with one of the given roles alone. *Data*: over the samples. *Spatial*:
     over the height or width of an image, also in a sum. *Reduction*: summed away. *Head*: shared by
     all operands of an operator with three or more. *Model*: any other index. *Pipeline* is no cut

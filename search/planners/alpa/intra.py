@@ -20,7 +20,7 @@ from math import inf
 import numpy as np
 
 from search.map.choose.factors import Factor, Places, restricted
-from search.map.choose.tied import Tied
+from search.map.choose.tied import TiedVariables
 from search.map.space.strategies import Space
 from search.planners.ilp import GAP, HeldBytes, Solved, Tally, solve
 from search.planners.row_prices import logical_masks
@@ -47,7 +47,7 @@ def best_places(
     for split in range(max(axes, 1)):
         masks = logical_masks(spaces, split)
         colours = looks if len(spaces) > MOST_FREE else range(len(spaces))
-        tied = Tied.of(colours, masks)
+        tied = TiedVariables.of(colours, masks)
         within = restricted(factors, masks)
         bytes_held = None if held is None else _tied_bytes(tied, held, masks)
         sizes = [len(mask) for mask in tied.picked(masks)]
@@ -61,7 +61,7 @@ def best_places(
     return places
 
 
-def _tied_bytes(tied: Tied, held: HeldBytes, masks: Sequence[Places]) -> HeldBytes:
+def _tied_bytes(tied: TiedVariables, held: HeldBytes, masks: Sequence[Places]) -> HeldBytes:
     """What the values of each group hold together."""
     sums = [np.sum([held.bytes[v][masks[own[0]]] for v in own], axis=0) for own in tied.members]
     return HeldBytes(sums, held.limit)

@@ -20,7 +20,7 @@ from search.cost.derivation import Derivation
 from search.cost.planned import Planned, SearchReport
 from search.cost.progress import now
 from search.map.choose.choosing import Choice, Chooser
-from search.map.rules.cuts import opened
+from search.map.rules.cuts import with_unfolded
 from search.map.rules.reduced import ReducedAxes
 from search.map.space.axes import Strategy
 from search.map.space.samples import sampled
@@ -109,7 +109,7 @@ class GspmdPlanner:
         reduced = ReducedAxes.of(rules)
         nodes = {n for n in graph.operators if _refuses(n, chooser, shardings)}
         nodes = {node for node in nodes if any(reduced.opened(node))}
-        return opened(graph, before, nodes, rules) if nodes else None
+        return with_unfolded(graph, before, nodes, rules) if nodes else None
 
 
 def _completed(

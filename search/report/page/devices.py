@@ -59,8 +59,10 @@ def devices_of(simulated: SimulatedPlan, cost: CostModel) -> Devices:
         key = np.packbits(parts[device]).tobytes(), held[:, device].tobytes()
         numbers.setdefault(key, []).append(device)
     classes = tuple(_class(simulated, members, held) for members in numbers.values())
-    number = {device: i for i, own in enumerate(classes) for device in own.devices}
-    firsts = [own.first for own in classes]
+    number = {
+        device: i for i, device_class in enumerate(classes) for device in device_class.devices
+    }
+    firsts = [device_class.first for device_class in classes]
     of = {
         node: tuple(np.flatnonzero(parts[firsts, at]).tolist()) for at, node in enumerate(operators)
     }

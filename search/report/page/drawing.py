@@ -48,13 +48,13 @@ def drawn(
     order = [*inputs, *members]
     box: dict[object, int] = {shown: i for i, shown in enumerate(order)}
     boxes = [_input_box(leaf) for leaf in inputs]
-    boxes += [_box(own, names, cuts) for own in members.values()]
+    boxes += [_box(operators, names, cuts) for operators in members.values()]
     ends = dict.fromkeys(_ends(nodes, numbers, box))
     wires = [Wire(source, target) for source, target in ends if source < target]
     if len(wires) > MOST_WIRES:
         wires = [Wire(a, b) for a, b in pairwise(range(len(boxes)))]
-    placed = layout([one.width for one in boxes], wires, ())
-    stands = (*(() for _ in inputs), *(tuple(own) for own in members.values()))
+    placed = layout([box_drawn.width for box_drawn in boxes], wires, ())
+    stands = (*(() for _ in inputs), *(tuple(operators) for operators in members.values()))
     return DrawnGraph(Picture(tuple(boxes), tuple(wires), placed), stands)
 
 

@@ -58,7 +58,7 @@ def timeline(simulated: SimulatedPlan, devices: Devices) -> dict[str, object]:
 def _rows(simulated: SimulatedPlan, devices: Devices) -> Sequence[int]:
     """The devices that are drawn: the busiest, the fullest, the first of each stage, and devices of
     other classes."""
-    firsts = [own.first for own in devices.classes]
+    firsts = [device_class.first for device_class in devices.classes]
     needed = [simulated.busiest.device, simulated.memory.device]
     if simulated.pipeline is not None:
         groups = simulated.pipeline.groups
@@ -73,7 +73,7 @@ def _bars(simulated: SimulatedPlan, device: int, rows: Sequence[int]) -> Iterato
     events: Iterable[Event] = simulated.events(device)
     if (run := simulated.pipeline) is not None:
         events = run.events(device, run.some(rows, MOST_EVENTS))
-    for event in sorted(events, key=lambda one: (one.task.stream, one.start)):
+    for event in sorted(events, key=lambda event: (event.task.stream, event.start)):
         if event.seconds:
             name = label.of(event.task, device)
             if event.batch is not None:

@@ -50,19 +50,19 @@ def repetitions(keys: Sequence[Hashable]) -> list[Repetition]:
         best = _best(sequence[first:last])
         if best is None:
             continue
-        one = Repetition(first + best.start, best.length, best.times)
-        repeated.append(one)
-        pending += [(first, one.start), (one.stop, last)]
-    return sorted(repeated, key=lambda one: one.start)
+        repetition = Repetition(first + best.start, best.length, best.times)
+        repeated.append(repetition)
+        pending += [(first, repetition.start), (repetition.stop, last)]
+    return sorted(repeated, key=lambda repetition: repetition.start)
 
 
 def _best(sequence: NDArray[np.int64]) -> Repetition | None:
     best: Repetition | None = None
     for length in range(1, len(sequence) // 2 + 1):
         start, run = _longest_run(sequence[:-length] == sequence[length:])
-        one = Repetition(start, length, run // length + 1)
-        if one.saved >= LEAST_SAVED and (best is None or one.saved > best.saved):
-            best = one
+        repetition = Repetition(start, length, run // length + 1)
+        if repetition.saved >= LEAST_SAVED and (best is None or repetition.saved > best.saved):
+            best = repetition
     return best
 
 
@@ -80,7 +80,10 @@ def shown_for(keys: Sequence[Hashable]) -> list[tuple[int, int]]:
     """For each place of a sequence: the place that is shown for it, which is itself or one of the
     first block; and the number of places for which that one stands."""
     places = [(place, 1) for place in range(len(keys))]
-    for one in repetitions(keys):
-        for place in range(one.start, one.stop):
-            places[place] = one.start + (place - one.start) % one.length, one.times
+    for repetition in repetitions(keys):
+        for place in range(repetition.start, repetition.stop):
+            places[place] = (
+                repetition.start + (place - repetition.start) % repetition.length,
+                repetition.times,
+            )
     return places

@@ -32,7 +32,7 @@ def planner(text: str, devices: int = 8) -> HandPlanner:
 
 @lru_cache(maxsize=32)
 def made(text: str) -> HandPlan:
-    return planner(text).made(graph_of(SMALL, BATCH))
+    return planner(text).priced(graph_of(SMALL, BATCH))
 
 
 def moves(plan: HandPlan) -> list[str]:
