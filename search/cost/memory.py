@@ -1,11 +1,10 @@
 """Memory of a plan: bytes on its fullest device, by what takes them.
 
-Weights, what the optimizer keeps of them, and the buffers in which several devices add gradients up
-are there for the whole step; all other tensors come and go (``search.cost.liveness``). What counts
-is the fullest device at its fullest time. Exact are the bytes of tensors that the runtime holds,
-but for those of a single operator under way (``tests/distributed/test_peak.py``); workspaces of
-kernels, what libraries of communication take for themselves, and what an allocator loses are left
-out.
+Weights, optimizer states, and the buckets in which several devices add up gradients are held for
+the whole step. All other tensors come and go (``search.cost.liveness``). The result is that of the
+fullest device at its fullest time. Exact are the bytes of the tensors that the runtime holds,
+except those of a single operator while it runs (``tests/distributed/test_peak.py``). Workspaces of
+kernels, buffers of communication libraries, and losses of the allocator are left out.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ Bytes = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on the device that holds most, when it holds most."""
+    """Bytes on the fullest device at its fullest time, by kind."""
 
     device: int
     parameters: int
     gradients: int
-    """Of the parameters, and their buffers."""
+    """Gradients of parameters, and their buckets."""
     optimizer: int
     activations: int
-    """What operators make and what is moved, data, and the gradients of these."""
+    """Results of operators, tensors that are moved, data, and the gradients of these."""
 
     @property
     def total(self) -> int:
@@ -53,9 +52,9 @@ def peak_memory(
     remade: Collection[Node] = (),
     repeated: Repeated = ONCE,
 ) -> Memory:
-    """What training by a schedule takes, with the results of ``remade`` recomputed in the backward
-    pass. ``repeated``: how often its middle block stands in the whole; raises NotAlike where that
-    is not one of several."""
+    """The peak memory of training by a schedule, with the results of ``remade`` recomputed in the
+    backward pass. ``repeated``: how often its middle block occurs in the whole. Raises NotAlike if
+    that block is not one of several equal ones."""
     kinds = memory_by_device(schedule, training, remade, repeated)
     device = int(np.stack(kinds).sum(axis=0).argmax())
     return Memory(device, *(int(kind[device]) for kind in kinds))
@@ -67,7 +66,7 @@ def memory_by_device(
     remade: Collection[Node] = (),
     repeated: Repeated = ONCE,
 ) -> tuple[Bytes, Bytes, Bytes, Bytes]:
-    """Bytes on each device when it holds most: the kinds that ``Memory`` has, in its order. The
+    """Bytes on each device at its fullest time, by the kinds of ``Memory``, in its order. The
     arguments are those of ``peak_memory``."""
     living = liveness(schedule, remade)
     layouts = [*schedule.homes.values(), *(life.layout for life in living.lifetimes)]
@@ -89,7 +88,7 @@ def memory_by_device(
 
 
 def _repeated_weights(schedule: Schedule, window: BlockWindow | None) -> dict[Node, int]:
-    """How often the weights of the block that repeats stand in the whole."""
+    """How often each weight of the repeated block counts."""
     if window is None:
         return {}
     loads = schedule.steps[window.first : window.stop]
@@ -97,7 +96,7 @@ def _repeated_weights(schedule: Schedule, window: BlockWindow | None) -> dict[No
 
 
 def itemsizes(schedule: Schedule, training: Training) -> Callable[[Life], int]:
-    """Bytes an element of what lives for a while in a step."""
+    """The bytes of an element of each tensor that comes and goes in a step."""
     formats = training.formats
     if not formats.is_mixed:
         return lambda life: life.itemsize or formats.narrow
@@ -110,8 +109,8 @@ def itemsizes(schedule: Schedule, training: Training) -> Callable[[Life], int]:
 
 
 def _at_fullest(made: _Held, grown: _Held, devices: int) -> tuple[Bytes, Bytes]:
-    """Bytes of both on each device at the first time when it holds most. Devices that are in the
-    same sets hold the same at any time, and are looked at once."""
+    """Bytes of both kinds on each device at the first time when their sum is largest. Devices that
+    are in the same sets hold the same at any time, and are computed once."""
     inside = made.within(devices), grown.within(devices)
     alike, which = np.unique(np.concatenate(inside), axis=1, return_inverse=True)
     first, second = np.split(alike.astype(np.int64), [len(made.sets)])
@@ -122,7 +121,8 @@ def _at_fullest(made: _Held, grown: _Held, devices: int) -> tuple[Bytes, Bytes]:
 
 @dataclass(frozen=True)
 class _Held:
-    """Bytes [time, sets] of what lives then on the devices of a set, all of which hold it."""
+    """[time, sets]: the bytes that each device of a set holds at a time because it is in the
+    set."""
 
     bytes: Bytes
     sets: Sequence[tuple[int, ...]]
@@ -134,7 +134,8 @@ class _Held:
         window: BlockWindow | None,
         itemsize: Callable[[Life], int],
     ) -> _Held:
-        """Tensors lie on few different sets of devices. ``window``: the block that repeats."""
+        """Sum up tensors by the set of their devices, of which there are few. ``window``: the block
+        that repeats."""
         changes: dict[tuple[int, ...], Bytes] = {}
         for life in lifetimes:
             block = prod(life.layout.type.held) * itemsize(life)
@@ -148,7 +149,7 @@ class _Held:
         return _Held(whole.cumsum(axis=0), [(), *changes])
 
     def within(self, devices: int) -> NDArray[np.bool_]:
-        """[sets, devices]: which devices are in each set."""
+        """[sets, devices]: whether a device is in a set."""
         inside = np.zeros((len(self.sets), devices), bool)
         for own, some in zip(inside, self.sets, strict=True):
             own[list(some)] = True
