@@ -48,8 +48,8 @@ class BoundedSimulation:
 
     def seconds(self, issued: Sequence[Task], limit: float) -> float | None:
         """Seconds of a step; None if it takes ``limit`` seconds or longer."""
-        after = [self._sure(task, issued) for task in issued]
-        if max(longest_ways(issued, after), default=0.0) >= limit:
+        after = [self._certain_dependencies(task, issued) for task in issued]
+        if max(longest_paths(issued, after), default=0.0) >= limit:
             return None
         rest = _rest(issued, after)
         if self.devices <= self.few:
@@ -61,14 +61,14 @@ class BoundedSimulation:
                 return None
         return clocks.last
 
-    def _sure(self, task: Task, issued: Sequence[Task]) -> tuple[int, ...]:
+    def _certain_dependencies(self, task: Task, issued: Sequence[Task]) -> tuple[int, ...]:
         """The tasks for which every group of devices of a task waits."""
-        own, devices = task.duration, self.devices
+        duration, devices = task.duration, self.devices
         for number in task.after:
             other = issued[number].duration
-            if len(other.devices) != devices and other is not own:
+            if len(other.devices) != devices and other is not duration:
                 waits = self._waits
-                return tuple([n for n in task.after if waits[own, issued[n].duration]])
+                return tuple([n for n in task.after if waits[duration, issued[n].duration]])
         return task.after
 
 
@@ -103,11 +103,11 @@ def _few_devices(
 
 def _wait(pair: tuple[Duration, Duration]) -> bool:
     """Whether each group of a task (the first) has a device that takes part in the second task."""
-    own, other = pair
-    return not any(other.devices.isdisjoint(group) for group in own.groups.tolist())
+    duration, other = pair
+    return not any(other.devices.isdisjoint(group) for group in duration.groups.tolist())
 
 
-def longest_ways(issued: Sequence[Task], after: Sequence[Sequence[int]]) -> list[float]:
+def longest_paths(issued: Sequence[Task], after: Sequence[Sequence[int]]) -> list[float]:
     """For each task, the seconds of the longest path of tasks that ends with it. ``after``: the
     tasks that each waits for."""
     ends: list[float] = []
@@ -128,8 +128,8 @@ def _rest(issued: Sequence[Task], after: Sequence[Sequence[int]]) -> list[float]
     """For each task, the seconds of the longest path of tasks that begins with it."""
     rest = [0.0] * len(issued)
     for number in range(len(issued) - 1, -1, -1):
-        own = rest[number] = rest[number] + issued[number].duration.shortest
+        longest = rest[number] = rest[number] + issued[number].duration.shortest
         for other in after[number]:
-            if rest[other] < own:
-                rest[other] = own
+            if rest[other] < longest:
+                rest[other] = longest
     return rest

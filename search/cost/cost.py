@@ -81,7 +81,7 @@ def _duration(groups: Iterable[tuple[int, ...]], seconds: Iterable[float]) -> Du
     return Duration(devices, np.array(tuple(seconds), np.float64)) if devices.size else NOTHING
 
 
-class Exchanged(NamedTuple):
+class GradientExchange(NamedTuple):
     """The exchange of the gradient of a weight's shard: its bytes, and the groups of devices among
     which such gradients are added up."""
 
@@ -331,10 +331,10 @@ class CostModel:
         return _duration([tuple(np.flatnonzero(busy).tolist())], [float(busy.max())])
 
     @remembered
-    def exchanged(self, home: Layout) -> Exchanged:
+    def gradient_exchange(self, home: Layout) -> GradientExchange:
         """The exchange of a weight's gradient."""
         groups = tuple(group for group in home.holders.values() if len(group) > 1)
-        return Exchanged(prod(home.type.block) * self.training.formats.wide, groups)
+        return GradientExchange(prod(home.type.block) * self.training.formats.wide, groups)
 
     @remembered
     def weight(self, home: Layout, together: int | None = None) -> tuple[Duration, Duration]:
@@ -344,7 +344,7 @@ class CostModel:
         its part; by default those of a bucket that others fill up. An update reads the shard, its
         gradient and the optimizer states, and writes the shard and the states.
         """
-        block, groups = self.exchanged(home)
+        block, groups = self.gradient_exchange(home)
         parts = [_part(self._lines(group)[1], block, together) for group in groups]
         moved = prod(home.type.block) * self.training.update_bytes
         updates = (self._streamed(device, moved, "update") for device in home.devices)

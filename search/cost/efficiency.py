@@ -94,7 +94,7 @@ class Roofline:
         if self.at_peak:
             return None
         measured = (device.reached(kind, dtype) for kind in kinds)
-        known = next((one for one in measured if one is not None), None)
+        known = next((efficiency for efficiency in measured if efficiency is not None), None)
         return self.curves.get((device.kind, bound)) if known is None else known
 
 

@@ -63,7 +63,7 @@ def usage(run: TimedTasks, device: int) -> Usage:
     streams: tuple[list[Event], list[Event]] = ([], [])
     for event in events(run, device):
         streams[event.task.stream].append(event)
-    computing, communicating = (sum(e.seconds for e in own) for own in streams)
+    computing, communicating = (sum(e.seconds for e in stream) for stream in streams)
     hidden = sum(overlaps(streams[COMMUNICATE], streams[COMPUTE]))
     return Usage(device, computing, communicating, hidden)
 
@@ -87,9 +87,9 @@ def overlaps(these: Sequence[Event], others: Sequence[Event]) -> list[float]:
 def exposures(run: TimedTasks, device: int, phase: int) -> dict[int, float]:
     """The fraction of each communication of a phase that is not hidden behind computation of a
     device, by ``Task.what``."""
-    mine = list(events(run, device))
-    sent = [e for e in mine if e.task.stream == COMMUNICATE and e.task.phase == phase]
-    hidden = overlaps(sent, [e for e in mine if e.task.stream == COMPUTE])
+    of_device = list(events(run, device))
+    sent = [e for e in of_device if e.task.stream == COMMUNICATE and e.task.phase == phase]
+    hidden = overlaps(sent, [e for e in of_device if e.task.stream == COMPUTE])
     return {
         event.task.what: 1.0 - part / event.seconds
         for event, part in zip(sent, hidden, strict=True)

@@ -38,7 +38,7 @@ from pcg.readings.work import gradient_nodes
 
 
 @dataclass(frozen=True)
-class Life:
+class Lifetime:
     """The span of time in which a tensor, or its gradient, is held in a layout. Both ends are
     included."""
 
@@ -58,12 +58,12 @@ class Life:
 class Liveness:
     """All that is held in a step, and what is recomputed before the backward pass of each step."""
 
-    lifetimes: tuple[Life, ...]
+    lifetimes: tuple[Lifetime, ...]
     recomputed: Mapping[int, tuple[int, ...]]
     """See ``Again.before``."""
     end: int
     """The time of the update."""
-    gradients: tuple[Life, ...] = ()
+    gradients: tuple[Lifetime, ...] = ()
     """The spans of weights' gradients, without the buckets of those that several devices hold."""
 
 
@@ -87,11 +87,11 @@ def saved_positions(graph: Graph) -> dict[Node, Reads]:
             of = view_of(node, value.port)
             roots[value] = value if of is None else operands[of]
         needs = frozenset(i for i, value in enumerate(node.inputs) if value.node in trained)
-        own = [
+        read_ways = [
             keys(reads, operands, [roots[value] for value in node.outputs])
             for reads in back_reads(node, needs)
         ]
-        ways.append(own if needs else [])
+        ways.append(read_ways if needs else [])
     for node, read in zip(nodes, chosen(ways, lambda value: value.type.elements), strict=True):
         for value in read:
             if value.node.is_weight:
@@ -133,11 +133,11 @@ def liveness(
     pass for weights."""
     tensors = saved_tensors(schedule)
     done = again(tensors, remade, stage, chunks)
-    return _Reader(tensors, done, has_weights_pass).run()
+    return _LivenessReader(tensors, done, has_weights_pass).run()
 
 
 @dataclass
-class _Reader:
+class _LivenessReader:
     tensors: SavedTensors
     again: Again
     has_weights_pass: bool = False
@@ -194,7 +194,7 @@ class _Reader:
             first, last = self.second[slot]
             self.second[slot] = first, max(last, at)
 
-    def _values(self) -> Iterable[Life]:
+    def _values(self) -> Iterable[Lifetime]:
         for slot, made in self.maker.items():
             if slot in self.roots:
                 continue
@@ -202,34 +202,34 @@ class _Reader:
             if kind == "input":
                 yield from self._data(slot)
             elif kind != "weight":
-                yield Life(slot, made, self.last.get(slot, made))
+                yield Lifetime(slot, made, self.last.get(slot, made))
             if slot in self.second:
-                yield Life(slot, *self.second[slot])
+                yield Lifetime(slot, *self.second[slot])
 
-    def _data(self, slot: Slot) -> Iterable[Life]:
+    def _data(self, slot: Slot) -> Iterable[Lifetime]:
         """The spans of an input. A mask has a span for each time that an operator draws it."""
         readers = self.readers.get(slot, []) if is_mask(slot.value) else []
         steps = [step for at in readers if isinstance(step := self.steps[at], Compute)]
         joins = any(step.node.is_join for step in steps)
         if len(steps) < len(readers) or not steps or joins or slot in self.schedule.outputs:
-            yield Life(slot, 0, self.end)
+            yield Lifetime(slot, 0, self.end)
             return
         again = self.again.held_from()
         for at, step in zip(readers, steps, strict=True):
             if any(self.root(result) == slot for result in step.results):
                 # From here on, it is read through views.
-                yield Life(slot, at, max(at, self.last[slot]))
+                yield Lifetime(slot, at, max(at, self.last[slot]))
                 continue
             masks = [is_mask(value) for value in (operand.value for operand in step.operands)]
             alone = multiplied(step.node.operator_call, masks)
             itemsize = None if alone is None else 1
             saved, back = slot in self.tensors.reads[at], self.end - 1 - at
             kept = saved and at not in again
-            yield Life(slot, at, back if kept else at, itemsize)
+            yield Lifetime(slot, at, back if kept else at, itemsize)
             if saved and not kept:
-                yield Life(slot, self.end - 1 - again[at], back, itemsize)
+                yield Lifetime(slot, self.end - 1 - again[at], back, itemsize)
 
-    def _gradients(self) -> tuple[list[Life], list[Life]]:
+    def _gradients(self) -> tuple[list[Lifetime], list[Lifetime]]:
         """The spans of the gradients of operators' results, and of those of weights."""
         first: dict[Slot, int] = {}
         complete: dict[Slot, int] = {}
@@ -244,13 +244,13 @@ class _Reader:
                 first.update((self.same.get(slot, slot), i) for slot in added)
                 for slot in added:
                     complete.setdefault(self.same.get(slot, slot), i)
-        made: list[Life] = []
-        of_weights: list[Life] = []
+        made: list[Lifetime] = []
+        of_weights: list[Lifetime] = []
         for slot, i in first.items():
             begin = self.end - 1 - i
             if slot not in self.static:
-                made.append(Life(slot, begin, self._back(self.maker[slot])))
+                made.append(Lifetime(slot, begin, self._back(self.maker[slot])))
             elif slot.value.node.is_weight:
                 end = self.end - 1 - complete[slot] if is_shared(slot.layout) else self.end
-                of_weights.append(Life(slot, begin, end))
+                of_weights.append(Lifetime(slot, begin, end))
         return made, of_weights

@@ -23,7 +23,7 @@ from pcg.placement.layout import Layout
 from pcg.placement.schedule import LeafAtHome, Schedule
 from pcg.plan.training import Training
 from pcg.readings.formats import held_wide
-from search.cost.liveness import Life, is_shared, liveness
+from search.cost.liveness import Lifetime, is_shared, liveness
 from search.cost.unroll import ONCE, BlockWindow, Repeated, unrolled_changes, window_of
 
 Bytes = NDArray[np.int64]
@@ -81,8 +81,8 @@ def memory_by_device(
         if node in trained:
             grads[_devices(layout)] += block * training.formats.wide * is_shared(layout)
             states[_devices(layout)] += block * training.state_bytes
-    made = _Held.of(living.lifetimes, living.end, window, itemsizes(schedule, training))
-    grown = _Held.of(living.gradients, living.end, window, lambda _: training.formats.wide)
+    made = _HeldBytes.of(living.lifetimes, living.end, window, itemsizes(schedule, training))
+    grown = _HeldBytes.of(living.gradients, living.end, window, lambda _: training.formats.wide)
     activations, growing = _at_fullest(made, grown, devices)
     return parameters, grads + growing, states, activations
 
@@ -95,20 +95,20 @@ def _repeated_weights(schedule: Schedule, window: BlockWindow | None) -> dict[No
     return {step.slot.value.node: 1 + window.more for step in loads if isinstance(step, LeafAtHome)}
 
 
-def itemsizes(schedule: Schedule, training: Training) -> Callable[[Life], int]:
+def itemsizes(schedule: Schedule, training: Training) -> Callable[[Lifetime], int]:
     """The bytes of an element of each tensor that comes and goes in a step."""
     formats = training.formats
     if not formats.is_mixed:
         return lambda life: life.itemsize or formats.narrow
     wide = held_wide(Graph(tuple(slot.value for slot in schedule.outputs)))
 
-    def itemsize(life: Life) -> int:
+    def itemsize(life: Lifetime) -> int:
         return life.itemsize or (formats.wide if life.slot.value in wide else formats.narrow)
 
     return itemsize
 
 
-def _at_fullest(made: _Held, grown: _Held, devices: int) -> tuple[Bytes, Bytes]:
+def _at_fullest(made: _HeldBytes, grown: _HeldBytes, devices: int) -> tuple[Bytes, Bytes]:
     """Bytes of both kinds on each device at the first time when their sum is largest. Devices that
     are in the same sets hold the same at any time, and are computed once."""
     inside = made.within(devices), grown.within(devices)
@@ -120,7 +120,7 @@ def _at_fullest(made: _Held, grown: _Held, devices: int) -> tuple[Bytes, Bytes]:
 
 
 @dataclass(frozen=True)
-class _Held:
+class _HeldBytes:
     """[time, sets]: the bytes that each device of a set holds at a time because it is in the
     set."""
 
@@ -129,11 +129,11 @@ class _Held:
 
     @staticmethod
     def of(
-        lifetimes: Iterable[Life],
+        lifetimes: Iterable[Lifetime],
         end: int,
         window: BlockWindow | None,
-        itemsize: Callable[[Life], int],
-    ) -> _Held:
+        itemsize: Callable[[Lifetime], int],
+    ) -> _HeldBytes:
         """Sum up tensors by the set of their devices, of which there are few. ``window``: the block
         that repeats."""
         changes: dict[tuple[int, ...], Bytes] = {}
@@ -146,13 +146,13 @@ class _Held:
             change[life.last + 1] -= block
         every = [np.zeros(end + 2, np.int64), *changes.values()]
         whole = unrolled_changes(np.stack(every, axis=1), window, end)
-        return _Held(whole.cumsum(axis=0), [(), *changes])
+        return _HeldBytes(whole.cumsum(axis=0), [(), *changes])
 
     def within(self, devices: int) -> NDArray[np.bool_]:
         """[sets, devices]: whether a device is in a set."""
         inside = np.zeros((len(self.sets), devices), bool)
-        for own, some in zip(inside, self.sets, strict=True):
-            own[list(some)] = True
+        for row, devices_of_set in zip(inside, self.sets, strict=True):
+            row[list(devices_of_set)] = True
         return inside
 
 

@@ -55,7 +55,7 @@ class SearchReport:
         phases = dict(self.phases)
         for phase, seconds in other.phases.items():
             phases[phase] = phases.get(phase, 0.0) + seconds
-        surveys = [one for one in (self.rewriting, other.rewriting) if one is not None]
+        surveys = [survey for survey in (self.rewriting, other.rewriting) if survey is not None]
         return SearchReport(
             self.strategies + other.strategies,
             self.simulated + other.simulated,
@@ -66,7 +66,7 @@ class SearchReport:
         )
 
 
-class Outdone(NegativeAnswer):
+class NoFasterPlan(NegativeAnswer):
     """No plan was found that fits and is faster than a known plan of another kind. Slower plans
     were left out. ``report`` and ``data_parallel_seconds``: see ``Planned``."""
 

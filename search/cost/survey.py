@@ -38,11 +38,11 @@ class RewriteSurvey:
 
     def beside(self, other: RewriteSurvey) -> RewriteSurvey:
         """The survey of the graphs of both."""
-        nearest = [one for one in (self.nearest, other.nearest) if one is not None]
+        nearest = [rewrite for rewrite in (self.nearest, other.nearest) if rewrite is not None]
         return RewriteSurvey(
             self.matched + other.matched,
             self.left + other.left,
-            max(nearest, key=lambda one: one.gain, default=None),
+            max(nearest, key=lambda rewrite: rewrite.gain, default=None),
             min(self.plain, other.plain),
             min(self.rewritten, other.rewritten),
         )

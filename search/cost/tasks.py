@@ -33,7 +33,7 @@ from pcg.placement.transfer import Groups, transfer
 from pcg.plan.timeline import COMMUNICATE, COMPUTE
 from pcg.readings.kernels import uses_among
 from search.cost.collectives import BUCKET, FULL
-from search.cost.cost import NOTHING, CostModel, Duration, Exchanged
+from search.cost.cost import NOTHING, CostModel, Duration, GradientExchange
 from search.cost.progress import check_time
 from search.cost.slices import one_slice
 
@@ -107,7 +107,9 @@ def program(
     passed = gradients(schedule)
     steps = schedule.steps
     place = {at: i for i, at in enumerate(at for at, s in enumerate(steps) if not _is_load(s))}
-    remade = {place[at]: tuple(place[i] for i in own) for at, own in (recomputed or {}).items()}
+    remade = {
+        place[at]: tuple(place[i] for i in before) for at, before in (recomputed or {}).items()
+    }
     homes = [Slot(node.value(), schedule.homes[node]) for node in passed.weights]
     return linked(timed_steps(schedule, passed, cost), homes, cost, remade)
 
@@ -140,7 +142,7 @@ def timed_steps(
         if needs is None or at == passed.joining:
             backward = NOTHING
         made = [slot.layout for slot in step.results]
-        layouts = [one.one_slice or one for one in made] if by_slice else made
+        layouts = [layout.one_slice or layout for layout in made] if by_slice else made
         counts = [passed.parts.get(slot, 0) for slot in step.results]
         backward = cost.with_sums(backward, layouts, counts)
         timed.append(TimedStep(step, forward, backward, repeated, late))
@@ -195,7 +197,7 @@ def trained_weights(
 ) -> TrainedWeights:
     """The exchange and update of weights. ``homes``: where they are stored; ``order``: the numbers
     of those that steps read, in the order of the forward pass."""
-    given = [cost.exchanged(home) for home in homes]
+    given = [cost.gradient_exchange(home) for home in homes]
     weights = [cost.weight(home) for home in homes]
     buffers = _buffers(order, given)
     for buffer in buffers:
@@ -205,7 +207,7 @@ def trained_weights(
     return TrainedWeights(weights, buffers)
 
 
-def _buffers(order: Sequence[int], given: Sequence[Exchanged]) -> list[tuple[int, ...]]:
+def _buffers(order: Sequence[int], given: Sequence[GradientExchange]) -> list[tuple[int, ...]]:
     """The buckets of gradients, each as the numbers of its weights. Gradients share a bucket if
     they are added up in the same groups of devices. The backward pass fills one bucket after the
     other."""

@@ -48,8 +48,8 @@ AROUND = 0.4
 """The largest distance of the end of a span from its place among equal spans, as a fraction of a
 span."""
 
-Chosen = frozenset[Node]
-CountBytes = Callable[[Chosen], int]
+RecomputedNodes = frozenset[Node]
+CountBytes = Callable[[RecomputedNodes], int]
 """A function from the operators that are recomputed to the bytes on the fullest device."""
 
 
@@ -67,7 +67,7 @@ class AlikeSpans:
 class Unit:
     """A tensor that the backward pass reads, and the operators that recompute it."""
 
-    nodes: Chosen
+    nodes: RecomputedNodes
     bytes: int
     """The elements on a device that are freed."""
     seconds: float
@@ -84,7 +84,7 @@ class Unit:
         return self.bytes / self.seconds if self.seconds else inf
 
 
-def ways_to_fit(
+def recomputations_to_fit(
     schedule: Schedule,
     seconds: Sequence[float],
     counted: CountBytes,
@@ -93,7 +93,7 @@ def ways_to_fit(
     stage: int | None = None,
     chunks: Mapping[int, int] = MappingProxyType({}),
     alike: AlikeSpans | None = None,
-) -> Iterator[Chosen]:
+) -> Iterator[RecomputedNodes]:
     """Sets of operators to recompute that are worth a simulation. With ``AUTO``: sets with which a
     plan fits that does not fit without; if there are none, the set that takes the least memory.
     ``seconds``: of each step forward, for all micro-batches; ``limit``: the available bytes;
@@ -105,8 +105,8 @@ def ways_to_fit(
     units = _fewest_bytes(finder, counted) if alike is None else finder.alike(alike)
     if choice is not Recompute.AUTO:
         cheap = choice is Recompute.SELECTIVE
-        some = _union([u for u in units if not u.gathers and (u.is_cheap or not cheap)])
-        yield from (some,) if some else ()
+        chosen = _union([u for u in units if not u.gathers and (u.is_cheap or not cheap)])
+        yield from (chosen,) if chosen else ()
         return
     if not units:
         return
@@ -136,18 +136,20 @@ def forward_seconds(schedule: Schedule, cost: CostModel, micro_batches: int = 1)
         if isinstance(step, LeafAtHome):
             seconds.append(0.0)
             continue
-        own = next(timed)
-        times = micro_batches if own.repeated else 2 * micro_batches - 1
-        seconds.append(own.forward.longest * times)
+        timed_step = next(timed)
+        times = micro_batches if timed_step.repeated else 2 * micro_batches - 1
+        seconds.append(timed_step.forward.longest * times)
     return seconds
 
 
-def in_whole(few: Schedule, whole: Schedule, repeated: Repeated, nodes: Chosen) -> Chosen:
+def in_whole(
+    few: Schedule, whole: Schedule, repeated: Repeated, nodes: RecomputedNodes
+) -> RecomputedNodes:
     """The operators of a whole schedule that correspond to ``nodes`` of a schedule with few blocks,
     whose middle block stands for others. Raises NotAlike if it does not."""
     window = window_of(few, repeated)
-    own, every = _names_of(few), _names_of(whole)
-    if window is None or len(every) != len(own) + window.more * window.length:
+    few_names, whole_names = _names_of(few), _names_of(whole)
+    if window is None or len(whole_names) != len(few_names) + window.more * window.length:
         raise NotAlike
     left_out = window.more * window.length
 
@@ -159,8 +161,8 @@ def in_whole(few: Schedule, whole: Schedule, repeated: Repeated, nodes: Chosen) 
         return number - left_out
 
     chosen: set[Node] = set()
-    for number, node in enumerate(every):
-        other = own[image(number)]
+    for number, node in enumerate(whole_names):
+        other = few_names[image(number)]
         if (node is None) != (other is None):
             raise NotAlike
         if node is not None and other in nodes:
@@ -177,7 +179,7 @@ def _names_of(schedule: Schedule) -> list[Node | None]:
     ]
 
 
-def _union(units: Sequence[Unit]) -> Chosen:
+def _union(units: Sequence[Unit]) -> RecomputedNodes:
     return frozenset(node for unit in units for node in unit.nodes)
 
 

@@ -1,4 +1,5 @@
-"""From a model to a pipeline: stages on groups of devices, micro-batches, and cuts within each."""
+"""From a model to a pipeline: stages on groups of devices, micro-batches, and cuts within
+stages."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from search.cost.cost import SGD, CostModel
 from search.cost.efficiency import Speed
 from search.cost.planned import NoPlanInTime, Planned, SearchReport, Stop
 from search.cost.progress import OutOfTime, Phases, Teller, check_time, now
-from search.cost.units import forward_seconds, ways_to_fit
+from search.cost.units import forward_seconds, recomputations_to_fit
 from search.map.rules.cuts import Cuts
 from search.map.space.allow import by_roles, everything
 from search.pipeline.build import build, placed
@@ -46,26 +47,27 @@ from substitutions.rules.store import Library
 T = TypeVar("T")
 
 PIPELINES: Mapping[str, ScheduleKind] = {"pipeline": "1f1b", "pipeline-2bw": "2bw"}
-"""The planners of this module by name."""
+"""The planners of this module, by name."""
 FINALISTS = 3
-"""How many of the outlines that look best are built and priced as they would run."""
+"""The number of outlines with the best estimates that are built and priced."""
 OUTLINING = 2 / 3
-"""Of the time, what goes to outlines at most, where there are any."""
+"""The largest fraction of the time that is spent on outlines, if there are any."""
 FAR = 1.2
-"""Of a deep model, what is estimated to take so many times as long as a pipeline that is built and
-fits is not built: that takes long, and estimates are nearer than that. Of a small one, what is
-built and takes so many times as long as the best is not improved."""
+"""For a deep model, a pipeline is not built if its estimate is so many times the time of one that
+was built and fits: building takes long, and estimates are better than that. For a small model, a
+built pipeline is not improved if it is so many times as slow as the best."""
 MOST_BUILT = 8
-"""How many are built at most until one fits, of those that recompute and of the others."""
+"""The most pipelines that are built until one fits, separately with and without recomputation."""
 ANY_MEMORY = 1 << 60
-"""Bytes that are no limit."""
+"""A number of bytes that is no limit."""
 MOST_AGAIN = 3
-"""So often outlines are made again with less memory."""
+"""The most times that outlines are made again with less memory."""
 
 
 @dataclass(frozen=True)
 class Built:
-    """A pipeline with its price: ``seconds`` of a step, ``memory`` bytes on the fullest device."""
+    """A pipeline with its price. ``seconds``: of a step; ``memory``: bytes on the fullest
+    device."""
 
     outline: Outline
     steps: Schedule
@@ -77,12 +79,12 @@ class Built:
 
 @dataclass
 class PipelinePlanner:
-    """Plans pipelines on one machine; the one with the greatest throughput that fits its memory.
+    """Plans pipelines on one machine, and returns the fastest that fits in memory.
 
-    One stage is a pipeline too: its micro-batches take less memory, and their gradients add up.
-    ``kind`` is how weights are updated: ``1f1b`` computes what the model does, interleaved or by
-    ZB-H1 where that is faster; ``2bw`` lets gradients be of weights one update old. Raises
-    NegativeAnswer for a model whose batch cannot be taken in slices, and where nothing fits.
+    A pipeline may have one stage: its micro-batches take less memory, and their gradients add up.
+    ``kind``: ``1f1b`` computes what the model computes, interleaved or by ZB-H1 if that is faster;
+    ``2bw`` uses gradients for weights that are one update old. Raises NegativeAnswer if the model's
+    batch cannot be taken in slices, or if no pipeline fits.
     """
 
     machine: Machine
@@ -91,22 +93,22 @@ class PipelinePlanner:
     seconds: float = 600.0
     training: Training = SGD
     speed: Speed | None = None
-    """How fast devices are; by default as the curves that come with Unity say."""
+    """The speed of devices; by default by the efficiency curves that come with Unity."""
     faster_than: float = inf
-    """Seconds of a step: what is not expected to take less is left out."""
+    """Seconds of a step: slower pipelines, by estimate, are left out."""
     teller: Teller = field(default_factory=Teller)
     dimensions: frozenset[IndexRole] | None = None
-    """What the operators of micro-batches may be cut along; anything by default."""
+    """The roles of indices along which operators may be cut; any by default."""
     recompute: Recompute = Recompute.AUTO
-    """What may be recomputed in the backward pass of a micro-batch."""
+    """Which tensors may be recomputed in the backward pass of a micro-batch."""
     _phases: Phases = field(init=False, default_factory=Phases)
 
     def plan(self, name: str, graph: Graph) -> Planned:
-        """The plan; raises NegativeAnswer where there is none."""
+        """Return the plan. Raises NegativeAnswer if there is none."""
         start = now()
         graph.check()
         self._phases = Phases.of(start, self.seconds, len(graph.operators), self.teller)
-        # Another plan is known where pipelines have to be faster than it.
+        # If there is a limit, another planner has a plan already.
         self._phases.has_plan = self.faster_than < inf
         if len(self.machine.kinds) > 1:
             problem = "has devices of several kinds, and stages are taken to be alike"
@@ -124,8 +126,8 @@ class PipelinePlanner:
         return Planned(plan, report, now() - start)
 
     def _searched(self, name: str, graph: Graph, tried: list[Outline], built: list[Built]) -> Stop:
-        """Outline pipelines and build the best: why that ended. Raises OutOfTime where none is
-        built by then, and NegativeAnswer where there is none."""
+        """Outline pipelines and build the best. Returns why it ended. Raises OutOfTime if the time
+        is up before any is built, and NegativeAnswer if there is no outline."""
         source = self._phases.timed("rules", lambda: streams(graph, self.library))
         cuts = self._phases.timed("rules", lambda: Cuts(self.library.concrete(source.graph)))
         outlining = self._phases.part(OUTLINING)
@@ -148,8 +150,8 @@ class PipelinePlanner:
         return max(first, then, key=lambda stop: late[stop])
 
     def _with_less_memory(self, source: Streams, cuts: Cuts, built: list[Built]) -> None:
-        """Outline again as if there were less memory, where what was to be faster than all that
-        fits took more than was estimated, and build the best of that too."""
+        """Outline and build again as if there were less memory, if a faster pipeline than all that
+        fit took more memory than estimated."""
         limit = machine_limit = self.machine.memory_limit()
         for _ in range(MOST_AGAIN):
             fitting = min((one.seconds for one in built if self._fits(one)), default=inf)
@@ -165,7 +167,7 @@ class PipelinePlanner:
     def _outlines(
         self, source: Streams, cuts: Cuts, phases: Phases, machine: Machine | None = None
     ) -> Iterator[Outline]:
-        """Those that are estimated to fit a machine, by default the planner's."""
+        """The outlines that are estimated to fit a machine, by default the planner's."""
         wanted = self.dimensions
         allowed = everything if wanted is None else by_roles(source.graph, wanted)
         return iter(
@@ -184,7 +186,7 @@ class PipelinePlanner:
         )
 
     def _why_none(self, name: str, source: Streams, cuts: Cuts) -> str:
-        """Why there is no outline."""
+        """The reason why there is no outline."""
         counts = micro_batch_counts(source.batch)
         if self.faster_than < inf:
             return f"{name} has no pipeline that takes less than {self.faster_than:.3g} s a step"
@@ -197,7 +199,8 @@ class PipelinePlanner:
         return self._misses(name, least)
 
     def _misses(self, name: str, memory: float) -> str:
-        """``memory``: bytes on a device of the pipeline that takes least of it."""
+        """The message that no pipeline fits. ``memory``: bytes on a device of the one that takes
+        least."""
         over = memory - self.machine.memory_limit()
         problem = f"{name} has no pipeline that fits {self.machine.name}: the one that takes"
         return f"{problem} least memory misses by {over / 1e9:.2f} GB a device"
@@ -208,11 +211,11 @@ class PipelinePlanner:
         for one in ranked:
             if best < inf and number.total() >= FINALISTS:
                 break
-            # What is recomputed may take hardly any time.
+            # Recomputation may take hardly any time in the end.
             least = one.seconds / one.sparing.time
             if len(one.batches.nodes) > MOST_FREE and least > FAR * best:
                 continue
-            # What recomputation saves is guessed: plans that need none get their turn too.
+            # The effect of recomputation is a guess: pipelines without it get their turn too.
             spares = one.sparing != PLAIN
             if number[spares] == MOST_BUILT:
                 continue
@@ -223,8 +226,8 @@ class PipelinePlanner:
             yield built
 
     def _improved(self, built: list[Built]) -> Stop:
-        """Look for better pipelines around those that are nearly as fast as the best that fits, and
-        add what is built: why that ended."""
+        """Look for faster pipelines around those that are nearly as fast as the best that fits, and
+        add them to ``built``. Returns why it ended."""
         cost = self._cost(self.machine)
 
         def price(one: Outline) -> float:
@@ -233,13 +236,13 @@ class PipelinePlanner:
             built.append(self._built(replace(one, kind=kind), cost))
             return built[-1].seconds if self._fits(built[-1]) else inf
 
-        # Of chunks, memory is counted once they are built.
+        # The memory of chunks is counted once they are built.
         moves = BoundMoves(
             self.machine.with_memory(ANY_MEMORY), price, more_chunks=self.kind == "1f1b"
         )
         fitting = min((one.seconds for one in built if self._fits(one)), default=inf)
         most = FAR * min(self.faster_than, fitting)
-        # What does not fit may do so once its stages have moved, or in more chunks.
+        # A pipeline that does not fit may do so with other bounds or more chunks.
         near = sorted((one for one in built if one.seconds <= most), key=lambda one: one.seconds)
         return _taken((moves.improve(one.outline) for one in near), [], lambda: True)
 
@@ -279,7 +282,8 @@ class PipelinePlanner:
         cost: CostModel,
         kind: ScheduleKind,
     ) -> Built:
-        """A pipeline that is built, recomputing where it has to; the fastest way that fits."""
+        """The price of a built pipeline, with recomputation if it is needed to fit: the fastest way
+        that fits."""
         slices, chunks = groups.micro_batches, groups.interleave
 
         def priced(nodes: frozenset[Node]) -> Built:
@@ -296,13 +300,13 @@ class PipelinePlanner:
             seconds = forward_seconds(steps, cost, slices)
             own = chunks_on(steps, groups)
             within = groups.size, own.numbers if own else {}
-            ways = ways_to_fit(steps, seconds, counted, limit, self.recompute, *within)
+            ways = recomputations_to_fit(steps, seconds, counted, limit, self.recompute, *within)
             built += [priced(nodes) for nodes in ways]
         every = built or [priced(frozenset())]
         return min(every, key=lambda one: (self._over(one), one.seconds))
 
     def _over(self, built: Built) -> int:
-        """Bytes by which it misses the memory of a device."""
+        """Bytes by which a pipeline exceeds the memory of a device, or 0."""
         return max(built.memory - self.machine.memory_limit(), 0)
 
     def _cost(self, machine: Machine) -> CostModel:
@@ -333,17 +337,17 @@ class PipelinePlanner:
 def _given(
     one: Outline, cost: CostModel
 ) -> tuple[MicroBatches, Chosen, tuple[int, ...], int, int, Crossings]:
-    """What a pipeline is built of; ``cost`` is of the whole machine."""
+    """The arguments of ``build`` for an outline. ``cost``: of the whole machine."""
     parts, crossings = one.sparing.parts, Crossings(cost)
     return one.batches, one.chosen, one.bounds, one.interleave, parts, crossings
 
 
 def _taken(results: Iterator[T], known: list[T], is_enough: Callable[[], bool]) -> Stop:
-    """Take what is found, until there is no more, time is up, or somebody interrupts: which it was.
-    Raises KeyboardInterrupt where what is known by then is not enough."""
+    """Append results to ``known`` until there are no more, time is up, or the user interrupts.
+    Returns which it was. Raises KeyboardInterrupt if the results so far are not enough."""
     try:
         for one in results:
-            known.append(one)  # what was found stays where this is interrupted
+            known.append(one)  # results so far are kept if this is interrupted
     except OutOfTime:
         return "time"
     except KeyboardInterrupt:

@@ -48,12 +48,12 @@ class Fitting:
         first = self.tries(0.0)
         if not first:
             return
-        best = [candidate for one in first for candidate in one.judged]
+        best = [candidate for plan in first for candidate in plan.judged]
         if not self.allowed.brief:
-            best += self._in_parts(min(first, key=lambda one: one.seconds))
+            best += self._in_parts(min(first, key=lambda plan: plan.seconds))
         yield from best
-        fastest = min(one.seconds for one in best)
-        if search.known <= fastest or any(one.fits_plainly for one in best):
+        fastest = min(plan.seconds for plan in best)
+        if search.known <= fastest or any(plan.fits_plainly for plan in best):
             return
         yield from self._priced(search, best[0].seconds / best[0].limit, first)
 
@@ -72,19 +72,19 @@ class Fitting:
             same = same + 1 if plans == last else 0
             if same == SAME and self.deep and not is_found:
                 return
-            last, tried = plans, [candidate for one in plans for candidate in one.judged]
+            last, tried = plans, [candidate for plan in plans for candidate in plan.judged]
             yield from tried
-            if any(one.fits_plainly for one in tried):
+            if any(plan.fits_plainly for plan in tried):
                 high, is_found = price, True
                 if low > 0.0 and high < 1.5 * low:
                     return
                 low = low or price / 4
-            elif self._are_outdone(plans, search):
+            elif self._are_too_slow(plans, search):
                 return
             else:
                 low, high = price, high if high > price else price * 4
 
-    def _are_outdone(self, plans: list[Tried[PricedPlans]], search: SearchState) -> bool:
+    def _are_too_slow(self, plans: list[Tried[PricedPlans]], search: SearchState) -> bool:
         """Whether a known plan is faster than all these plans could be."""
         if not self.deep or not plans or search.known == inf:
             return False

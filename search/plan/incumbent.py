@@ -67,7 +67,9 @@ class SearchState:
     by_family: dict[PricedTrial, dict[FamilyKey, float]] = field(
         default_factory=dict[PricedTrial, dict[FamilyKey, float]]
     )
-    came_of: dict[PricedTrial, PricedTrial] = field(default_factory=dict[PricedTrial, PricedTrial])
+    rewritten_from: dict[PricedTrial, PricedTrial] = field(
+        default_factory=dict[PricedTrial, PricedTrial]
+    )
     """For a graph that was rewritten as it is cut, the trial of the graph before."""
     firsts: dict[PricedTrial, int] = field(default_factory=dict[PricedTrial, int])
     """For a graph on a part of the machine, the number of the first device, if it is not 0."""
@@ -91,8 +93,8 @@ class SearchState:
         fastest = {False: inf, True: inf}
         for plan, trial in self.priced.items():
             if plan.fits:
-                of = trial in self.rewritten
-                fastest[of] = min(fastest[of], plan.seconds)
+                is_rewritten = trial in self.rewritten
+                fastest[is_rewritten] = min(fastest[is_rewritten], plan.seconds)
         return replace(self.survey, plain=fastest[False], rewritten=fastest[True])
 
     def report(self, stop: Stop, phases: Mapping[str, float], known: int) -> SearchReport:
@@ -101,7 +103,7 @@ class SearchState:
         strategies = sum(c.strategies for c in self.priced)
         return SearchReport(strategies, len(self.priced), stop, phases, known, self.rewriting)
 
-    def tried(self, trial: PricedTrial, family: FamilyKey, seconds: float) -> None:
+    def note_family(self, trial: PricedTrial, family: FamilyKey, seconds: float) -> None:
         """Note the seconds of a step of the best plan of a family on a graph."""
         self.fastest[trial] = min(seconds, self.fastest.get(trial, inf))
         self.by_family.setdefault(trial, {})[family] = seconds
@@ -109,30 +111,32 @@ class SearchState:
     def rules_out(self, trial: PricedTrial) -> bool:
         """Whether the bound of a graph says that none of its plans beats the best known plan. Never
         so for a graph that was rewritten as it is cut, which is known to be faster."""
-        return self.known < inf and trial not in self.came_of and trial.at_best > self.known
+        return self.known < inf and trial not in self.rewritten_from and trial.at_best > self.known
 
     def is_near(self, trial: PricedTrial, family: FamilyKey) -> bool:
         """Whether a family may lead to the best plan of a graph. For a large graph that was
         rewritten as it is cut, and fitted before: whether the family's plan came near the best one
         before."""
-        base = self.came_of.get(trial)
+        base = self.rewritten_from.get(trial)
         if base is None or not is_large(base.graph) or self.known > self.fastest[base]:
             return True
         return self.by_family[base].get(family, inf) <= (1 + NEAR_BEST) * self.fastest[base]
 
     def is_outdone(self, trial: PricedTrial) -> bool:
         """Whether a graph is large, and a rewritten form of it has a faster plan."""
-        own = self.fastest.get(trial, inf)
+        fastest = self.fastest.get(trial, inf)
         faster = (
-            self.fastest.get(new, inf) < own for new, old in self.came_of.items() if old is trial
+            self.fastest.get(new, inf) < fastest
+            for new, old in self.rewritten_from.items()
+            if old is trial
         )
         return is_large(trial.graph) and any(faster)
 
     @property
     def known(self) -> float:
         """Seconds of a step of the fastest known plan that fits."""
-        own = min((c.seconds for c in self.priced if c.fits), default=inf)
-        return min(own, self.rival)
+        priced = min((c.seconds for c in self.priced if c.fits), default=inf)
+        return min(priced, self.rival)
 
     @property
     def fits_sparing(self) -> bool:

@@ -15,14 +15,14 @@ from search.cost.memory import peak_memory
 from search.cost.pointwise_chains import worth_recomputing
 from search.cost.progress import Phases
 from search.cost.simulate import recomputing
-from search.cost.units import forward_seconds, in_whole, ways_to_fit
+from search.cost.units import forward_seconds, in_whole, recomputations_to_fit
 from search.cost.unroll import ONCE, NotAlike, Repeated
 from search.map.building import Cut
 from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.fully_sharded import PlacedGraph
 from search.plan.finish import memory_limit
 from search.plan.incumbent import PricedPlan, PricedPlans
-from search.refine.overlap import Simulated, updates
+from search.refine.overlap import SimulatedChoice, updates
 from search.split.blocks import blocks_of, repeated
 
 
@@ -38,7 +38,7 @@ class Judge:
     recompute: Recompute = Recompute.AUTO
     """Which tensors may be recomputed."""
 
-    def judged(self, chooser: Chooser, made: Simulated, known: float) -> Iterator[PricedPlan]:
+    def judged(self, chooser: Chooser, made: SimulatedChoice, known: float) -> Iterator[PricedPlan]:
         """A plan without recomputation; and if it does not fit, with recomputation of operators
         whose results take much memory and little time. ``known``: seconds of a plan that fits; a
         plan that is not faster is not tried with further recomputation."""
@@ -54,15 +54,15 @@ class Judge:
             yield plain
         if self.recompute is Recompute.NONE or (self.recompute is Recompute.AUTO and plain.fits):
             return
-        less: list[PricedPlan] = []
+        recomputing_plans: list[PricedPlan] = []
         for nodes, spares in self._recomputed(made, cost, limit, known):
             # A recomputation that does not come out alike in all blocks cannot stand for the whole.
             with suppress(NotAlike):
-                one = self._remade(plain, steps, cost, nodes, often)
-                less.append(replace(one, spares=spares))
-        yield from less or ([plain] if self.recompute is not Recompute.AUTO else ())
+                recomputing_plan = self._with_recomputation(plain, steps, cost, nodes, often)
+                recomputing_plans.append(replace(recomputing_plan, spares=spares))
+        yield from recomputing_plans or ([plain] if self.recompute is not Recompute.AUTO else ())
 
-    def _remade(
+    def _with_recomputation(
         self,
         plain: PricedPlan,
         steps: Schedule,
@@ -76,7 +76,7 @@ class Judge:
         return replace(plain, seconds=seconds, memory=memory, recompute=nodes)
 
     def _recomputed(
-        self, made: Simulated, cost: CostModel, limit: int, known: float
+        self, made: SimulatedChoice, cost: CostModel, limit: int, known: float
     ) -> Iterator[tuple[frozenset[Node], bool]]:
         """The sets of operators to recompute in a plan, each with whether it is more than chains of
         pointwise operators, which are always worth it."""
@@ -87,10 +87,10 @@ class Judge:
                 yield chains, False
             if made.seconds >= known:
                 return
-        for nodes in self._ways(graph, steps, cost, limit):
+        for nodes in self._recomputations(graph, steps, cost, limit):
             yield nodes, self.recompute is Recompute.AUTO
 
-    def _ways(
+    def _recomputations(
         self, graph: Graph, steps: Schedule, cost: CostModel, limit: int
     ) -> list[frozenset[Node]]:
         """The sets of operators to recompute for a schedule to fit. If few blocks stand for all,
@@ -103,7 +103,7 @@ class Judge:
 
         try:
             given = steps, forward_seconds(steps, cost), counted, limit, self.recompute
-            return list(ways_to_fit(*given, alike=alike))
+            return list(recomputations_to_fit(*given, alike=alike))
         except NotAlike:
             return []
 
@@ -130,9 +130,9 @@ class Judge:
             return
         if self.recompute is Recompute.AUTO:
             yield self.recomputed(graph, steps)
-        yield from self._ways(graph, steps, cost, 0)
+        yield from self._recomputations(graph, steps, cost, 0)
 
-    def again(
+    def on_whole(
         self, best: PricedPlan, few: Cut, steps: Schedule, cost: CostModel
     ) -> PricedPlan | None:
         """The price for the whole graph of a plan that was found with few blocks. ``few``: its cut
@@ -140,12 +140,12 @@ class Judge:
         differs there."""
         nodes = best.recompute
         if nodes:
-            own = schedule(few.graph, few.views)
+            few_steps = schedule(few.graph, few.views)
             try:
-                nodes = in_whole(own, steps, repeated(best.choice.graph, self.more), nodes)
+                nodes = in_whole(few_steps, steps, repeated(best.choice.graph, self.more), nodes)
             except NotAlike:
                 return None
-        return self._remade(best, steps, cost, nodes, ONCE)
+        return self._with_recomputation(best, steps, cost, nodes, ONCE)
 
     def recomputed(self, graph: Graph, steps: Schedule) -> frozenset[Node]:
         """The operators of a schedule that are always worth recomputing. If blocks stand for

@@ -32,7 +32,7 @@ from pcg.plan.training import Training
 from search.choices import THRESHOLD, IndexRole, Mode, Recompute
 from search.cost.cost import SGD, CostModel
 from search.cost.efficiency import Speed
-from search.cost.planned import NoPlanInTime, Outdone, Planned, Stop
+from search.cost.planned import NoFasterPlan, NoPlanInTime, Planned, Stop
 from search.cost.progress import OutOfTime, Phases, Teller, now
 from search.cost.unroll import NotAlike
 from search.map.choose.choosing import Choice, Chooser
@@ -47,13 +47,13 @@ from search.plan.fitting import Fitting
 from search.plan.incumbent import PricedPlans, PricedTrial, SearchState
 from search.plan.judging import Judge
 from search.plan.refining import move_once, refine
-from search.refine.overlap import Simulated, Trial
+from search.refine.overlap import SimulatedChoice, Trial
 from search.split.blocks import Folded, folded
 from search.substitute.rewrites import Limits, least_gain
 from search.substitute.variants import Variant, rewritten, variants, whole_choice, whole_variant
 from substitutions.rules.store import Library
 
-_Kept = tuple[int, int, bool, bool, int]
+_Key = tuple[int, int, bool, bool, int]
 """The key of a chooser: the first device, the number of devices, whether windows are cut, whether
 the mesh is turned, and the identity of its rules, which the library keeps alive."""
 
@@ -84,7 +84,7 @@ class MeshPlanner:
     rival: Rival | None = None
     """Called for deep models only."""
     _phases: Phases = field(init=False, default_factory=Phases)
-    _choosers: dict[_Kept, Chooser] = field(init=False, default_factory=dict[_Kept, Chooser])
+    _choosers: dict[_Key, Chooser] = field(init=False, default_factory=dict[_Key, Chooser])
     _short: Folded = field(init=False)
     """The graph that is searched."""
     _variants_of: dict[Graph, Variant] = field(init=False, default_factory=dict[Graph, Variant])
@@ -125,7 +125,7 @@ class MeshPlanner:
         data_parallel = min((c.seconds for c in search.data_parallel), default=None)
         if not any(c.fits for c in priced):
             if search.rival < inf:
-                raise Outdone(name, report, data_parallel)
+                raise NoFasterPlan(name, report, data_parallel)
             over = min(c.memory - c.limit for c in priced)
             raise does_not_fit(name, self.machine, over, stop)
         plan = self._finished(name, graph, search)
@@ -151,7 +151,7 @@ class MeshPlanner:
             if short.more:
                 few = trial.builder.cut(best.choice, trial.before)
                 few = begun_at(search.firsts.get(trial, 0), few)
-                remade = self._judge(short.more).again(best, few, steps, cost)
+                remade = self._judge(short.more).on_whole(best, few, steps, cost)
                 if remade is None or not remade.fits:
                     continue
                 best = remade
@@ -221,7 +221,7 @@ class MeshPlanner:
             again = self._phases.timed("rewriting", lambda: self._rewritten(base, search))
             if again is not None:
                 better = self._trial(again, cost, search)
-                search.came_of[better] = base
+                search.rewritten_from[better] = base
                 self._try(better, search)
         self._with_axes_turned(search)
 
@@ -308,7 +308,7 @@ class MeshPlanner:
             if allowed.data_parallel and trial.chooser.pricing.cost.machine == self.machine:
                 search.data_parallel += made[:1]
             if made:
-                search.tried(trial, allowed.key, min(candidate.seconds for candidate in made))
+                search.note_family(trial, allowed.key, min(candidate.seconds for candidate in made))
 
     def _fitting(self, trial: PricedTrial, allowed: Strategies) -> Fitting:
         mask = self._masked(trial.graph, allowed.mask)
@@ -323,7 +323,7 @@ class MeshPlanner:
         if trial.chooser.pricing.cost.machine != self.machine:
             return ()
 
-        def judge(made: Simulated) -> PricedPlans:
+        def judge(made: SimulatedChoice) -> PricedPlans:
             return tuple(self._judge(self._short.more).judged(trial.chooser, made, 0.0))
 
         apart = replace(trial, judge=judge)
@@ -360,7 +360,7 @@ class MeshPlanner:
         of = variant.graph, cost, turned, first
         chooser = self._phases.timed("rules", lambda: self._chooser(*of))
 
-        def judge(made: Simulated) -> PricedPlans:
+        def judge(made: SimulatedChoice) -> PricedPlans:
             plans = tuple(self._judge(self._short.more).judged(chooser, made, search.known))
             if self.family == "zero" and not made.choice.fully_sharded:
                 return plans  # a step towards fully sharded weights, but not what was asked for

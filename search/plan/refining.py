@@ -57,7 +57,7 @@ def refine(
     refined: list[tuple[Tried[PricedPlans], PricedTrial]] = []
     for best in list(_starts(model, search)):
         trial = search.priced[best]
-        whole = next((one for one in search.trials if _is_of(one, trial.graph, machine)), None)
+        whole = next((t for t in search.trials if _is_of(t, trial.graph, machine)), None)
         if whole is None or _is_work(min(best.seconds, search.known), whole, machine):
             continue
         first = search.firsts.get(trial, 0)
@@ -66,8 +66,8 @@ def refine(
             teller.works_on("refining", "refine", lambda of=whole: of.busy_bound)
             choice = replace(best.choice, mappings=mappings)
             refined.append((whole.refined(choice, work, WIDELY), whole))
-    fitting = (one for one in refined if any(plan.fits for plan in one[0].judged))
-    fastest = min(fitting, key=lambda one: one[0].seconds, default=None)
+    fitting = (pair for pair in refined if any(plan.fits for plan in pair[0].judged))
+    fastest = min(fitting, key=lambda pair: pair[0].seconds, default=None)
     if fastest is not None:
         tried, whole = fastest
         whole.refined(tried.choice, work, NEARBY)
@@ -87,13 +87,13 @@ def _starts(model: Graph, search: SearchState) -> Iterator[PricedPlan]:
     """The plans to refine: the fastest that fit and don't have fully sharded weights, one for each
     graph that may gain. The model's own graph comes first, then the fastest others."""
     near = NEAR * search.known
-    mine = (plan for plan in search.priced if plan.fits and not plan.choice.fully_sharded)
-    own: dict[Graph, PricedPlan] = {}
-    for plan in sorted(mine, key=lambda plan: plan.seconds):
+    candidates = (plan for plan in search.priced if plan.fits and not plan.choice.fully_sharded)
+    by_graph: dict[Graph, PricedPlan] = {}
+    for plan in sorted(candidates, key=lambda plan: plan.seconds):
         if plan.seconds <= near and _may_gain(graph := search.priced[plan].graph, search):
-            own.setdefault(graph, plan)
-    of_model = [own.pop(model)] if model in own else []
-    yield from (*of_model, *list(own.values())[: MOST_GRAPHS - len(of_model)])
+            by_graph.setdefault(graph, plan)
+    of_model = [by_graph.pop(model)] if model in by_graph else []
+    yield from (*of_model, *list(by_graph.values())[: MOST_GRAPHS - len(of_model)])
 
 
 def _may_gain(graph: Graph, search: SearchState) -> bool:
@@ -106,13 +106,13 @@ def is_branched(graph: Graph) -> bool:
     """Whether, among the operators that are trained, one reads results of several others, or
     several read the result of one. Otherwise these operators form chains."""
     trained = gradient_nodes(graph)
-    own = [node for node in graph.operators if node in trained]
-    read = {node: {v.node for v in node.inputs} for node in own}
-    makers = dict.fromkeys(own, 0)
-    for node in own:
+    operators = [node for node in graph.operators if node in trained]
+    read = {node: {v.node for v in node.inputs} for node in operators}
+    makers = dict.fromkeys(operators, 0)
+    for node in operators:
         for maker in read[node] & makers.keys():
             makers[maker] += 1
-    joins = any(len(read[node] & makers.keys()) > 1 for node in own)
+    joins = any(len(read[node] & makers.keys()) > 1 for node in operators)
     return joins or any(readers > 1 for readers in makers.values())
 
 
@@ -133,13 +133,13 @@ def _on_other(
     other places. None if an axis is missing there. ``first``: the first device of the choice."""
     mappings: dict[Node, OperatorMapping] = {}
     for node in choice.graph.operators:
-        own, axes = builder.mapping(choice, node), builder.spaces.of(node).axes
+        mapping, axes = builder.mapping(choice, node), builder.spaces.of(node).axes
         places = {axis.name: place for place, axis in enumerate(spaces.of(node).axes)}
         made: list[MappedAxis] = []
-        for axis in own.axes:
+        for axis in mapping.axes:
             place = axis.place if axis.place < 0 else places.get(axes[axis.place].name)
             if place is None:
                 return None
             made.append(axis._replace(place=place))
-        mappings[node] = OperatorMapping(first + own.start, tuple(made))
+        mappings[node] = OperatorMapping(first + mapping.start, tuple(made))
     return mappings

@@ -25,7 +25,7 @@ from search.map.rules.fully_sharded import PlacedGraph
 from search.plan.finish import does_not_fit, finished
 from search.plan.incumbent import PricedPlan
 from search.plan.judging import Judge
-from search.refine.overlap import Simulated
+from search.refine.overlap import SimulatedChoice
 from substitutions.rules.store import Library
 
 TRIED = 16
@@ -89,7 +89,7 @@ def priced_choice(
     cut = (builder or Builder(chooser.spaces)).cut(choice, before)
     steps = schedule(cut.graph, cut.views)
     done = recomputing(steps, cost, ())
-    made = Simulated(choice, PlacedGraph(cut.graph, cut.views), steps, (), done)
+    made = SimulatedChoice(choice, PlacedGraph(cut.graph, cut.views), steps, (), done)
     judge = Judge(Phases(), 0, False, setting.recompute)
     plans = list(judge.judged(chooser, made, inf))
     fitting = [one for one in plans if one.fits]

@@ -23,7 +23,7 @@ from pcg.plan.plan import Plan
 from search.choices import Recompute
 from search.cost.planned import NoPlanInTime, Planned, SearchReport, Stop
 from search.cost.progress import OutOfTime, Phases, now
-from search.cost.units import forward_seconds, ways_to_fit
+from search.cost.units import forward_seconds, recomputations_to_fit
 from search.map.building import Cut
 from search.map.choose.choosing import Choice
 from search.map.rules.cuts import Cuts
@@ -264,7 +264,9 @@ class StagedSearch:
         made = [priced(frozenset())] if setting.recompute in PLAINLY else []
         if setting.recompute is not Recompute.NONE and not any(o.memory <= limit for o in made):
             seconds = forward_seconds(steps, cost, slices)
-            ways = ways_to_fit(steps, seconds, counted, limit, setting.recompute, groups.size)
+            ways = recomputations_to_fit(
+                steps, seconds, counted, limit, setting.recompute, groups.size
+            )
             made += [priced(nodes) for nodes in ways]
         made = made or [priced(frozenset())]
         best = min(made, key=lambda one: (max(one.memory - limit, 0), one.seconds))

@@ -116,7 +116,7 @@ class Annealer:
         if len(self.chooser.pricing.cost.machine.kinds) == 1:
             return None
         last = self._devices - 1
-        return {node: own.moved(last - own.last) for node, own in now.items()}
+        return {node: mapping.moved(last - mapping.last) for node, mapping in now.items()}
 
     def _run(self, start: Mappings, states: int, heat: float) -> tuple[float, Mappings]:
         """The best state of an annealing over ``states`` states, and its seconds."""

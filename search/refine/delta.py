@@ -186,24 +186,24 @@ class _Forward:
 
     def _fetched(self, wanted: WantedOperand) -> int:
         """The slot of an operand. Adds a resharding if it is needed."""
-        value, slot, own, is_input = wanted
-        if own is None:
+        value, slot, home, is_input = wanted
+        if home is None:
             start = self._produced[value]
         elif is_input:
-            start = own
-            self._made.add(own)
+            start = home
+            self._made.add(home)
         else:
             if value not in self._homes:
-                self._homes[value] = own
+                self._homes[value] = home
                 if self._pieces.is_weight[value]:
-                    self.weights.append(own)
+                    self.weights.append(home)
             start = self._homes[value]
-        took = None if start == slot else self._pieces.moves[start, slot]
-        if took is None:
+        movement = None if start == slot else self._pieces.moves[start, slot]
+        if movement is None:
             return start
         if slot not in self._made:
             self._made.add(slot)
-            self._add(None, took, (start,), (slot,))
+            self._add(None, movement, (start,), (slot,))
         return slot
 
     def _add(

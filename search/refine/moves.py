@@ -130,12 +130,12 @@ class Moves:
         random = self.random
         if random.random() < 0.4:
             return random.choice(self._regions)
-        some = {node: None}
+        region = {node: None}
         for _ in range(random.randint(1, LONGEST)):
-            edges = self._edges[random.choice([*some])]
+            edges = self._edges[random.choice([*region])]
             if edges:
-                some[random.choice(edges).other] = None
-        return [*some]
+                region[random.choice(edges).other] = None
+        return [*region]
 
     def _spread(self, seed: Node, mapping: OperatorMapping, region: Sequence[Node]) -> Mappings:
         """Mappings of a region, aligned with that of one of its operators."""

@@ -46,8 +46,8 @@ from search.map.space.allow import Allowed, everything
 from search.map.space.strategies import IDLE, UNCUT, starts
 from search.refine.annealing import Annealer, Stages
 from search.refine.delta import DeltaSimulator
-from search.refine.polish import Polisher, Ways
-from search.refine.spread import Spread, put, sides
+from search.refine.polish import GraphPaths, Polisher
+from search.refine.spread import Spread, branch_loads, put_side_by_side
 from search.split.blocks import blocks_of, repeated
 
 Judged = TypeVar("Judged")
@@ -61,7 +61,7 @@ branches side by side are tried."""
 LEAST_SAVED = 1e-2
 """The least promised gain of such a layout in a larger graph, as a fraction of a step."""
 
-KNOWN = 3
+MOST_KNOWN = 3
 """The number of the fastest plans so far that the next choice considers in any case."""
 
 FIRST = (ALL, Exposed(exchange=0.0, loss=0.0), Exposed(resharding=0.5, loss=0.0))
@@ -75,7 +75,7 @@ AGAIN = (1.0, 0.25)
 
 
 @dataclass(frozen=True)
-class Simulated:
+class SimulatedChoice:
     """A simulated plan, as it is handed to a judge. It is large, and is not kept."""
 
     choice: Choice
@@ -103,14 +103,13 @@ class Tried(Generic[Judged]):
 
 @dataclass(eq=False)
 class Trial(Generic[Judged]):
-    """Tries choices of strategies for one graph. Each different choice is simulated and judged
-    once."""
+    """Tries choices of strategies for one graph, simulating and judging each different one once."""
 
     chooser: Chooser
     graph: Graph
     before: Derivation
     """The derivation of the graph."""
-    judge: Callable[[Simulated], Judged]
+    judge: Callable[[SimulatedChoice], Judged]
     phases: Phases = field(default_factory=Phases)
     unfit: Callable[[Choice, PlacedGraph, Schedule], Judged | None] | None = None
     """The judgement of a plan that does not fit in memory, however long its step is; None for a
@@ -165,7 +164,7 @@ class Trial(Generic[Judged]):
             for exchange, weights in ((1.0, {}), (0.0, {}), (1.0, best.exposed)):
                 exposed = Exposed(exchange, loss=0.0, weights=weights, shared=shared)
                 tried = self._alike(0.0, allowed, exposed)
-                best = min((best, *tried), key=lambda own: own.seconds)
+                best = min((best, *tried), key=lambda plan: plan.seconds)
             shared = self.chooser.shared(self.graph, best.choice)
 
     def _alike(self, price: float, allowed: Allowed, exposed: Exposed) -> dict[Tried[Judged], None]:
@@ -197,10 +196,10 @@ class Trial(Generic[Judged]):
         least. On any number of devices, at least this work must be done."""
         primes = np.array(self.chooser.mesh.primes, np.int64)
         seconds = 0.0
-        for node, own in self.chooser.pricing.computing(self.graph).items():
+        for node, of_strategies in self.chooser.pricing.computing(self.graph).items():
             rows = self.chooser.spaces.of(node).strategies
             devices = np.where(rows == IDLE, 1, primes).prod(axis=1)
-            seconds += self._times.get(node, 1) * float((own * devices).min())
+            seconds += self._times.get(node, 1) * float((of_strategies * devices).min())
         return seconds
 
     @cached_property
@@ -214,7 +213,7 @@ class Trial(Generic[Judged]):
     def _at_best(self, choice: Choice) -> float:
         saved: dict[frozenset[Node], float] = {}
         start, around = Spread(choice, {}), not self.is_small
-        for side in sides(self.chooser, start, everything, AT_BEST, around=around):
+        for side in branch_loads(self.chooser, start, everything, AT_BEST, around=around):
             branches = frozenset(node for load in side.loads for node in load)
             often = max(self._times.get(node, 1) for node in branches)
             saved[branches] = max(often * side.saved, saved.get(branches, 0.0))
@@ -225,7 +224,7 @@ class Trial(Generic[Judged]):
         computing = self.chooser.pricing.computing(self.graph)
         often = self._times
         least = [float(computing[n].min()) * often.get(n, 1) for n in self.graph.operators]
-        return Ways(self.graph).longest(least)
+        return GraphPaths(self.graph).longest(least)
 
     @cached_property
     def _times(self) -> Mapping[Node, int]:
@@ -282,12 +281,12 @@ class Trial(Generic[Judged]):
             # One block of many that are alike must not become different from those next to it.
             promising = (
                 side
-                for side in sides(self.chooser, spread, allowed, exposed, around=False)
+                for side in branch_loads(self.chooser, spread, allowed, exposed, around=False)
                 if not any(node in self._repeating for load in side.loads for node in load)
             )
             ways = [s for s in promising if s.saved > least][: None if small else SIDES]
             for side, fixed in product(ways, (True, False) if small else (True,)):
-                more = put(self.chooser, spread, side, allowed, exposed, fixed=fixed)
+                more = put_side_by_side(self.chooser, spread, side, allowed, exposed, fixed=fixed)
                 tried = self._tried_choice(more.choice)
                 if tried.seconds < best.seconds:
                     best, spread = tried, more
@@ -336,7 +335,7 @@ class Trial(Generic[Judged]):
     def _known(self) -> list[Mapping[Node, tuple[int, ...]]]:
         """The strategies of the fastest plans so far. A search that considers few strategies must
         not miss these."""
-        best = sorted(self._tried.values(), key=lambda tried: tried.seconds)[:KNOWN]
+        best = sorted(self._tried.values(), key=lambda tried: tried.seconds)[:MOST_KNOWN]
         return [tried.choice.strategies for tried in best]
 
     def _tried_choice(self, choice: Choice) -> Tried[Judged]:
@@ -349,16 +348,16 @@ class Trial(Generic[Judged]):
         made = self._run_as(choice, cut, steps)
         return Tried(choice, made.seconds, _exposed(made), self.judge(made))
 
-    def _made(self, choice: Choice) -> Simulated:
+    def _made(self, choice: Choice) -> SimulatedChoice:
         return self._run_as(choice, *self._scheduled(choice))
 
     def _scheduled(self, choice: Choice) -> tuple[PlacedGraph, Schedule]:
         cut = self.phases.timed("building", lambda: self.builder.placed(choice, self._cut))
         return cut, self.phases.timed("scheduling", lambda: schedule(cut.graph, cut.views))
 
-    def _run_as(self, choice: Choice, cut: PlacedGraph, steps: Schedule) -> Simulated:
+    def _run_as(self, choice: Choice, cut: PlacedGraph, steps: Schedule) -> SimulatedChoice:
         whole, done = self.phases.timed("simulating", lambda: self._run(steps))
-        return Simulated(choice, cut, steps, whole.weights, done)
+        return SimulatedChoice(choice, cut, steps, whole.weights, done)
 
     def _run(self, steps: Schedule) -> tuple[Unrolled, TimedTasks]:
         cost = self.chooser.pricing.cost
@@ -369,11 +368,11 @@ class Trial(Generic[Judged]):
 def _key(choice: Choice) -> object:
     """A key that tells choices for one graph apart."""
     firsts = tuple(choice.starts.get(node, 0) for node in choice.strategies)
-    own = tuple(choice.mappings.items())
-    return choice.fully_sharded, firsts, own, *choice.strategies.values()
+    mappings = tuple(choice.mappings.items())
+    return choice.fully_sharded, firsts, mappings, *choice.strategies.values()
 
 
-def _exposed(made: Simulated) -> dict[Node, float]:
+def _exposed(made: SimulatedChoice) -> dict[Node, float]:
     """The fraction of each weight's exchange that is exposed on the first of its devices: the mean
     over the weights for which it stands."""
     exposed: dict[Node, list[float]] = defaultdict(list)
@@ -390,8 +389,8 @@ def _exposed(made: Simulated) -> dict[Node, float]:
 
 def updates(made: TimedTasks) -> float:
     """The longest time for which a device updates weights, in seconds."""
-    own = [task.duration for task in made.tasks if task.phase == UPDATE]
-    total = np.zeros(1 + max((int(d.groups.max(initial=0)) for d in own), default=0))
-    for duration in own:
+    durations = [task.duration for task in made.tasks if task.phase == UPDATE]
+    total = np.zeros(1 + max((int(d.groups.max(initial=0)) for d in durations), default=0))
+    for duration in durations:
         total[duration.groups] += duration.seconds[:, None]
     return float(total.max())

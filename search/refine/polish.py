@@ -32,7 +32,7 @@ PAIRS = 256
 """The most pairs of strategies of two operators that are tried."""
 
 
-class Priced(Protocol):
+class TimedChoice(Protocol):
     """A simulated plan: its choice of strategies, and the seconds of a step."""
 
     @property
@@ -41,10 +41,10 @@ class Priced(Protocol):
     def seconds(self) -> float: ...
 
 
-P = TypeVar("P", bound=Priced)
+P = TypeVar("P", bound=TimedChoice)
 
 
-class Ways:
+class GraphPaths:
     """The paths through the operators of a graph, from an operator to its readers."""
 
     def __init__(self, graph: Graph) -> None:
@@ -57,8 +57,8 @@ class Ways:
         """The largest sum of seconds along a path. ``seconds``: of each operator, in the order of
         the graph."""
         ends: list[float] = []
-        for own, before in zip(seconds, self._before, strict=True):
-            ends.append(max([ends[number] for number in before], default=0.0) + own)
+        for of_operator, before in zip(seconds, self._before, strict=True):
+            ends.append(max([ends[number] for number in before], default=0.0) + of_operator)
         return max(ends, default=0.0)
 
 
@@ -66,7 +66,7 @@ class Ways:
 class _Bound:
     """A lower bound of a step: the seconds of computation along the longest path of operators."""
 
-    ways: Ways
+    paths: GraphPaths
     numbers: Mapping[Node, int]
     seconds: Sequence[Sequence[float]]
     """For each operator, its seconds of computation by each of its strategies."""
@@ -75,11 +75,13 @@ class _Bound:
 
     def changed(self, changes: Mapping[Node, int]) -> float:
         """The bound with other strategies for some operators."""
-        own = [seconds[place] for seconds, place in zip(self.seconds, self.places, strict=True)]
+        chosen_seconds = [
+            seconds[place] for seconds, place in zip(self.seconds, self.places, strict=True)
+        ]
         for node, place in changes.items():
             number = self.numbers[node]
-            own[number] = self.seconds[number][place]
-        return self.ways.longest(own)
+            chosen_seconds[number] = self.seconds[number][place]
+        return self.paths.longest(chosen_seconds)
 
 
 @dataclass(eq=False)
@@ -107,10 +109,10 @@ class Polisher(Generic[P]):
                         best = self._begun(best, node, strategy)
                         bound = bound if best is before else self._bound(best.choice)
             if last is best:
-                best = self._both_changed(best, bound, places)
+                best = self._pair_changed(best, bound, places)
         return best
 
-    def _both_changed(self, best: P, bound: _Bound, places: Mapping[Node, Sequence[int]]) -> P:
+    def _pair_changed(self, best: P, bound: _Bound, places: Mapping[Node, Sequence[int]]) -> P:
         """The first faster plan with other strategies of an operator and one of its readers, if
         there is one. Only pairs of operators with few strategies are tried."""
         spaces = self.chooser.spaces
@@ -148,7 +150,7 @@ class Polisher(Generic[P]):
             places.append(place)
         seconds = [computing[node].tolist() for node in nodes]
         numbers = {node: number for number, node in enumerate(nodes)}
-        return _Bound(Ways(self.graph), numbers, seconds, places)
+        return _Bound(GraphPaths(self.graph), numbers, seconds, places)
 
 
 def _changed(choice: Choice, node: Node, strategy: Strategy, start: int) -> Choice:

@@ -29,7 +29,7 @@ from search.map.space.axes import Mesh, Seconds
 from search.map.space.strategies import IDLE, Space
 from search.split.branches import Branch, forks
 
-Held = Mapping[Node, frozenset[int]]
+ReservedAxes = Mapping[Node, frozenset[int]]
 """For each operator, the mesh axes that are reserved for other branches."""
 
 
@@ -54,7 +54,7 @@ class Spread:
     """A choice of strategies, and the mesh axes that it reserves for branches side by side."""
 
     choice: Choice
-    held: Held
+    reserved: ReservedAxes
 
     def idle(self, node: Node, mesh: Mesh) -> frozenset[int]:
         """The mesh axes that are idle for an operator: reserved for other branches, or with a first
@@ -62,20 +62,22 @@ class Spread:
         start = self.choice.starts.get(node, 0)
         places = enumerate(zip(mesh.strides, mesh.primes, strict=True))
         begun = {d for d, (stride, prime) in places if start // stride % prime}
-        return self.held.get(node, frozenset()) | begun
+        return self.reserved.get(node, frozenset()) | begun
 
 
-def sides(
+def branch_loads(
     chooser: Chooser, spread: Spread, allowed: Allowed, exposed: Exposed, *, around: bool
 ) -> list[BranchLoads]:
     """The ways to put more branches side by side, the most promising first. ``around``: whether
     reshardings to and from branches count, with all other operators left as they are."""
     every = forks(spread.choice.graph)
-    rows = _Rows(
+    rows = _BranchTimes(
         chooser, spread, allowed, chooser.prices(spread.choice.graph, exposed), around=around
     )
     ways: list[BranchLoads] = []
-    for branches in dict.fromkeys(way for fork in every for way in (fork.branches, fork.innermost)):
+    for branches in dict.fromkeys(
+        branches_of for fork in every for branches_of in (fork.branches, fork.innermost)
+    ):
         check_time()
         summed = [rows.summed(branch) for branch in branches]
         busy = sum(now for now, _ in summed)
@@ -86,7 +88,7 @@ def sides(
     return sorted(ways, key=lambda side: -side.saved)
 
 
-def put(
+def put_side_by_side(
     chooser: Chooser,
     spread: Spread,
     side: BranchLoads,
@@ -99,10 +101,10 @@ def put(
     operators too, unless they are ``fixed``."""
     choice, mesh = spread.choice, chooser.mesh
     stride, prime = mesh.strides[side.mesh_axis], mesh.primes[side.mesh_axis]
-    held, starts = dict(spread.held), dict(choice.starts)
+    reserved, starts = dict(spread.reserved), dict(choice.starts)
     for value, load in enumerate(side.loads):
         for node in load:
-            held[node] = held.get(node, frozenset()) | {side.mesh_axis}
+            reserved[node] = reserved.get(node, frozenset()) | {side.mesh_axis}
             start = starts.get(node, 0)
             starts[node] = start + (value - start // stride % prime) * stride
     moved = {node for load in side.loads for node in load}
@@ -112,16 +114,16 @@ def put(
         if node not in moved and fixed
     }
     kept = {node: start for node, start in starts.items() if start}
-    made = Spread(replace(choice, starts=kept), held)
+    made = Spread(replace(choice, starts=kept), reserved)
 
     def narrowed(node: Node, space: Space) -> Mask:
         return _leaving(allowed(node, space), space, made.idle(node, mesh))
 
     chosen = chooser.choose(choice.graph, 0.0, narrowed, exposed, fixed=others)
-    return Spread(replace(made.choice, strategies=chosen.strategies), held)
+    return Spread(replace(made.choice, strategies=chosen.strategies), reserved)
 
 
-class _Rows:
+class _BranchTimes:
     """The seconds of operators: with their strategies now, and the least if one more mesh axis is
     idle. The latter are infinite if the axis is already reserved, or if no such strategy is
     allowed.
@@ -152,8 +154,8 @@ class _Rows:
         now, least = self._inside
         total, at_least = float(now[within].sum()), least[within].sum(axis=0)
         for end, reshardings in border.items():
-            own = self._row(end, tuple(reshardings))
-            total, at_least = total + own[0], at_least + own[1]
+            at_border = self._row(end, tuple(reshardings))
+            total, at_least = total + at_border[0], at_least + at_border[1]
         return total, at_least
 
     @cached_property
@@ -187,11 +189,11 @@ class _Rows:
 
     def _now_and_least(self, node: Node, seconds: Seconds) -> tuple[float, Seconds]:
         space, mesh = self._chooser.spaces.of(node), self._chooser.mesh
-        held, idle = self._spread.held.get(node, ()), self._spread.idle(node, mesh)
+        reserved, idle = self._spread.reserved.get(node, ()), self._spread.idle(node, mesh)
         mask = self._allowed(node, space)
         least = [
             inf
-            if mesh_axis in held
+            if mesh_axis in reserved
             else float(seconds[_leaving(mask, space, idle | {mesh_axis})].min(initial=inf))
             for mesh_axis in range(len(mesh))
         ]
@@ -205,10 +207,10 @@ def _shared(
     device."""
     loads: list[Branch] = [()] * among
     busy = [0.0] * among
-    for own, branch in sorted(zip(seconds, branches, strict=True), key=lambda pair: -pair[0]):
+    for of_branch, branch in sorted(zip(seconds, branches, strict=True), key=lambda pair: -pair[0]):
         least = busy.index(min(busy))
         loads[least] += branch
-        busy[least] += own
+        busy[least] += of_branch
     return tuple(loads), max(busy)
 
 
