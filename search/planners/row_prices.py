@@ -1,5 +1,5 @@
-"""What strategies of operators in a row cost: of a whole graph on all devices, or of micro-batches
-on the devices of a stage. Planners of stages choose by these tables and nothing else."""
+"""Prices of strategies of a sequence of operators: of a whole graph on all devices, or of
+micro-batches on the devices of a stage. Planners of stages choose by these tables alone."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from search.pipeline.outline import PLAIN, Sparing
 
 @dataclass(frozen=True, eq=False)
 class TensorWay:
-    """Seconds of what moves between two operators, by number. ``repeated``: for every
-    micro-batch."""
+    """Seconds of the resharding between two operators, which are given by number. ``repeated``:
+    whether it is done for every micro-batch."""
 
     factor: Factor
     repeated: bool = True
@@ -31,31 +31,32 @@ class TensorWay:
 
 @dataclass(frozen=True)
 class StageChoice:
-    """Strategies of the operators of a stage, by their places in the spaces."""
+    """Strategies of the operators of a stage, as places in their spaces, with their costs."""
 
     places: tuple[int, ...]
     micro: float
     """Seconds of a micro-batch, forward and backward."""
     once: float
-    """Seconds of what is done once a step."""
+    """Seconds once a step."""
     weights: float
-    """Bytes on the fullest device, with gradients and the optimizer's states."""
+    """Bytes on the fullest device, with gradients and optimizer states."""
     activations: float
     """Bytes that one micro-batch holds."""
 
     def seconds(self, sparing: Sparing, slices: int) -> float:
-        """Of one micro-batch, with its part of what is done once."""
+        """Seconds of one micro-batch, with its part of the work once a step."""
         return self.micro * sparing.time + self.once / slices
 
     def held(self, sparing: Sparing, in_flight: int) -> float:
-        """Bytes with so many micro-batches under way."""
+        """Bytes with ``in_flight`` micro-batches under way."""
         return self.weights / sparing.parts + in_flight * sparing.left * self.activations
 
 
 @dataclass(frozen=True, eq=False)
 class RowPrices:
-    """``costs`` of each operator, and ``ways`` between two of them, for each of ``slices``
-    micro-batches. ``looks``: equal numbers for operators that look alike."""
+    """The ``costs`` of each operator, and the reshardings between two operators (``ways``), for
+    each of ``slices`` micro-batches. ``looks``: colours of operators, equal for those that look
+    alike."""
 
     nodes: Sequence[Node]
     spaces: Sequence[Space]
@@ -66,7 +67,7 @@ class RowPrices:
 
     @staticmethod
     def of_batches(batches: MicroBatches) -> RowPrices:
-        """Of micro-batches on the devices of a stage."""
+        """The prices of micro-batches on the devices of a stage."""
         costs, moved = batches.tables()
         wide = batches.cost.training.held_bytes / batches.cost.itemsize
         known = Memo[int, Costs]()
@@ -79,7 +80,7 @@ class RowPrices:
 
     @staticmethod
     def of_graph(graph: Graph, chooser: Chooser) -> RowPrices:
-        """Of a whole graph on all devices; all that it holds counts as activations."""
+        """The prices of a whole graph on all devices. All that it holds counts as activations."""
         prices, pricing = chooser.prices(graph), chooser.pricing
         ends = _ends(graph, chooser)
         duties = pricing.duties(graph, prices.nodes, keeps=True)
@@ -97,8 +98,8 @@ class RowPrices:
         return RowPrices(prices.nodes, spaces, numbers, costs, ways)
 
     def factors(self, first: int, last: int, sparing: Sparing = PLAIN) -> list[Factor]:
-        """The parts of the seconds that a micro-batch takes through the operators from one to
-        before another, with its part of what is done once. Variables count from ``first`` on."""
+        """The terms of the seconds of a micro-batch through the operators from ``first`` to before
+        ``last``, with its part of the work once a step. Variables count from ``first`` on."""
         own = [
             Factor((i,), each.micro * sparing.time + each.once / self.slices)
             for i, each in enumerate(self.costs[first:last])
@@ -117,7 +118,7 @@ class RowPrices:
         ]
 
     def choice(self, first: int, last: int, places: Sequence[int]) -> StageChoice:
-        """What some operators cost by the strategies at some places."""
+        """The costs of some operators with the strategies at given places."""
         sums = np.zeros(4)
         for each, at in zip(self.costs[first:last], places, strict=True):
             sums += each.micro[at], each.once[at], each.weights[at], each.activations[at]
@@ -130,7 +131,7 @@ class RowPrices:
         return StageChoice(tuple(places), *map(float, sums))
 
     def content(self, first: int, last: int) -> object:
-        """The same for rows that have the same tables, as long as these prices live."""
+        """A key that is equal for sequences with the same tables, as long as these prices live."""
         moved = (
             (tuple(v - first for v in way.factor.variables), way.factor.table, way.repeated)
             for way in self._within(first, last)
@@ -150,8 +151,8 @@ class RowPrices:
 
 
 def logical_masks(spaces: Sequence[Space], split: int) -> list[Places]:
-    """The strategies of operators on a logical mesh of two axes, the mesh axes before ``split`` and
-    those from there on: each cuts one index or copies."""
+    """The strategies of operators on a logical mesh of two axes: the mesh axes before ``split``,
+    and the others. Each logical axis cuts one index or copies."""
     known: dict[int, Places] = {}
     return [known.setdefault(id(own), _logical(own, split)) for own in spaces]
 
@@ -165,7 +166,7 @@ def _logical(space: Space, split: int) -> Places:
 
 
 def _ends(graph: Graph, chooser: Chooser) -> dict[Node, np.ndarray]:
-    """What it takes to bring the outputs to one device, and their gradients back."""
+    """The cost of bringing the outputs to one device, and their gradients back."""
     trained, ends = gradient_nodes(graph), dict[Node, np.ndarray]()
     for value in graph.outputs:
         if not value.node.is_leaf:

@@ -1,10 +1,10 @@
-"""What planners of stages share: the whole machine as one, numbers of stages and of micro-batches
-that are tried, and pipelines that are built as they would run.
+"""The part that planners of stages share: plans on the whole machine, the numbers of stages and
+micro-batches to try, and the building of pipelines.
 
-A planner chooses strategies and stages by its own sums (``StageLevels``). Numbers of stages are all
-those that the machine has; numbers of micro-batches those of a ladder, of which more are tried
-until they pay no more. The best ``FINALISTS`` are built by the rules, simulated and counted, with
-results recomputed where they would not fit. The fastest that fits is the plan.
+A planner chooses strategies and stages by its own sums (``StageLevels``). All numbers of stages
+that the machine allows are tried. Numbers of micro-batches are those of a ladder, tried until they
+gain nothing. The best ``FINALISTS`` pipelines are built by the rules, simulated, and their memory
+counted, with recomputation if they would not fit. The fastest that fits is the plan.
 """
 
 from __future__ import annotations
@@ -40,29 +40,30 @@ from search.planners.common import PlannerSetting, PricedChoice, planned_choice,
 from search.planners.row_prices import RowPrices
 
 FINALISTS = 3
-"""Pipelines that are built once one of them fits."""
+"""The number of pipelines that are built once one of them fits."""
 MOST_BUILT = 8
-"""Pipelines that are built at most."""
+"""The most pipelines that are built."""
 CHOOSING = 2 / 3
-"""Of the time, what goes to choosing at most."""
+"""The largest fraction of the time that is spent on choosing."""
 
 
 class StageLevels(Protocol):
-    """How a planner chooses."""
+    """The choices of a planner."""
 
     def whole(self, prices: RowPrices) -> Iterator[Sequence[int]]:
-        """Strategies of all operators of a graph on all devices, by place, the fastest first and
-        then those that take less memory, as long as they are asked for."""
+        """Strategies of all operators of a graph on all devices, as places. The fastest come first,
+        then, as long as the caller asks, strategies that take less memory."""
         ...
 
     def pipelines(self, batches: MicroBatches, prices: RowPrices, stages: int) -> Iterator[Outline]:
-        """The best pipelines of so many stages, by its own sums."""
+        """The best pipelines with ``stages`` stages, by the planner's own sums."""
         ...
 
 
 @dataclass(frozen=True)
 class BuiltStages:
-    """A pipeline with its price: ``seconds`` of a step, ``memory`` bytes on the fullest device."""
+    """A pipeline with its price. ``seconds``: of a step; ``memory``: bytes on the fullest
+    device."""
 
     outline: Outline
     cut: Cut
@@ -74,25 +75,25 @@ class BuiltStages:
 
 @dataclass(frozen=True)
 class StagedFound:
-    """What a search came to. One of both is there at least."""
+    """The result of a search. It has pipelines, or a plan without one, or both."""
 
     pipelines: Sequence[BuiltStages]
-    """Those that were built."""
+    """The pipelines that were built."""
     whole: PricedChoice | None
     """The best plan without a pipeline."""
     report: SearchReport
     refused: str | None = None
-    """Why there are no pipelines, where the model has none."""
+    """The reason why the model has no pipelines, or None."""
 
 
 @dataclass(frozen=True)
 class StagedSearch:
-    """A search by some levels. ``micro_batches``: their numbers that are tried, by default those
-    of a ladder; ``seconds`` that it may take."""
+    """A search by the levels of a planner. ``micro_batches``: the numbers to try, by default those
+    of a ladder; ``seconds``: the time limit."""
 
     setting: PlannerSetting
     name: str
-    """Of the planner."""
+    """The name of the planner."""
     levels: StageLevels
     micro_batches: tuple[int, ...] | None = None
     seconds: float = 600.0
@@ -100,7 +101,7 @@ class StagedSearch:
     def planned(
         self, name: str, graph: Graph, tried: StagedFound, start: float, notes: tuple[str, ...]
     ) -> Planned:
-        """The plan of what was found; raises NegativeAnswer where none fits."""
+        """The plan of a search's result. Raises NegativeAnswer if nothing fits."""
         limit = self.setting.machine.memory_limit()
         notes = notes if tried.refused is None else (*notes, f"no pipelines: {tried.refused}")
         fitting = [one for one in tried.pipelines if one.memory <= limit]
@@ -117,7 +118,7 @@ class StagedSearch:
         return Planned(plan, tried.report, now() - start, notes=notes)
 
     def plan_of(self, name: str, graph: Graph, made: BuiltStages) -> Plan:
-        """The plan of a pipeline that was found for a graph."""
+        """The plan of a pipeline of a graph."""
         return finished(
             name,
             graph,
@@ -137,8 +138,8 @@ class StagedSearch:
         )
 
     def found(self, name: str, graph: Graph) -> StagedFound:
-        """The best pipelines, and the best plan without one. Raises NegativeAnswer where neither is
-        to be had."""
+        """Search for the best pipelines, and the best plan without one. Raises NegativeAnswer if
+        there is neither."""
         graph.check()
         machine = self.setting.machine
         if len(machine.kinds) > 1:
@@ -172,7 +173,7 @@ class StagedSearch:
         return StagedFound(built, min(wholes, key=_rank, default=None), report, refused)
 
     def _try_wholes(self, graph: Graph, phases: Phases, wholes: list[PricedChoice]) -> None:
-        """Results are kept as they come."""
+        """Collect plans without a pipeline in ``wholes`` as they are found."""
         self.setting.teller.works_on(f"{self.name}: all devices", "map")
         for made in self._wholes(graph, phases):
             wholes.append(made)
@@ -181,8 +182,8 @@ class StagedSearch:
     def _try_pipelines(
         self, graph: Graph, phases: Phases, tried: list[Outline], built: list[BuiltStages]
     ) -> Stop:
-        """Choose and build pipelines: why that ended. Raises NegativeAnswer for a model that has
-        none."""
+        """Choose and build pipelines. Returns why it ended. Raises NegativeAnswer if the model has
+        no pipelines."""
         source = phases.timed("rules", lambda: streams(graph, self.setting.library))
         choosing, stop = phases.part(CHOOSING), "exhausted"
         try:
@@ -195,7 +196,7 @@ class StagedSearch:
         return stop
 
     def _wholes(self, graph: Graph, phases: Phases) -> Iterator[PricedChoice]:
-        """Plans without a pipeline, until one fits as it is."""
+        """Plans without a pipeline, until one fits without recomputation."""
         chooser = self.setting.chooser(graph)
         prices = phases.timed("prices", lambda: RowPrices.of_graph(graph, chooser))
         choices = self.levels.whole(prices)
@@ -209,7 +210,7 @@ class StagedSearch:
                 return
 
     def _choose(self, source: Streams, phases: Phases, tried: list[Outline]) -> None:
-        """Pipelines of a model, of all numbers of stages."""
+        """Choose pipelines of a model, for all numbers of stages."""
         setting = self.setting
         cuts = Cuts(setting.library.concrete(source.graph))
         counts = self.micro_batches or tuple(ladder(micro_batch_counts(source.batch)))
@@ -236,7 +237,7 @@ class StagedSearch:
                 least = seconds
 
     def _build(self, ranked: Sequence[Outline], phases: Phases, built: list[BuiltStages]) -> None:
-        """The first of some pipelines, as they would run, until some of them fit."""
+        """Build pipelines in the order of their estimates, until enough are built and one fits."""
         limit = self.setting.machine.memory_limit()
         for one in ranked[:MOST_BUILT]:
             if len(built) >= FINALISTS and any(own.memory <= limit for own in built):
@@ -245,8 +246,8 @@ class StagedSearch:
             phases.has_plan = phases.has_plan or built[-1].memory <= limit
 
     def _built(self, outline: Outline) -> BuiltStages:
-        """A pipeline, the fastest that fits of it as it is and of it with results recomputed; else
-        what takes least memory."""
+        """Build and price a pipeline, with and without recomputation. Returns the fastest plan that
+        fits, or else the one that takes least memory."""
         setting, batches = self.setting, outline.batches
         cost, slices = setting.cost(), batches.slices
         groups = StageGroups(outline.stages, batches.cost.machine.devices, slices)
@@ -279,6 +280,6 @@ def _rank(made: PricedChoice) -> tuple[int, float]:
 
 
 def _content(one: Outline) -> object:
-    """What is built of an outline, whatever it is estimated to recompute."""
+    """A key of the pipeline that an outline builds, whatever its assumed recomputation."""
     size = one.batches.cost.machine.devices
     return size, one.batches.slices, one.bounds, one.chosen.strategies

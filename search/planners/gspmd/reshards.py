@@ -1,4 +1,4 @@
-"""Reshards: where tensors change their sharding, which is what users of annotations ask for."""
+"""Reshards: the places where tensors change their sharding, for users of annotations."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from search.planners.gspmd.propagation import Propagated
 from search.planners.gspmd.strategies import operand_sharding, result_sharding
 
 MOST = 20
-"""So many lines of one kind are printed; the report has all."""
+"""The most lines of one kind that are printed. The report has all."""
 
 
 @dataclass(frozen=True)
 class CausedReshard:
-    """A tensor is moved for an operator that reads it. ``moved``: bytes that cross between devices
-    in the forward pass, of all devices together."""
+    """A tensor that is resharded for an operator that reads it. ``moved``: bytes that cross between
+    devices in the forward pass, summed over all devices."""
 
     tensor: str
     before: str
@@ -39,8 +39,8 @@ class CausedReshard:
 def caused(
     choice: Choice, priced: PricedChoice, chooser: Chooser, mesh: NamedMesh
 ) -> Iterator[CausedReshard]:
-    """The reshards of a plan by the strategies of a choice, in the order of its operators; a tensor
-    that is moved once for several operators is told for the first."""
+    """The reshards of a plan by the strategies of a choice, in the order of its operators. A tensor
+    that is moved once for several operators is listed for the first of these."""
     names, spaces = node_names(choice.graph), chooser.spaces
     steps = schedule(priced.cut.graph, priced.cut.views).steps
     made = {step.target: step for step in steps if isinstance(step, Reshard)}
@@ -79,8 +79,8 @@ def report_lines(
     graph: Graph,
     elsewhere: Iterable[str],
 ) -> Iterator[str]:
-    """What is told of a plan, a line each: reshards, those that move most first, shardings that
-    were not compatible, and weights whose parts are stored on other devices."""
+    """The remarks about a plan, a line each: its reshards, the largest first; shardings that were
+    not compatible; and weights whose parts are stored on other devices."""
     ranked = sorted(reshards, key=lambda one: -one.moved)
     total = sum(one.moved for one in ranked)
     count = f"{len(ranked)} reshard{'' if len(ranked) == 1 else 's'}"
