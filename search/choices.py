@@ -6,7 +6,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 THRESHOLD = 1.05
-"""A graph is rewritten further if it is at most so many times as slow as the best one: the factor
+"""A graph is rewritten further if it is at most this many times as slow as the best one: the factor
 of the Unity paper."""
 
 OTHER_SYSTEMS = ("alpa", "automap", "flexflow", "gspmd", "tepdist")

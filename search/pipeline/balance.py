@@ -61,7 +61,7 @@ class Band(NamedTuple):
     def positions(self) -> NDArray[np.intp]:
         return np.arange(self.first, self.last + 1)
 
-    def has(self, other: Band) -> Band:
+    def intersection(self, other: Band) -> Band:
         """The positions in both bands."""
         return Band(max(self.first, other.first), min(self.last, other.last))
 
@@ -99,33 +99,33 @@ class CrossingSeconds:
     crossings: Sequence[Crossing]
 
     @cached_property
-    def _read(self) -> _Steps:
+    def _read(self) -> _RunningSums:
         """For each cut, the tensors that cross it, in the order of their first readers after it."""
-        return _Steps.of(self._at, self._at.readers)
+        return _RunningSums.of(self._at, self._at.readers)
 
     @cached_property
-    def _made(self) -> _Steps:
+    def _made(self) -> _RunningSums:
         """For each cut, the tensors that cross it, the last made first. Places count backwards."""
-        return _Steps.of(self._at, self._at.end - self._at.makers)
+        return _RunningSums.of(self._at, self._at.end - self._at.makers)
 
     @cached_property
-    def _at(self) -> _Cuts:
-        return _Cuts.of(self.crossings)
+    def _at(self) -> _CutCrossings:
+        return _CutCrossings.of(self.crossings)
 
-    def comes(self, starts: Band, ends: Band) -> StageTable:
+    def received(self, starts: Band, ends: Band) -> StageTable:
         """The seconds of receiving: tensors that cross the begin of a stage and are first read
         before its end."""
         table = self._read.before(starts.positions[:, None], ends.positions[None, :])
         return np.where(_legal(starts, ends), table, np.inf)
 
-    def goes(self, starts: Band, ends: Band) -> StageTable:
+    def sent(self, starts: Band, ends: Band) -> StageTable:
         """The seconds of sending: tensors that cross the end of a stage and are made in it."""
         backwards = self._at.end + 1 - starts.positions
         table = self._made.before(ends.positions[None, :], backwards[:, None])
         return np.where(_legal(starts, ends), table, np.inf)
 
 
-class _Cuts(NamedTuple):
+class _CutCrossings(NamedTuple):
     """The tensors that cross each cut of a sequence, one entry for each cut and tensor: the
     position of the cut, the maker of the tensor, its first reader after the cut, and its
     seconds."""
@@ -138,17 +138,17 @@ class _Cuts(NamedTuple):
     """A position after all cuts that are crossed."""
 
     @staticmethod
-    def of(crossings: Sequence[Crossing]) -> _Cuts:
+    def of(crossings: Sequence[Crossing]) -> _CutCrossings:
         makers = np.array([c.maker for c in crossings], np.intp)
         lengths = np.array([c.readers[-1] - c.maker for c in crossings], np.intp)
         cuts = [np.arange(c.maker + 1, c.readers[-1] + 1) for c in crossings]
         readers = [
-            np.asarray(c.readers)[np.searchsorted(c.readers, own)]
-            for c, own in zip(crossings, cuts, strict=True)
+            np.asarray(c.readers)[np.searchsorted(c.readers, positions)]
+            for c, positions in zip(crossings, cuts, strict=True)
         ]
         none = np.zeros(0, np.intp)
         end = max((c.readers[-1] for c in crossings), default=0) + 1
-        return _Cuts(
+        return _CutCrossings(
             np.concatenate([none, *cuts]),
             np.repeat(makers, lengths),
             np.concatenate([none, *readers]),
@@ -157,7 +157,7 @@ class _Cuts(NamedTuple):
         )
 
 
-class _Steps(NamedTuple):
+class _RunningSums(NamedTuple):
     """Seconds at ascending places of each cut, with their running sums, which begin with 0."""
 
     keys: NDArray[np.intp]
@@ -168,13 +168,15 @@ class _Steps(NamedTuple):
     """No cut after this one is crossed."""
 
     @staticmethod
-    def of(at: _Cuts, places: NDArray[np.intp]) -> _Steps:
+    def of(at: _CutCrossings, places: NDArray[np.intp]) -> _RunningSums:
         order = np.lexsort((places, at.cuts))
         bounds = np.searchsorted(at.cuts[order], np.arange(at.end + 2))
-        own = at.seconds[order]
-        sums = [np.cumsum([0.0, *own[a:b]]) for a, b in pairwise(bounds.tolist())]
+        seconds = at.seconds[order]
+        sums = [np.cumsum([0.0, *seconds[a:b]]) for a, b in pairwise(bounds.tolist())]
         width = at.end + 2
-        return _Steps(at.cuts[order] * width + places[order], np.concatenate(sums), width, at.end)
+        return _RunningSums(
+            at.cuts[order] * width + places[order], np.concatenate(sums), width, at.end
+        )
 
     def before(self, cuts: NDArray[np.intp], places: NDArray[np.intp]) -> StageTable:
         """The sum of the seconds before a place of a cut, for all pairs."""
@@ -269,7 +271,7 @@ def balanced(
     for slack in SLACK if len(least) > FEW else (np.inf,):
         # An earlier result is no less than the best.
         bound = min(known, most * (1.0 + slack) if np.isfinite(slack) else np.inf)
-        slowest, bounds = _Row(seconds, before, memory, bound).best(stages)
+        slowest, bounds = _RowCut(seconds, before, memory, bound).best(stages)
         if bounds is not None and slowest <= bound:
             return bounds
         known = min(known, slowest)
@@ -277,7 +279,7 @@ def balanced(
 
 
 @dataclass(frozen=True, eq=False)
-class _Row:
+class _RowCut:
     """A sequence to be cut such that no stage takes longer than a bound. ``before``: the sum of
     ``least`` over the operators before each position; other fields as in ``balanced``."""
 
@@ -311,20 +313,20 @@ class _Row:
         ``best``: the time of the slowest stage before it, by where it begins."""
         count = len(ends.positions)
         least, cut = np.full(count, np.inf), np.zeros(count, np.intp)
-        for some in self._parts(starts, ends):
+        for part in self._parts(starts, ends):
             check_time()
-            reach = Band(max(some.first + 1, ends.first), min(self._last(stage, some), ends.last))
-            before = best[some.first - starts.first : some.last - starts.first + 1]
+            reach = Band(max(part.first + 1, ends.first), min(self._last(stage, part), ends.last))
+            before = best[part.first - starts.first : part.last - starts.first + 1]
             if reach.first > reach.last or not np.isfinite(before).any():
                 continue
-            own = self.seconds(stage, some, reach)
+            table = self.seconds(stage, part, reach)
             if self.memory is not None:
-                own = np.where(self.memory.allowed(stage, some, reach), own, np.inf)
-            slowest = np.maximum(before[:, None], own)
+                table = np.where(self.memory.allowed(stage, part, reach), table, np.inf)
+            slowest = np.maximum(before[:, None], table)
             places, into = slowest.argmin(axis=0), reach.positions - ends.first
             lowest = slowest.min(axis=0)
             into, is_less = into[lowest < least[into]], lowest < least[into]
-            least[into], cut[into] = lowest[is_less], some.first + places[is_less]
+            least[into], cut[into] = lowest[is_less], part.first + places[is_less]
         return least, cut
 
     def _parts(self, starts: Band, ends: Band) -> Iterator[Band]:
@@ -345,7 +347,9 @@ class _Row:
         """The bands of the cuts. The first is the begin of the sequence, the last is its end."""
         bands = _bands(self.before, stages, self.bound)
         fitting = None if self.memory is None else self.memory.bands
-        return bands if fitting is None else [a.has(b) for a, b in zip(bands, fitting, strict=True)]
+        if fitting is None:
+            return bands
+        return [a.intersection(b) for a, b in zip(bands, fitting, strict=True)]
 
 
 def _bands(before: NDArray[np.float64], stages: int, bound: float) -> list[Band]:

@@ -31,7 +31,7 @@ from search.map.rules.fully_sharded import PlacedGraph, fully_sharded
 from search.map.rules.templates import CutTemplates, behind_reductions
 from search.map.space.axes import Strategy
 from search.pipeline.crossing import Crossings
-from search.pipeline.micro import Chosen, MicroBatches
+from search.pipeline.micro import GroupStrategies, MicroBatches
 from search.pipeline.slicing import Slicing
 
 WHOLE = (None,)
@@ -40,7 +40,7 @@ WHOLE = (None,)
 
 def build(
     batches: MicroBatches,
-    chosen: Chosen,
+    chosen: GroupStrategies,
     bounds: Sequence[int],
     interleave: int = 1,
     sharded: int = 1,
@@ -58,7 +58,7 @@ def build(
 
 def placed(
     batches: MicroBatches,
-    chosen: Chosen,
+    chosen: GroupStrategies,
     bounds: Sequence[int],
     interleave: int = 1,
     sharded: int = 1,
@@ -71,7 +71,7 @@ def placed(
 @dataclass
 class _Builder:
     batches: MicroBatches
-    chosen: Chosen
+    chosen: GroupStrategies
     bounds: Sequence[int]
     interleave: int
     sharded: int

@@ -26,7 +26,7 @@ from pcg.plan.pipeline import ScheduleKind, TurnKind, has_weights_pass, turns
 TurnEnds = dict[TurnKind, list[list[float]]]
 """The time at which each turn ends: by kind, number of the chunk, and micro-batch."""
 STEADY = 3
-"""No turn waits for turns of so many rounds before."""
+"""No turn waits for turns of this many rounds before."""
 DRAINING = 4
 """The number of last rounds whose order may differ."""
 FIRST_ROUNDS = 1 + STEADY + DRAINING + 1

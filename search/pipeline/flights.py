@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pcg.plan.pipeline import ScheduleKind, has_weights_pass, turns, under_way
 
 ROUNDS = 4
-"""After so many equal rounds no new state comes."""
+"""After this many equal rounds no new state comes."""
 
 
 class Flight(NamedTuple):

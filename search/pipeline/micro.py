@@ -39,7 +39,7 @@ Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Costs:
+class MicroBatchCosts:
     """The costs of micro-batches: of one operator by its strategies; or of all operators with one
     strategy each, in the order of ``MicroBatches.nodes``."""
 
@@ -56,11 +56,11 @@ class Costs:
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen:
+class GroupStrategies:
     """A strategy by mesh axes for every operator on a group, in the order of ``nodes``."""
 
     strategies: tuple[Strategy, ...]
-    costs: Costs
+    costs: MicroBatchCosts
     """The costs, with the resharding of each operator's operands."""
 
 
@@ -94,14 +94,16 @@ class MicroBatches:
     """The transfers among the devices of a group, shared with other numbers of slices."""
     pricing: Pricing = field(init=False)
     nodes: tuple[Node, ...] = field(init=False)
-    crossing: Memo[tuple[Chosen, Link], CrossingSeconds] = field(
-        init=False, default_factory=Memo[tuple[Chosen, Link], CrossingSeconds]
+    crossing: Memo[tuple[GroupStrategies, Link], CrossingSeconds] = field(
+        init=False, default_factory=Memo[tuple[GroupStrategies, Link], CrossingSeconds]
     )
     """The seconds of tensors that cross between stages, by strategies and link."""
-    _costs: Memo[tuple[int, Duties], Costs] = field(
-        init=False, default_factory=Memo[tuple[int, Duties], Costs]
+    _costs: Memo[tuple[int, Duties], MicroBatchCosts] = field(
+        init=False, default_factory=Memo[tuple[int, Duties], MicroBatchCosts]
     )
-    _known: tuple[list[Costs], list[MicroResharding]] | None = field(init=False, default=None)
+    _known: tuple[list[MicroBatchCosts], list[MicroResharding]] | None = field(
+        init=False, default=None
+    )
     """The tables of all operators, for all prices of memory."""
 
     def __post_init__(self) -> None:
@@ -114,28 +116,28 @@ class MicroBatches:
     def spaces(self) -> Spaces:
         return self.pricing.spaces
 
-    def choose(self, byte_price: float = 0.0, in_flight: float = 1.0) -> Chosen:
+    def choose(self, byte_price: float = 0.0, in_flight: float = 1.0) -> GroupStrategies:
         """The strategies with which all micro-batches of a step take the least time on the group,
         one after the other. ``byte_price``: the cost in seconds of a byte of memory on a device;
         activations count ``in_flight`` times."""
         spaces = [self.spaces.of(node) for node in self.nodes]
         costs, reshardings = self.tables()
         factors: list[Factor] = []
-        for i, own in enumerate(costs):
-            held = own.weights + in_flight * own.activations
-            factors.append(Factor((i,), self.slices * own.micro + own.once + byte_price * held))
-        for one in reshardings:
-            times = one.times * (self.slices if one.repeated else 1)
-            factors.append(one.seconds.factor(one.source, one.target, times))
+        for i, table in enumerate(costs):
+            held = table.weights + in_flight * table.activations
+            factors.append(Factor((i,), self.slices * table.micro + table.once + byte_price * held))
+        for resharding in reshardings:
+            times = resharding.times * (self.slices if resharding.repeated else 1)
+            factors.append(resharding.seconds.factor(resharding.source, resharding.target, times))
         pairs = list(zip(self.nodes, spaces, strict=True))
-        masks = [np.flatnonzero(self.allowed(node, own)) for node, own in pairs]
+        masks = [np.flatnonzero(self.allowed(node, space)) for node, space in pairs]
         return self.chosen(self._places(spaces, masks, factors))
 
-    def chosen(self, places: Sequence[int]) -> Chosen:
+    def chosen(self, places: Sequence[int]) -> GroupStrategies:
         """The strategies at given places of all operators' spaces, with their costs."""
         pairs = zip(self.nodes, places, strict=True)
         strategies = (self.spaces.of(node).strategy(at) for node, at in pairs)
-        return Chosen(tuple(strategies), _summed(places, *self.tables()))
+        return GroupStrategies(tuple(strategies), _summed(places, *self.tables()))
 
     def _places(
         self, spaces: Sequence[Space], masks: Sequence[Places], factors: Sequence[Factor]
@@ -144,8 +146,8 @@ class MicroBatches:
         sizes = [len(own) for own in spaces]
         if len(self.nodes) <= MOST_FREE:
             return least_places(sizes, masks, factors)[1]
-        looks = self.pricing.colours(self.streams.graph)
-        return tied_places([looks[node] for node in self.nodes], sizes, masks, factors)[1]
+        colours = self.pricing.colours(self.streams.graph)
+        return tied_places([colours[node] for node in self.nodes], sizes, masks, factors)[1]
 
     def forget(self) -> None:
         """Drop the tables, which take much memory. They are made again when needed."""
@@ -177,15 +179,15 @@ class MicroBatches:
         uncut = (e < 0 or axes[e].operands[position] is None for e in strategy)
         return sum(1 << place for place, same in enumerate(uncut) if same)
 
-    def tables(self) -> tuple[list[Costs], list[MicroResharding]]:
+    def tables(self) -> tuple[list[MicroBatchCosts], list[MicroResharding]]:
         """The costs of every operator by itself, and of every resharding between two operators. The
         tables of operators that are alike are one object."""
         self._known = self._known or self._tables()
         return self._known
 
-    def _tables(self) -> tuple[list[Costs], list[MicroResharding]]:
+    def _tables(self) -> tuple[list[MicroBatchCosts], list[MicroResharding]]:
         graph, number = self.streams.graph, {node: i for i, node in enumerate(self.nodes)}
-        costs: list[Costs] = []
+        costs: list[MicroBatchCosts] = []
         reshardings: list[MicroResharding] = []
         for node, duties in self.pricing.duties(graph, self.nodes, keeps=True).items():
             check_time()
@@ -196,14 +198,14 @@ class MicroBatches:
                     back = 2.0 if position in duties.needs else 1.0
                     repeated = self.streams_through(value.node)
                     reshardings.append(MicroResharding(*ends, pairs, back, repeated))
-            costs.append(self._own_costs(node, duties))
+            costs.append(self._costs_of(node, duties))
         return costs, reshardings
 
-    def _own_costs(self, node: Node, duties: Duties) -> Costs:
+    def _costs_of(self, node: Node, duties: Duties) -> MicroBatchCosts:
         key = self.spaces.kind(node), duties
-        return self._costs.get(key, lambda: self._worked_out(node, duties))
+        return self._costs.get(key, lambda: self._computed_costs(node, duties))
 
-    def _worked_out(self, node: Node, duties: Duties) -> Costs:
+    def _computed_costs(self, node: Node, duties: Duties) -> MicroBatchCosts:
         space = self.spaces.of(node)
         task = self.pricing.operator_costs(node, duties.without_weights)
         full = self.pricing.operator_costs(node, duties)
@@ -214,8 +216,8 @@ class MicroBatches:
         read = sum(blocks.values(), np.zeros(len(space)))
         activations = np.maximum(task.memory - PASSING * read, 0.0)
         if not self.streams_through(node):
-            return Costs(np.zeros(len(space)), step, held, activations)
-        return Costs(task.seconds, step - task.seconds, held, activations)
+            return MicroBatchCosts(np.zeros(len(space)), step, held, activations)
+        return MicroBatchCosts(task.seconds, step - task.seconds, held, activations)
 
     def _weight_bytes(self, node: Node) -> Mapping[int, Vector]:
         """Bytes on a device of the weights that an operator reads, by operand."""
@@ -232,15 +234,17 @@ class MicroBatches:
 
 
 def _summed(
-    places: Sequence[int], costs: Sequence[Costs], reshardings: Sequence[MicroResharding]
-) -> Costs:
+    places: Sequence[int], costs: Sequence[MicroBatchCosts], reshardings: Sequence[MicroResharding]
+) -> MicroBatchCosts:
     """The costs of all operators with the strategies at given places."""
     rows = list(zip(costs, places, strict=True))
-    micro = np.array([own.micro[at] for own, at in rows])
-    once = np.array([own.once[at] for own, at in rows])
-    for one in reshardings:
-        one_way = one.seconds.forth[places[one.source], places[one.target]]
-        seconds = micro if one.repeated else once
-        seconds[one.target] += one.times * one_way
-    weights = np.array([own.weights[at] for own, at in rows])
-    return Costs(micro, once, weights, np.array([own.activations[at] for own, at in rows]))
+    micro = np.array([table.micro[at] for table, at in rows])
+    once = np.array([table.once[at] for table, at in rows])
+    for resharding in reshardings:
+        one_way = resharding.seconds.forth[places[resharding.source], places[resharding.target]]
+        seconds = micro if resharding.repeated else once
+        seconds[resharding.target] += resharding.times * one_way
+    weights = np.array([table.weights[at] for table, at in rows])
+    return MicroBatchCosts(
+        micro, once, weights, np.array([table.activations[at] for table, at in rows])
+    )

@@ -20,7 +20,7 @@ from itertools import combinations_with_replacement
 from math import inf
 
 from pcg.machine import Machine
-from search.pipeline.outline import Outline, Way, with_chunks
+from search.pipeline.outline import Outline, OutlineKey, with_chunks
 
 FEW_DEVICES = 24
 """The most devices for which pipelines of few operators are improved. Building one takes
@@ -36,7 +36,7 @@ class BoundMoves:
     price: Callable[[Outline], float]
     more_chunks: bool
     """Whether stages may get more chunks."""
-    _priced: dict[Way, float] = field(init=False, default_factory=dict[Way, float])
+    _priced: dict[OutlineKey, float] = field(init=False, default_factory=dict[OutlineKey, float])
 
     def improve(self, one: Outline) -> float:
         """Seconds of the best pipeline that is found from a given one."""
@@ -63,9 +63,9 @@ class BoundMoves:
             seconds, one = least, other
 
     def _seconds(self, one: Outline) -> float:
-        if one.way not in self._priced:
-            self._priced[one.way] = self.price(one)
-        return self._priced[one.way]
+        if one.key not in self._priced:
+            self._priced[one.key] = self.price(one)
+        return self._priced[one.key]
 
 
 def moved(one: Outline) -> Iterator[Outline]:

@@ -33,7 +33,7 @@ from search.pipeline.clock import (
     step_seconds,
 )
 from search.pipeline.crossing import crossing_seconds
-from search.pipeline.micro import Chosen, MicroBatches, Vector
+from search.pipeline.micro import GroupStrategies, MicroBatches, Vector
 
 PRICES = (0.0, 0.5, 4.0, 32.0)
 """The prices of a device's whole memory that are tried until stages fit, as fractions of a step."""
@@ -52,7 +52,7 @@ class Sparing:
 
 PLAIN = Sparing()
 
-Way = tuple[int, tuple[int, ...], int]
+OutlineKey = tuple[int, tuple[int, ...], int]
 """The micro-batches, bounds and chunks of a pipeline."""
 
 
@@ -62,7 +62,7 @@ class Outline:
     operators, with ``interleave`` chunks for each stage; ``seconds``: of a step, estimated."""
 
     batches: MicroBatches
-    chosen: Chosen
+    chosen: GroupStrategies
     bounds: tuple[int, ...]
     seconds: float
     interleave: int = 1
@@ -74,7 +74,7 @@ class Outline:
         return (len(self.bounds) - 1) // self.interleave
 
     @property
-    def way(self) -> Way:
+    def key(self) -> OutlineKey:
         """A key that tells it from other pipelines with the same strategies."""
         return self.batches.slices, self.bounds, self.interleave
 
@@ -111,7 +111,7 @@ def outline(
     machine: Machine,
     stages: int,
     kind: ScheduleKind,
-    first: Chosen,
+    first: GroupStrategies,
     sparing: Sparing = PLAIN,
 ) -> Outline | None:
     """The stages that take least time and fit in memory. If those with the strategies ``first`` do
@@ -195,8 +195,8 @@ def _each(holds: ChunkMemory, bounds: Sequence[int]) -> list[float]:
 
 
 def _sparing(
-    batches: MicroBatches, machine: Machine, stages: int, first: Chosen, price: float
-) -> Chosen:
+    batches: MicroBatches, machine: Machine, stages: int, first: GroupStrategies, price: float
+) -> GroupStrategies:
     """The strategies with a price of memory; ``first`` if the price is 0."""
     if not price:
         return first
@@ -205,7 +205,9 @@ def _sparing(
     return batches.choose(byte_price, (1 + min(stages, batches.slices)) / 2)
 
 
-def _bytes(batches: MicroBatches, chosen: Chosen, kind: ScheduleKind) -> tuple[Vector, Vector]:
+def _bytes(
+    batches: MicroBatches, chosen: GroupStrategies, kind: ScheduleKind
+) -> tuple[Vector, Vector]:
     """Bytes of each operator's weights, and of the tensors that it saves of one micro-batch."""
     training = batches.cost.training
     older = (WEIGHT_VERSIONS[kind] - 1) * training.parameter_bytes
@@ -215,7 +217,7 @@ def _bytes(batches: MicroBatches, chosen: Chosen, kind: ScheduleKind) -> tuple[V
 
 def _balanced(
     batches: MicroBatches,
-    chosen: Chosen,
+    chosen: GroupStrategies,
     machine: Machine,
     stages: int,
     kind: ScheduleKind,
@@ -251,7 +253,7 @@ def _balanced(
 
 
 def _between(
-    batches: MicroBatches, chosen: Chosen, machine: Machine, stages: int, interleave: int
+    batches: MicroBatches, chosen: GroupStrategies, machine: Machine, stages: int, interleave: int
 ) -> Callable[[int, Band, Band], StageTable]:
     """The seconds that each chunk spends in a step on tensors from earlier chunks and to later
     ones, as if these were its neighbours."""
@@ -270,16 +272,16 @@ def _between(
 
     def of(number: int, starts: Band, ends: Band) -> StageTable:
         nothing = np.zeros((len(starts.positions), len(ends.positions)))
-        comes = tables[links[number - 1]].comes(starts, ends) if number else nothing
-        goes = tables[links[number]].goes(starts, ends) if number < last else nothing
-        return comes + goes
+        received = tables[links[number - 1]].received(starts, ends) if number else nothing
+        sent = tables[links[number]].sent(starts, ends) if number < last else nothing
+        return received + sent
 
     return of
 
 
 def _estimated(
     batches: MicroBatches,
-    chosen: Chosen,
+    chosen: GroupStrategies,
     between: Callable[[int, Band, Band], StageTable],
     bounds: tuple[int, ...],
 ) -> list[StageSeconds]:
@@ -294,7 +296,7 @@ def _estimated(
     return estimated
 
 
-def _crossings(batches: MicroBatches, chosen: Chosen, link: Link) -> Iterator[Crossing]:
+def _crossings(batches: MicroBatches, chosen: GroupStrategies, link: Link) -> Iterator[Crossing]:
     """Every tensor of micro-batches, as if it crossed to the next group over a link: a device
     receives the block that it needs, or a part of it, from one device of the group before."""
     trained = gradient_nodes(batches.streams.graph)

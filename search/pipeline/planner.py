@@ -28,7 +28,7 @@ from search.map.space.allow import by_roles, everything
 from search.pipeline.build import build, placed
 from search.pipeline.clock import step_seconds
 from search.pipeline.crossing import Crossings
-from search.pipeline.micro import Chosen, MicroBatches
+from search.pipeline.micro import GroupStrategies, MicroBatches
 from search.pipeline.moves import FEW_DEVICES, BoundMoves
 from search.pipeline.outline import (
     PLAIN,
@@ -39,7 +39,7 @@ from search.pipeline.outline import (
 )
 from search.pipeline.price import StageGroups, chunks_on, stage_bytes, stage_seconds
 from search.pipeline.streams import Streams, streams
-from search.pipeline.tries import FEW_OPERATORS, PLAINLY, Tries
+from search.pipeline.tries import FEW_OPERATORS, PLAIN_FIRST, OutlineSearch
 from search.plan.finish import finished
 from search.split.colours import MOST_FREE
 from substitutions.rules.store import Library
@@ -53,9 +53,9 @@ FINALISTS = 3
 OUTLINING = 2 / 3
 """The largest fraction of the time that is spent on outlines, if there are any."""
 FAR = 1.2
-"""For a deep model, a pipeline is not built if its estimate is so many times the time of one that
+"""For a deep model, a pipeline is not built if its estimate is this many times the time of one that
 was built and fits: building takes long, and estimates are better than that. For a small model, a
-built pipeline is not improved if it is so many times as slow as the best."""
+built pipeline is not improved if it is this many times as slow as the best."""
 MOST_BUILT = 8
 """The most pipelines that are built until one fits, separately with and without recomputation."""
 ANY_MEMORY = 1 << 60
@@ -65,7 +65,7 @@ MOST_AGAIN = 3
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltPipeline:
     """A pipeline with its price. ``seconds``: of a step; ``memory``: bytes on the fullest
     device."""
 
@@ -111,10 +111,10 @@ class PipelinePlanner:
         # If there is a limit, another planner has a plan already.
         self._phases.has_plan = self.faster_than < inf
         if len(self.machine.kinds) > 1:
-            problem = "has devices of several kinds, and stages are taken to be alike"
+            problem = "has devices of several kinds, expected one kind for equal stages"
             raise NegativeAnswer(f"pipeline: {self.machine.name} {problem}")
         tried: list[Outline] = []
-        built: list[Built] = []
+        built: list[BuiltPipeline] = []
         try:
             with self._phases.under_way():
                 stop = self._searched(name, graph, tried, built)
@@ -125,7 +125,9 @@ class PipelinePlanner:
         plan = self._finished(name, graph, self._best(name, built))
         return Planned(plan, report, now() - start)
 
-    def _searched(self, name: str, graph: Graph, tried: list[Outline], built: list[Built]) -> Stop:
+    def _searched(
+        self, name: str, graph: Graph, tried: list[Outline], built: list[BuiltPipeline]
+    ) -> Stop:
         """Outline pipelines and build the best. Returns why it ended. Raises OutOfTime if the time
         is up before any is built, and NegativeAnswer if there is no outline."""
         source = self._phases.timed("rules", lambda: streams(graph, self.library))
@@ -133,13 +135,13 @@ class PipelinePlanner:
         outlining = self._phases.part(OUTLINING)
         with outlining.under_way():
             outlines = self._outlines(source, cuts, outlining)
-            first = _taken(outlines, tried, lambda: bool(tried))
+            first = _collected(outlines, tried, lambda: bool(tried))
         if not tried:
             if first == "time":
                 raise OutOfTime
             raise NegativeAnswer(self._why_none(name, source, cuts))
         finalists = self._finalists(sorted(tried, key=lambda o: o.seconds))
-        then = _taken(finalists, built, lambda: any(map(self._fits, built)))
+        then = _collected(finalists, built, lambda: any(map(self._fits, built)))
         if not built:
             raise OutOfTime
         is_small = self.machine.devices <= FEW_DEVICES
@@ -149,20 +151,28 @@ class PipelinePlanner:
         late = {"interrupted": 2, "time": 1, "exhausted": 0}
         return max(first, then, key=lambda stop: late[stop])
 
-    def _with_less_memory(self, source: Streams, cuts: Cuts, built: list[Built]) -> None:
+    def _with_less_memory(self, source: Streams, cuts: Cuts, built: list[BuiltPipeline]) -> None:
         """Outline and build again as if there were less memory, if a faster pipeline than all that
         fit took more memory than estimated."""
         limit = machine_limit = self.machine.memory_limit()
         for _ in range(MOST_AGAIN):
-            fitting = min((one.seconds for one in built if self._fits(one)), default=inf)
-            over = [one for one in built if not self._fits(one) and one.seconds < fitting]
+            fitting = min(
+                (pipeline.seconds for pipeline in built if self._fits(pipeline)), default=inf
+            )
+            over = [
+                pipeline
+                for pipeline in built
+                if not self._fits(pipeline) and pipeline.seconds < fitting
+            ]
             if not over:
                 return
-            limit = int(limit * machine_limit / min(over, key=lambda one: one.seconds).memory)
+            limit = int(
+                limit * machine_limit / min(over, key=lambda pipeline: pipeline.seconds).memory
+            )
             outlines = self._outlines(source, cuts, self._phases, self.machine.with_memory(limit))
-            known = {one.outline.way for one in built}
-            ranked = sorted(outlines, key=lambda one: one.seconds)
-            built += self._finalists([one for one in ranked if one.way not in known])
+            known = {pipeline.outline.key for pipeline in built}
+            ranked = sorted(outlines, key=lambda pipeline: pipeline.seconds)
+            built += self._finalists([pipeline for pipeline in ranked if pipeline.key not in known])
 
     def _outlines(
         self, source: Streams, cuts: Cuts, phases: Phases, machine: Machine | None = None
@@ -171,7 +181,7 @@ class PipelinePlanner:
         wanted = self.dimensions
         allowed = everything if wanted is None else by_roles(source.graph, wanted)
         return iter(
-            Tries(
+            OutlineSearch(
                 source,
                 cuts,
                 machine or self.machine,
@@ -205,7 +215,7 @@ class PipelinePlanner:
         problem = f"{name} has no pipeline that fits {self.machine.name}: the one that takes"
         return f"{problem} least memory misses by {over / 1e9:.2f} GB a device"
 
-    def _finalists(self, ranked: list[Outline]) -> Iterator[Built]:
+    def _finalists(self, ranked: list[Outline]) -> Iterator[BuiltPipeline]:
         cost = self._cost(self.machine)
         best, number = inf, Counter[bool]()
         for one in ranked:
@@ -225,7 +235,7 @@ class PipelinePlanner:
                 best, self._phases.has_plan = min(best, built.seconds), True
             yield built
 
-    def _improved(self, built: list[Built]) -> Stop:
+    def _improved(self, built: list[BuiltPipeline]) -> Stop:
         """Look for faster pipelines around those that are nearly as fast as the best that fits, and
         add them to ``built``. Returns why it ended."""
         cost = self._cost(self.machine)
@@ -244,23 +254,23 @@ class PipelinePlanner:
         most = FAR * min(self.faster_than, fitting)
         # A pipeline that does not fit may do so with other bounds or more chunks.
         near = sorted((one for one in built if one.seconds <= most), key=lambda one: one.seconds)
-        return _taken((moves.improve(one.outline) for one in near), [], lambda: True)
+        return _collected((moves.improve(one.outline) for one in near), [], lambda: True)
 
     def _may_put_off(self, one: Outline) -> bool:
         """Whether a pipeline may have a pass for weights."""
         is_plain = one.sparing == PLAIN and one.interleave == 1
         return self.kind == "1f1b" and is_plain and one.stages > 1
 
-    def _best(self, name: str, built: Sequence[Built]) -> Built:
+    def _best(self, name: str, built: Sequence[BuiltPipeline]) -> BuiltPipeline:
         fitting = [b for b in built if self._fits(b)]
         if not fitting:
             raise NegativeAnswer(self._misses(name, min(b.memory for b in built)))
         return min(fitting, key=lambda b: b.seconds)
 
-    def _fits(self, built: Built) -> bool:
+    def _fits(self, built: BuiltPipeline) -> bool:
         return built.memory <= self.machine.memory_limit()
 
-    def _built(self, outline: Outline, cost: CostModel) -> Built:
+    def _built(self, outline: Outline, cost: CostModel) -> BuiltPipeline:
         batches = outline.batches
         size, chunks = batches.cost.machine.devices, outline.interleave
         groups = StageGroups(outline.stages, size, batches.slices, chunks)
@@ -281,38 +291,38 @@ class PipelinePlanner:
         groups: StageGroups,
         cost: CostModel,
         kind: ScheduleKind,
-    ) -> Built:
+    ) -> BuiltPipeline:
         """The price of a built pipeline, with recomputation if it is needed to fit: the fastest way
         that fits."""
         slices, chunks = groups.micro_batches, groups.interleave
 
-        def priced(nodes: frozenset[Node]) -> Built:
+        def priced(nodes: frozenset[Node]) -> BuiltPipeline:
             run = partial(stage_seconds, steps, cost, groups, nodes, kind)
             seconds = step_seconds(self._phases.timed("simulating", run), slices, kind, chunks)
-            return Built(outline, steps, seconds, counted(nodes), nodes, kind)
+            return BuiltPipeline(outline, steps, seconds, counted(nodes), nodes, kind)
 
         def counted(nodes: frozenset[Node]) -> int:
             return max(stage_bytes(steps, cost, groups, kind, nodes))
 
         limit = self.machine.memory_limit()
-        built = [priced(frozenset())] if self.recompute in PLAINLY else []
+        built = [priced(frozenset())] if self.recompute in PLAIN_FIRST else []
         if self.recompute is not Recompute.NONE and not any(map(self._fits, built)):
             seconds = forward_seconds(steps, cost, slices)
-            own = chunks_on(steps, groups)
-            within = groups.size, own.numbers if own else {}
+            chunks_of_steps = chunks_on(steps, groups)
+            within = groups.size, chunks_of_steps.numbers if chunks_of_steps else {}
             ways = recomputations_to_fit(steps, seconds, counted, limit, self.recompute, *within)
             built += [priced(nodes) for nodes in ways]
         every = built or [priced(frozenset())]
-        return min(every, key=lambda one: (self._over(one), one.seconds))
+        return min(every, key=lambda pipeline: (self._over(pipeline), pipeline.seconds))
 
-    def _over(self, built: Built) -> int:
+    def _over(self, built: BuiltPipeline) -> int:
         """Bytes by which a pipeline exceeds the memory of a device, or 0."""
         return max(built.memory - self.machine.memory_limit(), 0)
 
     def _cost(self, machine: Machine) -> CostModel:
         return CostModel(machine, self.training, self.speed)
 
-    def _finished(self, name: str, graph: Graph, best: Built) -> Plan:
+    def _finished(self, name: str, graph: Graph, best: BuiltPipeline) -> Plan:
         pipeline = PipelineFile(
             stages=best.outline.stages,
             micro_batches=best.outline.batches.slices,
@@ -336,13 +346,13 @@ class PipelinePlanner:
 
 def _given(
     one: Outline, cost: CostModel
-) -> tuple[MicroBatches, Chosen, tuple[int, ...], int, int, Crossings]:
+) -> tuple[MicroBatches, GroupStrategies, tuple[int, ...], int, int, Crossings]:
     """The arguments of ``build`` for an outline. ``cost``: of the whole machine."""
     parts, crossings = one.sparing.parts, Crossings(cost)
     return one.batches, one.chosen, one.bounds, one.interleave, parts, crossings
 
 
-def _taken(results: Iterator[T], known: list[T], is_enough: Callable[[], bool]) -> Stop:
+def _collected(results: Iterator[T], known: list[T], is_enough: Callable[[], bool]) -> Stop:
     """Append results to ``known`` until there are no more, time is up, or the user interrupts.
     Returns which it was. Raises KeyboardInterrupt if the results so far are not enough."""
     try:

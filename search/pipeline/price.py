@@ -326,19 +326,19 @@ def _micro_batch_bytes(
     # Tensors lie on few different sets of devices.
     changes, waits, left = (_BySet() for _ in range(3))
     for life in living.lifetimes:
-        one, devices = life.layout.one_slice, life.layout.devices
+        slice_layout, devices = life.layout.one_slice, life.layout.devices
         if devices not in changes:
             changes[devices] = np.zeros((groups.interleave, living.end + 2), np.int64)
             waits[devices], left[devices] = np.zeros((2, groups.interleave), np.int64)
         number = chunks.slots.get(life.slot, 0) // groups.stages if chunks else 0
-        block = prod((one or life.layout).type.block) * itemsize(life)
+        block = prod((slice_layout or life.layout).type.block) * itemsize(life)
         # A tensor without slices is there for all chunks.
-        change = changes[devices] if one is None else changes[devices][number : number + 1]
+        change = changes[devices] if slice_layout is None else changes[devices][number : number + 1]
         change[:, life.first] += block
         change[:, life.last + 1] -= block
-        if one is not None and life.first < turn <= life.last:
+        if slice_layout is not None and life.first < turn <= life.last:
             waits[devices][number] += block
-        if one is not None and life.last == living.end - 1:
+        if slice_layout is not None and life.last == living.end - 1:
             left[devices][number] += block
     return _by_device((changes, waits, left), groups.devices)
 
@@ -352,7 +352,7 @@ def _by_device(given: tuple[_BySet, _BySet, _BySet], devices: int) -> tuple[Byte
     among, columns = alike.astype(np.int64), which.ravel()
     held = np.stack([*changes.values()]).cumsum(axis=2)
     peaks = [(held[:, chunk].T @ among).max(axis=0) for chunk in range(len(held[0]))]
-    waiting, after = (np.stack([*own.values()], axis=1) @ among for own in (waits, left))
+    waiting, after = (np.stack([*by_set.values()], axis=1) @ among for by_set in (waits, left))
     return np.stack(peaks)[:, columns], waiting[:, columns], after[:, columns]
 
 

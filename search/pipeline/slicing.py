@@ -69,9 +69,9 @@ class Slicing:
             return value
         plain = cancelled.made[0]
         parts = how and parted(self.batches.spaces.cuts.rules, value, how)
-        for one in (parts, cancelled):
-            if one is not None:
-                self._write(one)
+        for step in (parts, cancelled):
+            if step is not None:
+                self._write(step)
         if parts is None:
             return plain
         # The rule is applied to the value that this operator alone reads. Only then is that value
@@ -98,9 +98,9 @@ class Slicing:
         self._rename({a: b for a, b in pairs if a not in replaced})
         return images
 
-    def _write(self, one: Applied) -> None:
+    def _write(self, step: Applied) -> None:
         if self.scribe is not None:
-            self.scribe.write(one)
+            self.scribe.write(step)
 
     def _rename(self, same: Mapping[Value, Value]) -> None:
         if self.scribe is not None:

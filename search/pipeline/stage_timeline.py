@@ -93,11 +93,11 @@ class PipelineRun:
 
     def shown(self) -> Iterator[Pass]:
         """The passes as a timeline shows them, within the time of one step."""
-        for one in self.passes:
-            for start, seconds in self._within(one.start, one.seconds):
-                yield replace(one, start=start, seconds=seconds)
+        for stage_pass in self.passes:
+            for start, seconds in self._within(stage_pass.start, stage_pass.seconds):
+                yield replace(stage_pass, start=start, seconds=seconds)
 
-    def some(self, devices: Iterable[int], most: int) -> frozenset[int]:
+    def shown_batches(self, devices: Iterable[int], most: int) -> frozenset[int]:
         """The first micro-batches and the last: as many as together have about ``most`` events on
         the given devices, but at least two."""
         stages = (self.stages[device // self.groups.size] for device in devices)
@@ -108,13 +108,15 @@ class PipelineRun:
     def events(self, device: int, batches: Container[int] | None = None) -> Iterator[Event]:
         """The events of a device, for all micro-batches or the given ones."""
         stage = device // self.groups.size
-        own = _Stage.of(self.stages[stage], device)
+        stage_events = _StageEvents.of(self.stages[stage], device)
         last = self.groups.micro_batches - 1
-        for one in self.passes:
-            if one.stage != stage or (batches is not None and one.batch not in batches):
+        for stage_pass in self.passes:
+            if stage_pass.stage != stage or (
+                batches is not None and stage_pass.batch not in batches
+            ):
                 continue
-            for event in own.of_pass(one, is_last=one.batch == last):
-                for start, seconds in self._within(one.start + event.start, event.seconds):
+            for event in stage_events.of_pass(stage_pass, is_last=stage_pass.batch == last):
+                for start, seconds in self._within(stage_pass.start + event.start, event.seconds):
                     yield replace(event, start=start, seconds=seconds)
 
     def usage(self, device: int) -> Usage:
@@ -162,7 +164,7 @@ def pipeline_run(
 
 
 @dataclass(frozen=True)
-class _Stage:
+class _StageEvents:
     """The events of a device in each pass of its stage, in seconds from the start of the pass.
     Steps and weights have the numbers of the schedule."""
 
@@ -180,7 +182,7 @@ class _Stage:
     """The pass for weights of the last micro-batch, with the exchange and update after it."""
 
     @classmethod
-    def of(cls, stage: StageRuns, device: int) -> _Stage:
+    def of(cls, stage: StageRuns, device: int) -> _StageEvents:
         part = partial(_part, stage, device)
         micro, once = stage.micro.simulation, stage.once.simulation.forward
         turns = [chunk.micro.simulation.forward for chunk in stage.chunks]
@@ -215,18 +217,23 @@ class _Stage:
             [*weights, *exchanged],
         )
 
-    def of_pass(self, one: Pass, *, is_last: bool) -> Iterator[Event]:
+    def of_pass(self, stage_pass: Pass, *, is_last: bool) -> Iterator[Event]:
         """The events of a pass."""
-        match one.kind:
+        match stage_pass.kind:
             case "before":
                 yield from self.before
             case "forward":
-                yield from (replace(event, batch=one.batch) for event in self.forward[one.chunk])
+                yield from (
+                    replace(event, batch=stage_pass.batch)
+                    for event in self.forward[stage_pass.chunk]
+                )
             case "backward":
                 of = self.last if is_last else self.backward
-                yield from _of_batch(of[one.chunk], one.batch)
+                yield from _of_batch(of[stage_pass.chunk], stage_pass.batch)
             case "weights":
-                yield from _of_batch(self.last_weights if is_last else self.weights, one.batch)
+                yield from _of_batch(
+                    self.last_weights if is_last else self.weights, stage_pass.batch
+                )
             case "after":
                 yield from self.after
 
@@ -242,7 +249,7 @@ def _part(
 ) -> list[Event]:
     """The events of a device in some phases from ``start`` on, counted from there and delayed by
     ``at``."""
-    told: list[Event] = []
+    numbered_events: list[Event] = []
     for event in events(run, device):
         task = event.task
         if task.phase in phases and event.end > start:
@@ -250,8 +257,8 @@ def _part(
             # An event that begins before the forward pass ends is cut there.
             begin = max(event.start, start)
             numbered = task._replace(what=of[task.what])
-            told.append(Event(numbered, begin - start + at, event.end - begin))
-    return told
+            numbered_events.append(Event(numbered, begin - start + at, event.end - begin))
+    return numbered_events
 
 
 def _of_batch(given: Iterable[Event], batch: int) -> Iterator[Event]:

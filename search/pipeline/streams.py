@@ -59,12 +59,12 @@ def streams(graph: Graph, library: Library) -> Streams:
     operator that reads all samples together and is not linear in them."""
     batch = _batch(graph)
     rules = library.concrete(graph)
-    closed = _Roles.of(graph, Cuts(rules, IN_TIME))
-    graph, steps = with_unfolded(graph, Derivation.start(graph), closed.tail, rules)
+    first_roles = _Roles.of(graph, Cuts(rules, IN_TIME))
+    graph, steps = with_unfolded(graph, Derivation.start(graph), first_roles.tail, rules)
     rules = library.concrete(graph)  # blocks of an axis are an axis more
     roles = _Roles.of(graph, Cuts(rules, IN_TIME))
     if roles.mixing is not None:
-        name = (closed.mixing or roles.mixing).name
+        name = (first_roles.mixing or roles.mixing).name
         problem = "reads all samples together, so the batch cannot be taken in slices"
         raise NegativeAnswer(f"pipeline: {name} {problem}")
     if not roles.axes:
@@ -73,8 +73,8 @@ def streams(graph: Graph, library: Library) -> Streams:
     sizes = {node: _size(node, axis) for node, axis in roles.axes.items()}
     if (slices := gcd(batch, *sizes.values())) == 1:
         least = min(sizes, key=lambda node: gcd(batch, sizes[node]))
-        problem = f"has {sizes[least]} groups of samples, which share no factor with {batch}"
-        raise NegativeAnswer(f"pipeline: {least.name} {problem}")
+        problem = f"shares no factor with the {sizes[least]} groups of samples of {least.name}"
+        raise NegativeAnswer(f"pipeline: batch {batch} {problem}, so it cannot be taken in slices")
     return Streams(graph, slices, roles.axes, roles.rules, tail, roles.ahead, cancel, steps)
 
 
@@ -176,7 +176,8 @@ def _batch(graph: Graph) -> int:
     if batch is None:
         raise NegativeAnswer("pipeline: the model has no input with a dimension of samples")
     if batch == 1:
-        raise NegativeAnswer("pipeline: one sample cannot be cut into micro-batches")
+        problem = "batch 1 cannot be cut in micro-batches, expected 2 or more samples"
+        raise NegativeAnswer(f"pipeline: {problem}")
     return batch
 
 

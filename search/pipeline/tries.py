@@ -28,7 +28,7 @@ from search.map.choose.resharding import Transfers
 from search.map.rules.cuts import Cuts
 from search.map.space.allow import Allowed
 from search.map.space.axes import Mesh
-from search.pipeline.micro import Chosen, MicroBatches
+from search.pipeline.micro import GroupStrategies, MicroBatches
 from search.pipeline.outline import (
     PLAIN,
     Outline,
@@ -42,11 +42,11 @@ from search.pipeline.outline import (
 from search.pipeline.streams import Streams
 
 USUAL_STAGES = 16
-"""Deeper pipelines are tried if so many stages are better than fewer, or do not fit."""
+"""Deeper pipelines are tried if this many stages are better than fewer, or do not fit."""
 FEW_OPERATORS = 24
 """The number of operators up to which outlines are cheap."""
 SLACK = 1.2
-"""For few operators, outlines up to so many times as slow as the best are tried, as the best by
+"""For few operators, outlines up to this many times as slow as the best are tried, as the best by
 estimate may not fit once it is built."""
 GROWTH = 2
 """The least factor between a rung of the ladder and the one before."""
@@ -58,7 +58,7 @@ SPARING = {
 """The assumed effect of recomputation in outlines. Built pipelines are counted and simulated.
 Recomputing all is one more forward pass beside one forward and one backward pass, which is twice as
 long."""
-PLAINLY = (Recompute.AUTO, Recompute.NONE)
+PLAIN_FIRST = (Recompute.AUTO, Recompute.NONE)
 """The modes in which a pipeline that fits recomputes nothing."""
 
 
@@ -94,7 +94,7 @@ class _Groups:
     transfers: Transfers
 
 
-class _Found(NamedTuple):
+class _OutlineFigures(NamedTuple):
     """The figures of an outline: seconds, stages, devices of each, and micro-batches."""
 
     seconds: float
@@ -104,7 +104,7 @@ class _Found(NamedTuple):
 
 
 @dataclass
-class Tries:
+class OutlineSearch:
     """The outlines of pipelines of a model on a machine that are worth building."""
 
     source: Streams
@@ -124,8 +124,10 @@ class Tries:
     """Seconds of the best outline so far. Outlines with recomputation may not fit in the end, and
     do not count."""
     _slack: float = field(init=False, default=1.0)
-    """Outlines up to so many times the least seconds are tried."""
-    _best: dict[bool, _Found] = field(init=False, default_factory=dict[bool, "_Found"])
+    """Outlines up to this many times the least seconds are tried."""
+    _best: dict[bool, _OutlineFigures] = field(
+        init=False, default_factory=dict[bool, "_OutlineFigures"]
+    )
     """The best outline of those that rule others out (True), and of those that do not (False)."""
 
     def __iter__(self) -> Iterator[Outline]:
@@ -157,7 +159,7 @@ class Tries:
             least = seconds
         return least
 
-    def _refined(self, best: _Found) -> Iterator[Outline]:
+    def _refined(self, best: _OutlineFigures) -> Iterator[Outline]:
         """Try the numbers on either side of a rung, as long as they gain time."""
         groups = self._groups(best.stages, best.size)
         for side in beside(micro_batch_counts(self.source.batch, best.stages), best.micro_batches):
@@ -196,26 +198,28 @@ class Tries:
                     key=lambda one: one.seconds,
                 )
             least = min(least, made.seconds)
-            self._note(made, _Found(made.seconds, stages, groups.size, count))
+            self._note(made, _OutlineFigures(made.seconds, stages, groups.size, count))
             if made.seconds < self.faster_than:
                 yield made
         batches.forget()
         return least
 
-    def _note(self, made: Outline, outcome: _Found) -> None:
+    def _note(self, made: Outline, outcome: _OutlineFigures) -> None:
         self.phases.has_plan = True  # an outline can be built
-        rules_out = made.sparing == PLAIN or self.recompute not in PLAINLY
+        rules_out = made.sparing == PLAIN or self.recompute not in PLAIN_FIRST
         known = self._best.get(rules_out)
         if outcome.seconds < (known.seconds if known else self.faster_than):
             self._best[rules_out] = outcome
         if rules_out:
             self._least = min(self._least, outcome.seconds)
 
-    def _outlined(self, batches: MicroBatches, stages: int, chosen: Chosen) -> Iterator[Outline]:
+    def _outlined(
+        self, batches: MicroBatches, stages: int, chosen: GroupStrategies
+    ) -> Iterator[Outline]:
         """Outlines with a number of stages. If the fastest strategies do not fit, recomputation is
         tried, and then weights that are gathered again for each micro-batch."""
         given = batches, self.machine, stages, self.kind, chosen
-        made = outline(*given) if self.recompute in PLAINLY else None
+        made = outline(*given) if self.recompute in PLAIN_FIRST else None
         if made is not None:
             yield made
         if self.recompute is Recompute.NONE or (

@@ -29,7 +29,7 @@ PRICES = 12
 FEW_PRICES = 4
 """The most prices that are tried once a plan with recomputation fits."""
 SAME = 2
-"""After so many prices in a row without a change, a deep model is taken to fit at no price."""
+"""After this many prices in a row without a change, a deep model is taken to fit at no price."""
 
 
 @dataclass(frozen=True)

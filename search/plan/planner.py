@@ -80,7 +80,7 @@ class MeshPlanner:
     recompute: Recompute = Recompute.AUTO
     """Which tensors may be recomputed in the backward pass."""
     threshold: float = THRESHOLD
-    """A graph is rewritten further if it is at most so many times as slow as the best."""
+    """A graph is rewritten further if it is at most this many times as slow as the best."""
     rival: Rival | None = None
     """Called for deep models only."""
     _phases: Phases = field(init=False, default_factory=Phases)
@@ -95,7 +95,7 @@ class MeshPlanner:
         joint = self.family == "joint" and self.mode is not Mode.ALGEBRA
         if not (joint or self._cuts_data):
             what = self.family if self.family != "joint" else self.mode
-            raise InputError(f"planner {what}", "cuts along data, which is not allowed")
+            raise InputError(f"planner {what}", "cuts along data, expected data in --allow")
 
     @seldom_collected()
     def plan(self, name: str, graph: Graph) -> Planned:

@@ -29,8 +29,8 @@ MOST_DEVICES = 24
 FEW_DEVICES = 16
 """On more devices than these fewer states are tried, as each takes longer to simulate."""
 GAIN = 1.005
-"""A plan has nothing to gain if it takes at most so many times as long as its work, spread over all
-devices."""
+"""A plan has nothing to gain if it takes at most this many times as long as its work, spread over
+all devices."""
 
 
 MOST_GRAPHS = 2
@@ -39,7 +39,7 @@ rewrite."""
 SMALL = 6
 """The operators up to which a graph is refined even if it is a chain, as that takes little time."""
 NEAR = 1.5
-"""A plan is refined if it takes at most so many times as long as the fastest one."""
+"""A plan is refined if it takes at most this many times as long as the fastest one."""
 
 
 def refine(

@@ -28,7 +28,7 @@ from search.plan.judging import Judge
 from search.refine.overlap import SimulatedChoice
 from substitutions.rules.store import Library
 
-TRIED = 16
+MOST_PRICED = 16
 """The number of a planner's fastest choices that are priced to find one that fits."""
 
 
@@ -92,11 +92,11 @@ def priced_choice(
     made = SimulatedChoice(choice, PlacedGraph(cut.graph, cut.views), steps, (), done)
     judge = Judge(Phases(), 0, False, setting.recompute)
     plans = list(judge.judged(chooser, made, inf))
-    fitting = [one for one in plans if one.fits]
+    fitting = [plan for plan in plans if plan.fits]
     best = (
-        min(fitting, key=lambda one: one.seconds)
+        min(fitting, key=lambda plan: plan.seconds)
         if fitting
-        else min(plans, key=lambda one: one.memory - one.limit)
+        else min(plans, key=lambda plan: plan.memory - plan.limit)
     )
     setting.teller.priced(best.seconds if best.fits else inf)
     return PricedChoice(cut, best)

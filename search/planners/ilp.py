@@ -49,7 +49,7 @@ class HeldBytes:
 
 
 @dataclass(frozen=True)
-class Solved:
+class Solution:
     """The least sum in seconds, the place of each variable's value, and the bound by relaxation."""
 
     seconds: float
@@ -79,11 +79,11 @@ class Tally:
     relaxation_gap: float = 0.0
     open_gap: float = 0.0
 
-    def add(self, one: Solved) -> None:
+    def add(self, solution: Solution) -> None:
         self.solved += 1
-        self.integral += one.is_relaxed
-        self.relaxation_gap = max(self.relaxation_gap, one.relaxation_gap)
-        self.open_gap = max(self.open_gap, one.gap)
+        self.integral += solution.is_relaxed
+        self.relaxation_gap = max(self.relaxation_gap, solution.relaxation_gap)
+        self.open_gap = max(self.open_gap, solution.gap)
 
     @property
     def line(self) -> str:
@@ -102,7 +102,7 @@ def solve(
     better_than: float = inf,
     seconds: float = 60.0,
     gap: float = GAP,
-) -> Solved | None:
+) -> Solution | None:
     """Return the least sum of tables of one or two variables, up to a relative ``gap``. None if no
     choice fits, if none is below ``better_than``, or if none was found within ``seconds``."""
     check_time()
@@ -119,7 +119,7 @@ def solve(
         values, left = branched
     places = program.places(values)
     total = program.summed(places)
-    return Solved(total, places, bound, left, is_relaxed) if total < better_than else None
+    return Solution(total, places, bound, left, is_relaxed) if total < better_than else None
 
 
 @dataclass

@@ -13,7 +13,7 @@ from search.pipeline.outline import PLAIN, Sparing
 from search.planners.ilp import HeldBytes
 from search.planners.row_prices import RowPrices, StageChoice
 
-OPEN = 5e-3
+OPEN_GAP = 5e-3
 """The relative gap of a stage's seconds that may stay open. Prices are less precise than that."""
 
 

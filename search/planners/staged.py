@@ -34,7 +34,7 @@ from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import Outline, micro_batch_counts, stage_counts
 from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
 from search.pipeline.streams import Streams, streams
-from search.pipeline.tries import PLAINLY, ladder
+from search.pipeline.tries import PLAIN_FIRST, ladder
 from search.plan.finish import does_not_fit, finished
 from search.planners.common import PlannerSetting, PricedChoice, planned_choice, priced_choice
 from search.planners.row_prices import RowPrices
@@ -74,7 +74,7 @@ class BuiltStages:
 
 
 @dataclass(frozen=True)
-class StagedFound:
+class StagedResult:
     """The result of a search. It has pipelines, or a plan without one, or both."""
 
     pipelines: Sequence[BuiltStages]
@@ -99,13 +99,13 @@ class StagedSearch:
     seconds: float = 600.0
 
     def planned(
-        self, name: str, graph: Graph, tried: StagedFound, start: float, notes: tuple[str, ...]
+        self, name: str, graph: Graph, tried: StagedResult, start: float, notes: tuple[str, ...]
     ) -> Planned:
         """The plan of a search's result. Raises NegativeAnswer if nothing fits."""
         limit = self.setting.machine.memory_limit()
         notes = notes if tried.refused is None else (*notes, f"no pipelines: {tried.refused}")
-        fitting = [one for one in tried.pipelines if one.memory <= limit]
-        best = min(fitting, key=lambda one: one.seconds, default=None)
+        fitting = [pipeline for pipeline in tried.pipelines if pipeline.memory <= limit]
+        best = min(fitting, key=lambda pipeline: pipeline.seconds, default=None)
         whole, least = tried.whole, inf if best is None else best.seconds
         if whole is not None and whole.over <= 0 and whole.seconds <= least:
             planned = planned_choice(self.setting, name, graph, whole, tried.report, start)
@@ -137,13 +137,13 @@ class StagedSearch:
             ),
         )
 
-    def found(self, name: str, graph: Graph) -> StagedFound:
+    def found(self, name: str, graph: Graph) -> StagedResult:
         """Search for the best pipelines, and the best plan without one. Raises NegativeAnswer if
         there is neither."""
         graph.check()
         machine = self.setting.machine
         if len(machine.kinds) > 1:
-            problem = "has devices of several kinds, and groups of devices are taken to be alike"
+            problem = "has devices of several kinds, expected one kind for equal groups of devices"
             raise NegativeAnswer(f"{self.name}: {machine.name} {problem}")
         phases = Phases.of(now(), self.seconds, len(graph.operators), self.setting.teller)
         wholes, built, tried = list[PricedChoice](), list[BuiltStages](), list[Outline]()
@@ -170,7 +170,7 @@ class StagedSearch:
         strategies = sum(one.batches.strategies() for one in tried)
         strategies += sum(one.judged.strategies for one in wholes)
         report = SearchReport(strategies, len(wholes) + len(built), stop, phases.seconds)
-        return StagedFound(built, min(wholes, key=_rank, default=None), report, refused)
+        return StagedResult(built, min(wholes, key=_rank, default=None), report, refused)
 
     def _try_wholes(self, graph: Graph, phases: Phases, wholes: list[PricedChoice]) -> None:
         """Collect plans without a pipeline in ``wholes`` as they are found."""
@@ -262,7 +262,7 @@ class StagedSearch:
             seconds = step_seconds(stage_seconds(steps, cost, groups, nodes), slices)
             return BuiltStages(outline, cut, steps, seconds, counted(nodes), nodes)
 
-        made = [priced(frozenset())] if setting.recompute in PLAINLY else []
+        made = [priced(frozenset())] if setting.recompute in PLAIN_FIRST else []
         if setting.recompute is not Recompute.NONE and not any(o.memory <= limit for o in made):
             seconds = forward_seconds(steps, cost, slices)
             ways = recomputations_to_fit(

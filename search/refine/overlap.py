@@ -53,8 +53,8 @@ from search.split.blocks import blocks_of, repeated
 Judged = TypeVar("Judged")
 
 FEW = 2400
-"""A graph is small if its strategies, each with all its starts, times its operators are at most so
-many. Simulating all of them takes some seconds."""
+"""A graph is small if its strategies, each with all its starts, times its operators are at most
+this many. Simulating all of them takes some seconds."""
 SIDES = 2
 """In a larger graph, the simulations in a row without a gain after which no more layouts of
 branches side by side are tried."""

@@ -133,7 +133,7 @@ def write_trace(simulated: SimulatedPlan, path: Path, devices: Sequence[int]) ->
     shown = simulated.events
     if (pipeline := simulated.pipeline) is not None:
         stages = _stages(simulated, pipeline)
-        shown = partial(pipeline.events, batches=pipeline.some(devices, MOST_EVENTS))
+        shown = partial(pipeline.events, batches=pipeline.shown_batches(devices, MOST_EVENTS))
     write_timeline([*names(nodes), *stages, *_events(simulated, nodes, shown)], path)
 
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Hashable
 from pcg.graph.graph import Graph, Node
 
 MOST_FREE = 1000
-"""A graph of up to so many operators is planned operator by operator. In a larger graph, operators
-of one colour are planned alike."""
+"""A graph of up to this many operators is planned operator by operator. In a larger graph,
+operators of one colour are planned alike."""
 ROUNDS = 8
 """The distance, in operators, up to which surroundings are compared."""
 

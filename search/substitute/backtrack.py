@@ -50,7 +50,7 @@ class BacktrackResult(Generic[S]):
 
 @dataclass(frozen=True)
 class BacktrackLimits:
-    """The limits of a search. ``threshold``: a state is rewritten if its cost is at most so many
+    """The limits of a search. ``threshold``: a state is rewritten if its cost is at most this many
     times the least, 1 or more; ``patience``: prices in a row without a gain before the search ends;
     ``least_gain``: the smallest gain that counts, as a fraction of the least cost; ``is_over``:
     whether time is up."""

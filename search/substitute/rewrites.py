@@ -51,8 +51,8 @@ least gain of all its rewrites together, since the result takes long to plan."""
 TRIES, ONE_DEVICE_TRIES = 160, 32
 """The number of groups of rewrites that are tried, on the machine and on one device."""
 PATIENCE = 400
-"""The search ends after graphs without a gain that have so many operators together, but not before
-two such graphs."""
+"""The search ends after graphs without a gain that have this many operators together, but not
+before two such graphs."""
 DEPTH = 3
 """The distance up to which the operands of two places are compared to see if they look alike."""
 

@@ -22,7 +22,7 @@ import numpy as np
 from search.map.choose.factors import Factor, Places, restricted
 from search.map.choose.tied import TiedVariables
 from search.map.space.strategies import Space
-from search.planners.ilp import GAP, HeldBytes, Solved, Tally, solve
+from search.planners.ilp import GAP, HeldBytes, Solution, Tally, solve
 from search.planners.row_prices import logical_masks
 
 MOST_FREE = 60
@@ -33,21 +33,21 @@ SOLVER_SECONDS = 20.0
 
 def best_places(
     spaces: Sequence[Space],
-    looks: Sequence[int],
+    colours: Sequence[int],
     factors: Sequence[Factor],
     held: HeldBytes | None,
     tally: Tally,
     gap: float = GAP,
 ) -> list[int] | None:
     """Return the places of the strategies with the least sum, up to a gap, on the best logical
-    mesh. None if none fits. ``looks``: colours of operators, equal for those that look alike."""
+    mesh. None if none fits. ``colours``: equal for operators that look alike."""
     axes = spaces[0].strategies.shape[1]
-    best: Solved | None = None
+    best: Solution | None = None
     places, least = None, inf
     for split in range(max(axes, 1)):
         masks = logical_masks(spaces, split)
-        colours = looks if len(spaces) > MOST_FREE else range(len(spaces))
-        tied = TiedVariables.of(colours, masks)
+        own = colours if len(spaces) > MOST_FREE else range(len(spaces))
+        tied = TiedVariables.of(own, masks)
         within = restricted(factors, masks)
         bytes_held = None if held is None else _tied_bytes(tied, held, masks)
         sizes = [len(mask) for mask in tied.picked(masks)]

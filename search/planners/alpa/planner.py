@@ -35,7 +35,7 @@ from search.cost.progress import check_time, now
 from search.map.choose.factors import Factor
 from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import PLAIN, Outline, Sparing
-from search.pipeline.tries import PLAINLY, SPARING
+from search.pipeline.tries import PLAIN_FIRST, SPARING
 from search.planners.alpa.intra import best_places
 from search.planners.alpa.layers import layers
 from search.planners.alpa.stages import best_stages
@@ -43,7 +43,7 @@ from search.planners.common import PlannerSetting
 from search.planners.ilp import HeldBytes, Tally
 from search.planners.row_cuts import operations
 from search.planners.row_prices import RowPrices, StageChoice
-from search.planners.stage_choices import OPEN, StageChoices
+from search.planners.stage_choices import OPEN_GAP, StageChoices
 from search.planners.staged import StagedSearch
 
 LAYERS = 8
@@ -79,17 +79,17 @@ class AlpaPlanner:
 
 
 @dataclass(frozen=True)
-class _Row:
+class _Layers:
     """A model's layers: their bounds among the operators, and the operations of each."""
 
     bounds: tuple[int, ...]
     shares: tuple[float, ...]
 
     @staticmethod
-    def of(graph: Graph, count: int) -> _Row:
+    def of(graph: Graph, count: int) -> _Layers:
         flops = operations(graph)
         bounds = layers(graph, flops, count)
-        return _Row(bounds, tuple(float(flops[a:b].sum()) for a, b in pairwise(bounds)))
+        return _Layers(bounds, tuple(float(flops[a:b].sum()) for a, b in pairwise(bounds)))
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class _Levels:
     setting: PlannerSetting
     layers: int
     tally: Tally
-    _rows: Memo[tuple[int, int], _Row] = field(
+    _rows: Memo[tuple[int, int], _Layers] = field(
         init=False, default_factory=Memo[tuple[int, int], "_Row"]
     )
 
@@ -115,8 +115,8 @@ class _Levels:
         factors: Sequence[Factor],
         held: HeldBytes | None,
     ) -> Sequence[int] | None:
-        own = prices.spaces[first:last], prices.looks[first:last]
-        return best_places(*own, factors, held, self.tally, OPEN)
+        own = prices.spaces[first:last], prices.colours[first:last]
+        return best_places(*own, factors, held, self.tally, OPEN_GAP)
 
     def whole(self, prices: RowPrices) -> Iterator[Sequence[int]]:
         """The fastest strategies on all devices, and the fastest that fit without recomputation."""
@@ -128,9 +128,9 @@ class _Levels:
     def pipelines(self, batches: MicroBatches, prices: RowPrices, stages: int) -> Iterator[Outline]:
         """The best pipelines without and with recomputation."""
         graph, count = batches.streams.graph, max(self.layers, stages)
-        row = self._rows.get((id(graph), count), lambda: _Row.of(graph, count))
+        row = self._rows.get((id(graph), count), lambda: _Layers.of(graph, count))
         choices, recompute = StageChoices(prices, self._limit, self._places), self.setting.recompute
-        sparings = [PLAIN] if recompute in PLAINLY else []
+        sparings = [PLAIN] if recompute in PLAIN_FIRST else []
         sparings += [] if recompute is Recompute.NONE else [SPARING[recompute]]
         for sparing in sparings:
             check_time()
@@ -143,7 +143,7 @@ class _Levels:
         batches: MicroBatches,
         choices: StageChoices,
         stages: int,
-        row: _Row,
+        row: _Layers,
         sparing: Sparing,
     ) -> Outline | None:
         slices, bounds, shares = batches.slices, row.bounds, row.shares

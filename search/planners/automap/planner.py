@@ -23,7 +23,7 @@ from search.map.space.allow import data_parallel
 from search.planners.automap.agent import Agent
 from search.planners.automap.environment import DecisionEnvironment
 from search.planners.common import (
-    TRIED,
+    MOST_PRICED,
     PlannerSetting,
     PricedChoice,
     planned_choice,
@@ -141,6 +141,6 @@ class AutoMapPlanner:
         faster = [choice for seconds, choice in found if seconds < environment.first]
         slower = [choice for _, choice in found[len(faster) :]]
         # If faster choices do not fit, data parallelism is tried before any slower one.
-        choices = [*faster[:TRIED], first, *slower[:TRIED]]
+        choices = [*faster[:MOST_PRICED], first, *slower[:MOST_PRICED]]
         tried = until_fitting(self.setting, environment.chooser, choices)
         return min(tried, key=lambda one: max(one.over, 0))

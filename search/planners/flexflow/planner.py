@@ -18,14 +18,14 @@ from search.cost.progress import now
 from search.map.choose.choosing import Choice, Chooser
 from search.map.space.allow import data_parallel
 from search.planners.common import (
-    TRIED,
+    MOST_PRICED,
     PlannerSetting,
     PricedChoice,
     planned_choice,
     until_fitting,
 )
 from search.planners.flexflow.configurations import configurations
-from search.planners.flexflow.walk import Programs, Walk, Walked, by_delta
+from search.planners.flexflow.walk import Programs, Walk, WalkResult, by_delta
 
 ALPHA = 1000.0
 """A step that is longer by 0.1% of that of data parallelism is accepted with probability
@@ -63,7 +63,7 @@ class FlexFlowPlanner:
         began = walked.bests[0][0]
         return Planned(planned.plan, planned.report, planned.seconds, began, (note,))
 
-    def walked(self, chooser: Chooser, start: Choice, programs: Programs) -> Walked:
+    def walked(self, chooser: Chooser, start: Choice, programs: Programs) -> WalkResult:
         """The walk from a choice. ``programs``: a function to the program that is simulated."""
         unit = start.seconds or 1.0
         return Walk(
@@ -79,6 +79,6 @@ class FlexFlowPlanner:
 
     def _fitting(self, chooser: Chooser, choices: Sequence[Choice]) -> PricedChoice:
         """The first choice that fits, with the start tried last; or else the start."""
-        if len(choices) > TRIED:
-            choices = [*choices[: TRIED - 1], choices[-1]]
+        if len(choices) > MOST_PRICED:
+            choices = [*choices[: MOST_PRICED - 1], choices[-1]]
         return until_fitting(self.setting, chooser, choices)[-1]

@@ -63,7 +63,7 @@ def by_delta(chooser: Chooser, start: Choice) -> Programs:
 
 
 @dataclass(frozen=True)
-class Walked:
+class WalkResult:
     """The result of a walk. ``bests``: choices with the seconds of a step, each faster than the one
     before, beginning with the start; ``accepted``: how many of the ``proposals`` were."""
 
@@ -87,7 +87,7 @@ class Walk:
     seed: int = 0
     teller: Teller = field(default_factory=Teller)
 
-    def walked(self, start: Choice) -> Walked:
+    def walked(self, start: Choice) -> WalkResult:
         """Walk from the start until the walk ends."""
         random, nodes = Random(self.seed), list(self.configurations)
         devices = self.chooser.pricing.cost.machine.devices
@@ -114,7 +114,7 @@ class Walk:
                     self.teller.found(current)
         except KeyboardInterrupt:
             stop = "interrupted"
-        return Walked(tuple(bests), made, accepted, stop)
+        return WalkResult(tuple(bests), made, accepted, stop)
 
     def _ended(self, since: int, began: float, improved_at: float) -> Stop | None:
         """The reason to end the walk, or None. ``since``: proposals since the best; ``began`` and

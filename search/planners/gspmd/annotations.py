@@ -111,8 +111,8 @@ def parse_annotation(
     for dim, (size, own) in enumerate(zip(shape, dims, strict=True)):
         parts = prod(mesh.sizes[axis] for axis in own or ())
         if size % parts:
-            problem = f"{words[dim]} is {parts} parts of dimension {dim}"
-            raise InputError(where, f"{problem}, which is {size} long and does not divide")
+            problem = f"{words[dim]} cuts dimension {dim} in {parts} parts"
+            raise InputError(where, f"{problem}, expected a divisor of its size {size}")
     return TensorAnnotation(dims)
 
 

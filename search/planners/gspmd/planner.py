@@ -32,7 +32,7 @@ from search.planners.gspmd.annotations import (
     annotated,
     parse_mesh,
 )
-from search.planners.gspmd.propagation import Propagated, propagated
+from search.planners.gspmd.propagation import PropagatedShardings, propagated
 from search.planners.gspmd.reshards import CausedReshard, caused, report_lines
 from search.planners.gspmd.storage import Parts, StoringBuilder, lies_as_stated, stored_parts
 from search.planners.gspmd.strategies import Partitioner, operand_sharding
@@ -46,7 +46,7 @@ class ShardedPlan:
     graph: Graph
     mesh: NamedMesh
     annotations: Mapping[Value, TensorAnnotation]
-    propagated: Propagated
+    propagated: PropagatedShardings
     strategies: Mapping[Node, Strategy]
     priced: PricedChoice
     reshards: tuple[CausedReshard, ...]
@@ -101,7 +101,7 @@ class GspmdPlanner:
         )
 
     def _opened(
-        self, graph: Graph, chooser: Chooser, shardings: Propagated, before: Derivation
+        self, graph: Graph, chooser: Chooser, shardings: PropagatedShardings, before: Derivation
     ) -> tuple[Graph, Derivation] | None:
         """The graph with operators unfolded that read a tensor which is sharded along the axis that
         they reduce; None if there are none."""
@@ -117,7 +117,7 @@ def _completed(
     chooser: Chooser,
     mesh: NamedMesh,
     annotations: Mapping[Value, TensorAnnotation],
-) -> Propagated:
+) -> PropagatedShardings:
     axes = {
         node: [axis for axis in chooser.spaces.of(node).axes if not passes(axis)]
         for node in graph.operators
@@ -135,7 +135,7 @@ def _values(graph: Graph) -> list[Value]:
     return [value for node in graph.nodes for value in node.outputs]
 
 
-def _refuses(node: Node, chooser: Chooser, shardings: Propagated) -> bool:
+def _refuses(node: Node, chooser: Chooser, shardings: PropagatedShardings) -> bool:
     """Whether an operand is sharded along a dimension that the operator can't cut."""
     axes = chooser.spaces.of(node).axes
     return any(
@@ -149,7 +149,7 @@ def _stored(
     graph: Graph,
     chooser: Chooser,
     mesh: NamedMesh,
-    shardings: Propagated,
+    shardings: PropagatedShardings,
     strategies: Mapping[Node, Strategy],
 ) -> tuple[dict[str, Parts], tuple[str, ...]]:
     """The weights that are stored in other parts than their first reader needs; and those of them

@@ -58,7 +58,7 @@ class Refusal(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Propagated:
+class PropagatedShardings:
     """The shardings of all tensors. Tensors without an entry are replicated."""
 
     shardings: Mapping[Value, TensorSharding]
@@ -102,14 +102,14 @@ class Propagation:
     def __post_init__(self) -> None:
         self._state = {value: dict(own.axes) for value, own in self.annotations.items()}
 
-    def run(self, operators: Sequence[Node]) -> Propagated:
+    def run(self, operators: Sequence[Node]) -> PropagatedShardings:
         """Propagate to the fixpoint of all levels. ``operators``: in the order of a sweep."""
         ways = [(node, *links(node, self.axes[node])) for node in operators]
         for level in range(BROADCAST + 1):
             while self._swept(ways, level):
                 pass
         shardings = {value: own for value, own in self._state.items() if own}
-        return Propagated(shardings, tuple(self._refused))
+        return PropagatedShardings(shardings, tuple(self._refused))
 
     def _swept(
         self, ways: Sequence[tuple[Node, list[DimensionLink], list[DimensionLink]]], level: int
@@ -152,6 +152,6 @@ def propagated(
     mesh: NamedMesh,
     axes: Mapping[Node, Sequence[Axis]],
     annotations: Mapping[Value, TensorAnnotation],
-) -> Propagated:
+) -> PropagatedShardings:
     """Propagate annotations to all tensors of a graph."""
     return Propagation(mesh, axes, annotations).run(graph.operators)

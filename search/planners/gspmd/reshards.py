@@ -12,7 +12,7 @@ from pcg.plan.text import node_names
 from search.map.choose.choosing import Choice, Chooser
 from search.planners.common import PricedChoice
 from search.planners.gspmd.annotations import NamedMesh, sharding_text
-from search.planners.gspmd.propagation import Propagated
+from search.planners.gspmd.propagation import PropagatedShardings
 from search.planners.gspmd.strategies import operand_sharding, result_sharding
 
 MOST = 20
@@ -74,30 +74,30 @@ def _kind(transfer: Transfer) -> str:
 
 def report_lines(
     reshards: Iterable[CausedReshard],
-    propagated: Propagated,
+    propagated: PropagatedShardings,
     mesh: NamedMesh,
     graph: Graph,
     elsewhere: Iterable[str],
 ) -> Iterator[str]:
     """The remarks about a plan, a line each: its reshards, the largest first; shardings that were
     not compatible; and weights whose parts are stored on other devices."""
-    ranked = sorted(reshards, key=lambda one: -one.moved)
-    total = sum(one.moved for one in ranked)
+    ranked = sorted(reshards, key=lambda item: -item.moved)
+    total = sum(item.moved for item in ranked)
     count = f"{len(ranked)} reshard{'' if len(ranked) == 1 else 's'}"
     yield f"propagation causes {count}, {total:,} bytes between devices"
-    yield from _some([f"  {one}" for one in ranked])
+    yield from _some([f"  {item}" for item in ranked])
     names = node_names(graph)
     refusals = [
-        f"  {names[one.value.node][one.value.port]} does not take {mesh.names[one.axis]} along"
-        f" dimension {one.dim} from {names[one.operator][0]} = {one.operator.name}, and stays"
-        f" {sharding_text(propagated.shardings.get(one.value, {}), one.value.rank, mesh)}"
-        for one in propagated.refusals
+        f"  {names[item.value.node][item.value.port]} does not take {mesh.names[item.axis]} along"
+        f" dimension {item.dim} from {names[item.operator][0]} = {item.operator.name}, and stays"
+        f" {sharding_text(propagated.shardings.get(item.value, {}), item.value.rank, mesh)}"
+        for item in propagated.refusals
     ]
     if refusals:
-        yield f"{len(refusals)} shardings that met are not compatible"
+        yield f"{len(refusals)} shardings are not compatible"
         yield from _some(refusals)
     for name in elsewhere:
-        yield f"{name} is stored in the parts that were stated, in another order of devices"
+        yield f"{name} is stored in the annotated parts, but in another order of devices"
 
 
 def _some(lines: list[str]) -> Iterator[str]:

@@ -30,11 +30,11 @@ from search.map.choose.factors import Factor, Places, restricted
 from search.map.choose.tied import TiedVariables
 from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import PLAIN, Outline, Sparing
-from search.pipeline.tries import PLAINLY, SPARING
+from search.pipeline.tries import PLAIN_FIRST, SPARING
 from search.planners.common import PlannerSetting
-from search.planners.ilp import HeldBytes, Solved, Tally, solve
+from search.planners.ilp import HeldBytes, Solution, Tally, solve
 from search.planners.row_prices import RowPrices, StageChoice, logical_masks
-from search.planners.stage_choices import OPEN, StageChoices
+from search.planners.stage_choices import OPEN_GAP, StageChoices
 from search.planners.staged import StagedSearch
 from search.planners.tepdist.cones import Cones, cones, possible
 from search.planners.tepdist.stages import stage_bounds
@@ -96,7 +96,7 @@ class _ConeLevels:
         graph = batches.streams.graph
         bounds = self._bounds.get((id(graph), stages), lambda: stage_bounds(graph, stages))
         choices, recompute = StageChoices(prices, self._limit, self._places), self.setting.recompute
-        sparings = [PLAIN] if recompute in PLAINLY else []
+        sparings = [PLAIN] if recompute in PLAIN_FIRST else []
         sparings += [] if recompute is Recompute.NONE else [SPARING[recompute]]
         for sparing in sparings:
             check_time()
@@ -113,9 +113,9 @@ class _ConeLevels:
         held: HeldBytes | None,
     ) -> Sequence[int] | None:
         """The places of the strategies of cones with the least sum, on the best logical mesh."""
-        spaces, looks = prices.spaces[first:last], prices.looks[first:last]
+        spaces, colours_of = prices.spaces[first:last], prices.colours[first:last]
         roots = cones(prices.nodes[first:last])
-        best: Solved | None = None
+        best: Solution | None = None
         places: list[int] | None = None
         least = inf
         for split in range(max(spaces[0].strategies.shape[1], 1)):
@@ -123,7 +123,7 @@ class _ConeLevels:
             sizes = [len(mask) for mask in masks]
             made = Cones.made(roots, sizes, restricted(factors, masks))
             own = None if held is None else _within(held, masks)
-            solution = solve_cones(made, looks, own, least)
+            solution = solve_cones(made, colours_of, own, least)
             if solution is not None:
                 best, chosen = solution
                 least = best.seconds
@@ -134,17 +134,17 @@ class _ConeLevels:
 
 
 def solve_cones(
-    made: Cones, looks: Sequence[int], held: HeldBytes | None, better_than: float = inf
-) -> tuple[Solved, list[int]] | None:
+    made: Cones, colours_of: Sequence[int], held: HeldBytes | None, better_than: float = inf
+) -> tuple[Solution, list[int]] | None:
     """Return the strategies of roots with the least sum over all cones. None if none fits or none
-    is below ``better_than``. ``looks``: colours of operators, equal for those that look alike."""
+    is below ``better_than``. ``colours_of``: equal numbers for operators that look alike."""
     masks = [possible(table) for table in made.tables]
     if not all(map(len, masks)):
         return None
     colours: Sequence[int] = range(len(masks))
     if len(masks) > MOST_FREE:
         numbers: dict[Hashable, int] = {}
-        shapes = [tuple(looks[member] for member in table.places) for table in made.tables]
+        shapes = [tuple(colours_of[member] for member in table.places) for table in made.tables]
         colours = [numbers.setdefault(shape, len(numbers)) for shape in shapes]
     tied = TiedVariables.of(colours, masks)
     bytes_held = None if held is None else made.held(held)
@@ -153,7 +153,7 @@ def solve_cones(
         bytes_held = HeldBytes([sum(row[1:], row[0]) for row in rows], bytes_held.limit)
     sizes = [len(mask) for mask in tied.picked(masks)]
     within = tied.factors(restricted(made.factors, masks))
-    solution = solve(sizes, within, bytes_held, better_than, SOLVER_SECONDS, OPEN)
+    solution = solve(sizes, within, bytes_held, better_than, SOLVER_SECONDS, OPEN_GAP)
     if solution is None:
         return None
     chosen = tied.spread(solution.places)

@@ -72,7 +72,7 @@ def _bars(simulated: SimulatedPlan, device: int, rows: Sequence[int]) -> Iterato
     label = Labels(simulated)
     events: Iterable[Event] = simulated.events(device)
     if (run := simulated.pipeline) is not None:
-        events = run.events(device, run.some(rows, MOST_EVENTS))
+        events = run.events(device, run.shown_batches(rows, MOST_EVENTS))
     for event in sorted(events, key=lambda event: (event.task.stream, event.start)):
         if event.seconds:
             name = label.of(event.task, device)

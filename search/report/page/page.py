@@ -45,7 +45,7 @@ MOST_BARS = 24
 MOST_TIMES_AS_LONG = 6
 """The most times by which another bar is longer than that of the plan."""
 MOST_TIMES_AS_LARGE = 20
-"""A memory more than so many times as large as the bytes that it holds is not drawn."""
+"""A memory more than this many times as large as the bytes that it holds is not drawn."""
 MOST_NAMES = 12
 """The most operators that are named in a row."""
 
