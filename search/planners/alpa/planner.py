@@ -100,7 +100,7 @@ class _Levels:
     layers: int
     tally: Tally
     _rows: Memo[tuple[int, int], _Layers] = field(
-        init=False, default_factory=Memo[tuple[int, int], "_Row"]
+        init=False, default_factory=Memo[tuple[int, int], "_Layers"]
     )
 
     @property
