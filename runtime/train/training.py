@@ -35,7 +35,7 @@ from runtime.train.optimizer import Updater
 from runtime.train.plain import fill
 from runtime.train.profiler import recorded
 from runtime.world.collectives import World
-from runtime.world.faults import Requests, stop_requests
+from runtime.world.faults import StopRequests, stop_requests
 
 
 def is_delayed(plan: Plan) -> bool:
@@ -125,7 +125,7 @@ class TrainingRun:
             self._initial.forget()
 
     def _kept(
-        self, kept: Checkpoints, keeper: Keeper, requests: Requests, observe: Observer
+        self, kept: Checkpoints, keeper: Keeper, requests: StopRequests, observe: Observer
     ) -> tuple[FinishedStep, ...]:
         """Train with checkpoints."""
         steps: list[FinishedStep] = []
@@ -267,7 +267,7 @@ class TrainingRun:
             return f"has the states of {kind}, expected the same optimizer"
         return ""
 
-    def _stop(self, keeper: Keeper, requests: Requests) -> None:
+    def _stop(self, keeper: Keeper, requests: StopRequests) -> None:
         updates = self._updater.updates
         self._settle(keeper)
         before, path = keeper.newest or (None, None)
