@@ -33,9 +33,8 @@ PHASE = "unity phase: "
 """The prefix of the entries in a profile that mark the beginning of a forward or backward pass."""
 
 CHANNELS = ("forward", "backward", "total")
-"""Uses of communication that each have a group of all ranks to themselves, so that none waits for
-another: messages forward, messages backward, and sums of numbers, which some ranks begin long
-before others."""
+"""Uses of communication that each have a group of all ranks, so that none waits for another:
+messages forward, messages backward, and sums of numbers, which ranks begin at different times."""
 
 
 class CommunicationError(UnityError):
@@ -61,7 +60,7 @@ Meanwhile = Callable[[], None]
 """Work that is done while communication is under way."""
 
 
-def _nothing() -> None:
+def _idle() -> None:
     """Do nothing: there is no work, or nothing to wait for."""
 
 
@@ -130,12 +129,9 @@ class World:
         with self.reporting("creating the group of checkpoints"):
             return World(self.rank, self.size, network=self.network.apart(self.size))
 
-    def all_reduce(self, values: Tensor, group: Group, meanwhile: Meanwhile = _nothing) -> Tensor:
-        """The sum of the members' tensors.
-
-        ``group`` has been prepared and holds this rank. ``meanwhile`` is called while the
-        communication is under way. Both hold for the methods below, too.
-        """
+    def all_reduce(self, values: Tensor, group: Group, meanwhile: Meanwhile = _idle) -> Tensor:
+        """The sum of the members' tensors. ``group`` has been prepared and holds this rank.
+        ``meanwhile`` is called while the communication is under way, here as below."""
         total = values.clone(memory_format=torch.contiguous_format)
         wait = self.start_all_reduce(total, group)
         meanwhile()
@@ -146,26 +142,24 @@ class World:
         """Begin to replace a contiguous tensor by the sum of the members' tensors. Return a
         function that waits until the sum is there."""
         if len(group) == 1:
-            return _nothing
+            return _idle
         what = f"all_reduce over {group}"
         with self.reporting(what):
             work = self.network.all_reduce(values, self._groups[group])
         return lambda: self._wait(work, what)
 
-    def all_gather(self, values: Tensor, group: Group, meanwhile: Meanwhile = _nothing) -> Tensor:
+    def all_gather(self, values: Tensor, group: Group, meanwhile: Meanwhile = _idle) -> Tensor:
         """The concatenation of the members' flat tensors, which all have the same length."""
         gathered = values.new_empty(len(group) * len(values))
         return self._collective("all_gather", gathered, values, group, meanwhile)
 
-    def reduce_scatter(
-        self, values: Tensor, group: Group, meanwhile: Meanwhile = _nothing
-    ) -> Tensor:
+    def reduce_scatter(self, values: Tensor, group: Group, meanwhile: Meanwhile = _idle) -> Tensor:
         """This rank's part of the sum of the members' flat tensors. The sum is cut in as many equal
         parts as the group has members."""
         part = values.new_empty(len(values) // len(group))
         return self._collective("reduce_scatter", part, values, group, meanwhile)
 
-    def all_to_all(self, values: Tensor, group: Group, meanwhile: Meanwhile = _nothing) -> Tensor:
+    def all_to_all(self, values: Tensor, group: Group, meanwhile: Meanwhile = _idle) -> Tensor:
         """Cut each member's flat tensor in as many equal parts as the group has members, and send
         the n-th part to the n-th member. Return the concatenation of the parts received."""
         result = torch.empty_like(values)
@@ -177,7 +171,7 @@ class World:
         incoming: Mapping[int, int],
         dtype: torch.dtype,
         channel: str = "forward",
-        meanwhile: Meanwhile = _nothing,
+        meanwhile: Meanwhile = _idle,
     ) -> dict[int, Tensor]:
         """Send flat tensors and receive flat tensors. Return those received, by rank.
 
@@ -326,9 +320,7 @@ def _reason(error: RuntimeError) -> str:
 
 def environment() -> tuple[int, int] | None:
     """(rank, number of ranks) of a process that torchrun started; None for any other process.
-
-    Raises InputError if torchrun's environment variables hold unusable values.
-    """
+    Raises InputError if torchrun's environment variables hold unusable values."""
     values = [os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR")]
     if None in values:
         return None
@@ -345,9 +337,7 @@ def environment() -> tuple[int, int] | None:
 @contextmanager
 def open_world(kind: DeviceKind, timeout: float) -> Generator[World]:
     """Join the ranks that torchrun started. Without torchrun this is a world of a single rank.
-
-    ``timeout``: the seconds that each communication may take. Raises InputError if the GPU of this
-    rank is missing.
+    ``timeout``: the seconds that each communication may take. Raises InputError as ``own_device``.
     """
     rank, size = environment() or (0, 1)
     device = own_device(kind)
@@ -396,10 +386,8 @@ def _blaming(world: World, store: Any) -> Generator[None]:
 
 
 def own_device(kind: DeviceKind) -> torch.device:
-    """The device of this process on its computer: the CPU, or the GPU of its local rank.
-
-    Raises InputError if that GPU is missing.
-    """
+    """The device of this process: the CPU, or the GPU of its local rank. Raises InputError if that
+    GPU is missing."""
     if kind == "cpu":
         return torch.device("cpu")
     local, present = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
