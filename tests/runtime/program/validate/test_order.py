@@ -14,7 +14,7 @@ from runtime.program.validate import segments as validated
 from runtime.program.validate.frame import Rank
 from runtime.program.validate.local import DeviceCheck
 from runtime.program.validate.meaning import PlanMeaning
-from runtime.program.validate.order import Blame, Lanes, Posted, run
+from runtime.program.validate.order import Lanes, OrderError, Posted, run
 from runtime.program.validate.passes import PassesCheck
 from runtime.program.validate.sync import Sync
 
@@ -116,7 +116,7 @@ def test_ranks_that_wait_for_each_other_never_end():
         yield lanes.post("forward", message(rank, (), (1 - rank,)))
         lanes.post("forward", message(rank, (1 - rank,), ()))
 
-    with pytest.raises(Blame, match="never ends, expected the other end at rank 1"):
+    with pytest.raises(OrderError, match="never ends, expected the other end at rank 1"):
         run({rank: work(rank) for rank in range(2)}, lanes)
 
 
@@ -128,7 +128,7 @@ def test_a_message_that_nobody_takes_is_left_over():
             lanes.post("forward", message(0, (1,), ()))
         yield from ()
 
-    with pytest.raises(Blame, match="is left over"):
+    with pytest.raises(OrderError, match="is left over"):
         run({rank: work(rank) for rank in range(2)}, lanes)
 
 
@@ -145,5 +145,5 @@ def test_a_group_does_one_thing_after_the_other():
     apart = Lanes()
     run({rank: work(apart, rank, (rank, 1 - rank)) for rank in range(2)}, apart)
     one = Lanes()
-    with pytest.raises(Blame):
+    with pytest.raises(OrderError):
         run({rank: work(one, rank, ("a", "a")) for rank in range(2)}, one)
