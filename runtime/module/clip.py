@@ -39,4 +39,4 @@ def clip(
     if not factor >= 1.0:
         for _, gradient in gradients:
             gradient.mul_(factor)
-    return torch.tensor(norm, dtype=engine.form.wide, device=engine.world.device)
+    return torch.tensor(norm, dtype=engine.formats.wide, device=engine.world.device)

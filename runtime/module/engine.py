@@ -59,14 +59,14 @@ class RankEngine:
         self.lowering, self.world, self.plan = lowering, world, lowering.plan
         self._check_alike()
         precision = self._precision(tensors)
-        self.form = run_formats(precision, world.device)
-        self._validate(self.form.wide.itemsize)
+        self.formats = run_formats(precision, world.device)
+        self._validate(self.formats.wide.itemsize)
         _check_ties(self.plan, tensors)
         self.program = lowering.program(world.rank)
         self.weights = {w.leaf.name: w for w in self.program.weights}
         """The pieces that are here, by leaf."""
         self._homes = {node.leaf.name: node for node in lowering.schedule.homes}
-        initial = Initial(self.plan, None, seed, world, self.form.wide, given=tensors)
+        initial = Initial(self.plan, None, seed, world, self.formats.wide, given=tensors)
         self.is_filled = not any(world.gather(self._is_unknown(tensors)))
         """Whether weights have values."""
         self.fed = self._fed(initial, seed)
@@ -144,13 +144,13 @@ class RankEngine:
         if begun.loss is not None:
             total += begun.loss
         added = self.world.start_all_reduce(total, self._everyone)
-        loss = torch.zeros((), dtype=self.form.wide, device=total.device)
+        loss = torch.zeros((), dtype=self.formats.wide, device=total.device)
         return begun, Total(loss, total, added)
 
     def backward(self, begun: PendingBatch, scale: Tensor, *, exchanges: bool) -> dict[str, Tensor]:
         """The gradients of this rank's pieces, by leaf."""
         by_register = self.executor.backward(begun, scale, exchanges=exchanges)
-        if begun.form.needs_scale and exchanges:
+        if begun.formats.needs_scale and exchanges:
             self._agree_on_overflow(by_register)
         names = {w.register: w.leaf.name for w in self.program.trained}
         return {names[register]: gradient for register, gradient in by_register.items()}
@@ -200,7 +200,7 @@ class RankEngine:
 
     def _to_all(self, value: Tensor | None, shape: Sequence[int]) -> Tensor:
         """What rank 0 has, on all: passed on along a binary tree."""
-        world, dtype = self.world, self.form.wide
+        world, dtype = self.world, self.formats.wide
         length = torch.Size(shape).numel()
         if not length:
             return torch.empty(tuple(shape), dtype=dtype, device=world.device)
@@ -220,8 +220,8 @@ class RankEngine:
         """In what to compute: as autocast says, where that is on."""
         device = self.world.device.type
         if not torch.is_autocast_enabled(device):
-            return self.form
-        return replace(self.form, autocast=torch.get_autocast_dtype(device))
+            return self.formats
+        return replace(self.formats, autocast=torch.get_autocast_dtype(device))
 
     def _fed(self, initial: Initial, seed: int) -> Fed:
         plan, read = self.plan, tuple(loaded(self.program))
@@ -247,7 +247,7 @@ class RankEngine:
 
     def _empty(self, pieces: Sequence[LeafRegion]) -> dict[LeafRegion, Tensor]:
         sizes = {p: [stop - start for start, stop in p.region] for p in pieces}
-        dtype, device = self.form.wide, self.world.device
+        dtype, device = self.formats.wide, self.world.device
         return {p: torch.zeros(size, dtype=dtype, device=device) for p, size in sizes.items()}
 
     def _is_unknown(self, tensors: Mapping[str, Tensor]) -> bool:

@@ -155,7 +155,7 @@ class ParallelModule(Module):
     def needs_scale(self) -> bool:
         """Whether its gradients may be too small for the plan's number format, so that the loss has
         to be scaled, as torch's GradScaler does."""
-        return self._own.engine.form.needs_scale
+        return self._own.engine.formats.needs_scale
 
     @property
     def parts(self) -> dict[str, tuple[str, ...]]:
@@ -309,7 +309,7 @@ class ParallelModule(Module):
         engine = self._own.engine
         piece = engine.piece(leaf)
         if piece is None:
-            return torch.empty(0, dtype=engine.form.wide, device=engine.world.device)
+            return torch.empty(0, dtype=engine.formats.wide, device=engine.world.device)
         return piece.data.mT if engine.naming.parameter(leaf).transposed else piece.data
 
     @torch.no_grad()
