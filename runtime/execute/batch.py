@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from runtime.execute.frame import Frame, Machinery
+from runtime.execute.frame import Frame, FrameContext
 from runtime.execute.late import WeightsPass
 from runtime.execute.segment import Block
-from runtime.program.pipelined import Pipelined
+from runtime.program.pipelined import PipelineProgram
 
 Values = dict[str, Tensor]
 BlockCallback = Callable[[int | None], None]
@@ -43,9 +43,9 @@ class SlicedBatch:
     def __init__(
         self,
         number: int,
-        shared: Machinery,
+        shared: FrameContext,
         parts: ProgramBlocks,
-        pipeline: Pipelined,
+        pipeline: PipelineProgram,
         inputs: tuple[Values, list[Values]],
         scale: float,
     ) -> None:

@@ -12,13 +12,13 @@ from torch import Tensor
 from pcg.errors import InputError
 from pcg.placement.region import extent
 from pcg.plan.precision import Precision
-from runtime.execute.frame import Frame, Machinery
+from runtime.execute.frame import Frame, FrameContext
 from runtime.execute.passes import PassCallbacks, Passes
 from runtime.execute.precision import LossScale, RunFormats, run_formats
 from runtime.execute.running_statistics import RunningStatistics
 from runtime.execute.segment import Block, Meeting, RepeatedMeeting
 from runtime.execute.sync import GradientSync
-from runtime.inputs.prefetch import Ahead
+from runtime.inputs.prefetch import Prefetcher
 from runtime.inputs.seeded import InputSource, Synthetic, initial_weight
 from runtime.inputs.tensor_checks import exact_in
 from runtime.program.buckets import buckets
@@ -97,13 +97,13 @@ class Executor:
         self._sync = self._make_sync(reuses=reuses)
         self.older = {r: w.clone() for r, w in self.weights.items()} if self._is_delayed else {}
         """For PipeDream-2BW, the weights before the last update, by register. Else empty."""
-        self._versions = self._make_versions(Machinery(program, world, self._formats, compiles))
+        self._versions = self._make_versions(FrameContext(program, world, self._formats, compiles))
         self._number = 0
         """The batch under way."""
         self._reads = 0
         """The index in ``_versions`` that this batch reads."""
 
-    def _make_versions(self, shared: Machinery) -> list[Machinery]:
+    def _make_versions(self, shared: FrameContext) -> list[FrameContext]:
         """The versions of the weights: two for delayed gradients, which batches read in turns, so
         that a batch may begin before the last update; else one."""
         versions = [replace(shared, leaves=self._leaves(self.older or self.weights))]
@@ -247,7 +247,7 @@ class Executor:
         """The inputs of the last batch of a user's data that are not finite."""
         return [] if self._ahead is None else self._ahead.bad(self._number)
 
-    def _read_ahead(self, source: InputSource) -> Ahead:
+    def _read_ahead(self, source: InputSource) -> Prefetcher:
         """A reader ahead of a user's data. Raises InputError for integers that are not exact in the
         run's number format."""
         blocks = [(load.leaf, load.region) for load in self.program.inputs]
@@ -255,7 +255,7 @@ class Executor:
             if not exact_in(leaf, self._formats.wide):
                 problem = f"has integers up to {leaf.below}, which {self._formats.wide} does not"
                 raise InputError(f"input {leaf.name}", f"{problem} hold, expected float64")
-        return Ahead(source, blocks, self._formats.wide, self._world.device)
+        return Prefetcher(source, blocks, self._formats.wide, self._world.device)
 
     @property
     def _is_delayed(self) -> bool:
@@ -268,11 +268,11 @@ class Executor:
             buckets(trained, sizes), self._world, self._take_gradient, reuses, self._turned
         )
 
-    def _next_version(self) -> Machinery | None:
+    def _next_version(self) -> FrameContext | None:
         """The version that the next batch reads, if it may begin before this one has ended. It may
         not with a loss scale, which an update may change."""
         pipeline = self.program.pipeline
-        if pipeline is None or not pipeline.runs_on or self.loss_scale:
+        if pipeline is None or not pipeline.overlaps_batches or self.loss_scale:
             return None
         return self._versions[(self._reads + self._updates) % len(self._versions)]
 

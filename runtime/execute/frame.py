@@ -47,7 +47,7 @@ Compiled = Callable[..., tuple[Tensor, ...]]
 
 
 @dataclass
-class Machinery:
+class FrameContext:
     """The context that all frames of a program share: the world, the number formats, the weights,
     and the functions of its segments."""
 
@@ -148,7 +148,7 @@ def _slice(
 class Frame:
     """One forward and backward pass over a part of a program."""
 
-    shared: Machinery
+    shared: FrameContext
     blocks: Sequence[Block]
     outer: Frame | None = None
     """The frame of the part before. Its registers can be read, and get gradients."""

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from runtime.execute.batch import BlockCallback, ProgramBlocks, SlicedBatch, begin_back, results
-from runtime.execute.frame import Frame, Machinery
+from runtime.execute.frame import Frame, FrameContext
 from runtime.execute.segment import Block, blocks_of
 from runtime.inputs.seeded import InputSource, mask_key
-from runtime.program.pipelined import Pipelined
+from runtime.program.pipelined import PipelineProgram
 from runtime.program.program import Instruction, Load, Program, sources
 
 LossCallback = Callable[[Tensor | None], None]
@@ -71,9 +71,9 @@ class Passes:
     def run(
         self,
         number: int,
-        shared: Machinery,
+        shared: FrameContext,
         callbacks: PassCallbacks,
-        following: Machinery | None = None,
+        following: FrameContext | None = None,
     ) -> None:
         """Run batch ``number`` forward and backward, with the weights of ``shared``. ``following``:
         has the weights for the next batch, if its slices may begin before this one has ended."""
@@ -89,7 +89,7 @@ class Passes:
         callbacks.loss(self._forward(frame))
         self.backward(frame, self.scale, callbacks.done)
 
-    def forward(self, number: int, shared: Machinery) -> tuple[Frame | None, Tensor | None]:
+    def forward(self, number: int, shared: FrameContext) -> tuple[Frame | None, Tensor | None]:
         """Run batch ``number`` forward only. Return the frame for ``backward``, which is None for a
         pipeline, and this rank's part of the loss, if it has one."""
         self.outputs = {}
@@ -105,7 +105,7 @@ class Passes:
         done(len(self.backward_blocks))
         frame.backward(done)
 
-    def _loaded_frame(self, shared: Machinery, number: int) -> Frame:
+    def _loaded_frame(self, shared: FrameContext, number: int) -> Frame:
         frame = Frame(shared, self.blocks)
         frame.values.update(self._loaded(shared, self.program.instructions, number))
         return frame
@@ -115,7 +115,9 @@ class Passes:
         self.outputs, loss = results(frame)
         return loss
 
-    def _slices_forward(self, number: int, pipeline: Pipelined, shared: Machinery) -> Tensor | None:
+    def _slices_forward(
+        self, number: int, pipeline: PipelineProgram, shared: FrameContext
+    ) -> Tensor | None:
         batch = self._batch(number, pipeline, shared)
         for turn in pipeline.turns:
             if turn.is_forward:
@@ -129,10 +131,10 @@ class Passes:
     def _run_slices(
         self,
         number: int,
-        pipeline: Pipelined,
-        shared: Machinery,
+        pipeline: PipelineProgram,
+        shared: FrameContext,
         callbacks: PassCallbacks,
-        following: Machinery | None,
+        following: FrameContext | None,
     ) -> None:
         batch, self._under_way = self._under_way or self._batch(number, pipeline, shared), None
         assert batch.number == number, "the batch under way is the next one"
@@ -166,7 +168,7 @@ class Passes:
         batch.go_back(callbacks.done)
         self._under_way = ahead
 
-    def _batch(self, number: int, pipeline: Pipelined, shared: Machinery) -> SlicedBatch:
+    def _batch(self, number: int, pipeline: PipelineProgram, shared: FrameContext) -> SlicedBatch:
         once = (*self.program.instructions, *pipeline.tail)
         inputs = (
             self._loaded(shared, once, number),
@@ -175,7 +177,7 @@ class Passes:
         return SlicedBatch(number, shared, self._parts, pipeline, inputs, self.scale)
 
     def _loaded(
-        self, shared: Machinery, instructions: Iterable[Instruction], number: int
+        self, shared: FrameContext, instructions: Iterable[Instruction], number: int
     ) -> dict[str, Tensor]:
         """The inputs that instructions load, by register, in the format of the run. For a mask, its
         key."""
@@ -192,7 +194,7 @@ class Passes:
             for piece in (self._read(shared, i, number),)
         }
 
-    def _read(self, shared: Machinery, load: Load, number: int) -> Tensor:
+    def _read(self, shared: FrameContext, load: Load, number: int) -> Tensor:
         with shared.world.busy("reading its data"):
             return self.source.piece(load.leaf, load.region, number)
 

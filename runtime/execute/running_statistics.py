@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from runtime.checkpoints.shards import Shard
-from runtime.program.running import Running
+from runtime.program.running import NormStatistics
 from runtime.world.collectives import World
 
 
@@ -26,7 +26,9 @@ class RunningStatistics:
     of each pass. So many batch norms take hardly longer than one.
     """
 
-    def __init__(self, statistics: Sequence[Running], world: World, dtype: torch.dtype) -> None:
+    def __init__(
+        self, statistics: Sequence[NormStatistics], world: World, dtype: torch.dtype
+    ) -> None:
         self._world = world
         self._everyone = tuple(range(world.size))
         firsts = {r.record.mean[0]: r for r in reversed(statistics)}

@@ -30,7 +30,7 @@ class _Batch:
     error: BaseException | None = None
 
 
-class Ahead:
+class Prefetcher:
     """A source that reads the next batch while the last one is used. ``blocks``: the blocks that
     this rank reads of each batch. ``dtype``: the number format to which they are converted.
     ``device``: the device that will read them."""

@@ -46,14 +46,14 @@ class ModuleCall:
 
 
 @dataclass(frozen=True)
-class Face:
+class ForwardSignature:
     """The interface of a module: the name of its class, and the signature of ``forward``."""
 
     name: str
     signature: inspect.Signature
 
     @classmethod
-    def of(cls, module: Module) -> Face:
+    def of(cls, module: Module) -> ForwardSignature:
         return cls(type(module).__name__, inspect.signature(module.forward))
 
     def takes(self, name: str) -> bool:
@@ -63,7 +63,11 @@ class Face:
 
 
 def call_of(
-    face: Face, args: Sequence[Any], kwargs: Mapping[str, Any], *, has_target: bool = False
+    face: ForwardSignature,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    has_target: bool = False,
 ) -> ModuleCall:
     """A call of a module. ``has_target``: whether some arguments are for the loss only: those of
     ``kwargs`` that ``forward`` does not take or, if there are none, the last of ``args``. Raises

@@ -20,7 +20,7 @@ from runtime.execute.executor import Executor, PendingBatch
 from runtime.execute.precision import RunFormats, allow_tf32, run_formats
 from runtime.inputs.seeded import LeafRegion, Synthetic
 from runtime.job.job import AgreedError
-from runtime.module.fed import Fed
+from runtime.module.fed import PassedInputs
 from runtime.program.lower import Lowering
 from runtime.program.program import Load, Run, Weight, sources
 from runtime.program.validate import validate_lowered
@@ -33,7 +33,7 @@ FORMATS: Mapping[torch.dtype, Precision] = {torch.float32: "fp32", torch.float64
 
 
 @dataclass
-class Total:
+class PendingLoss:
     """The loss of all ranks together. ``loss`` is valid after ``wait``."""
 
     loss: Tensor
@@ -129,7 +129,7 @@ class RankEngine:
 
     def forward(
         self, inputs: Mapping[str, Tensor], *, trains: bool, keeps: bool
-    ) -> tuple[PendingBatch, Total]:
+    ) -> tuple[PendingBatch, PendingLoss]:
         """Run the forward pass of a batch. Return the batch for ``backward``, and the loss.
         ``keeps``: whether to update the running statistics."""
         self.check_filled()
@@ -147,7 +147,7 @@ class RankEngine:
             total += batch.loss
         wait = self.world.start_all_reduce(total, self._everyone)
         loss = torch.zeros((), dtype=self.formats.wide, device=total.device)
-        return batch, Total(loss, total, wait)
+        return batch, PendingLoss(loss, total, wait)
 
     def backward(self, batch: PendingBatch, scale: Tensor, *, exchanges: bool) -> dict[str, Tensor]:
         """Run the backward pass of a batch. Return the gradients of this rank's blocks, by leaf, of
@@ -227,7 +227,7 @@ class RankEngine:
             return self.formats
         return replace(self.formats, autocast=torch.get_autocast_dtype(device))
 
-    def _fed(self, initial: Initial, seed: int) -> Fed:
+    def _fed(self, initial: Initial, seed: int) -> PassedInputs:
         plan, read = self.plan, tuple(loaded(self.program))
         names = {name for name in self.naming.inputs if name is not None}
         leaves = {n.leaf.name: n.leaf for n in plan.model.leaves if n.leaf.name in names}
@@ -235,7 +235,7 @@ class RankEngine:
         constants = list(dict.fromkeys(constants))
         kept = initial.constants(constants) if self.is_filled else self._empty(constants)
         inputs = tuple(piece for piece in read if piece.leaf in leaves)
-        return Fed(self.world, leaves, inputs, kept, Synthetic(seed))
+        return PassedInputs(self.world, leaves, inputs, kept, Synthetic(seed))
 
     def _turned(self) -> set[str]:
         """The weights that are stored in memory as the module stores them: those that are

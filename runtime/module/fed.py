@@ -22,7 +22,7 @@ from runtime.world.collectives import World
 
 
 @dataclass
-class Fed:
+class PassedInputs:
     """The inputs of the current step, an ``InputSource``."""
 
     world: World

@@ -51,14 +51,14 @@ def norm_of_ranks(world: World, own: Tensor, kind: float) -> float:
     return world.total(sum(value**kind for value in values)) ** (1.0 / kind)
 
 
-class Pending(Tensor):
+class PendingNorm(Tensor):
     """Norms of this rank's blocks, of one order, that are not combined over ranks yet."""
 
     world: World
     kind: float
 
     @classmethod
-    def of(cls, own: Tensor, world: World, kind: float) -> Pending:
+    def of(cls, own: Tensor, world: World, kind: float) -> PendingNorm:
         """Pending norms from this rank's own norms."""
         norms = own.as_subclass(cls)
         norms.world, norms.kind = world, kind
@@ -84,7 +84,7 @@ class Pending(Tensor):
         if func is torch.stack and (pending := _first_of_same_kind(first)) is not None:
             with plainly():
                 return cls.of(func(*args, **kwargs), pending.world, pending.kind)
-        if isinstance(first, Pending):
+        if isinstance(first, PendingNorm):
             if func is Tensor.to:
                 with plainly():
                     return cls.of(func(*args, **kwargs), first.world, first.kind)
@@ -111,7 +111,7 @@ class Gradient(Tensor):
         gradient.piece = piece
         return gradient
 
-    def pending(self, kind: float, dtype: torch.dtype | None) -> Pending:
+    def pending(self, kind: float, dtype: torch.dtype | None) -> PendingNorm:
         """The pending norm of the gradient. Raises InputError unless ``kind`` is above 0."""
         if not kind > 0:
             raise InputError("norm_type", f"expected a number above 0, got {kind}")
@@ -121,7 +121,7 @@ class Gradient(Tensor):
                 norm = torch.linalg.vector_norm(own, kind, dtype=dtype)
             else:
                 norm = own.new_zeros((), dtype=dtype)
-            return Pending.of(norm, self.piece.world, kind)
+            return PendingNorm.of(norm, self.piece.world, kind)
 
     def __deepcopy__(self, memo: Any) -> Tensor:
         """A copy as a plain tensor."""
@@ -171,17 +171,17 @@ def _kind(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, An
     return float(kind) if isinstance(kind, (int, float)) else None
 
 
-def _first_of_same_kind(tensors: Any) -> Pending | None:
+def _first_of_same_kind(tensors: Any) -> PendingNorm | None:
     """The first of a list of pending norms of the same order. None for any other argument."""
     if not (isinstance(tensors, (list, tuple)) and tensors):
         return None
     first = tensors[0]
-    if not isinstance(first, Pending):
+    if not isinstance(first, PendingNorm):
         return None
-    same_kind = all(isinstance(norm, Pending) and norm.kind == first.kind for norm in tensors)
+    same_kind = all(isinstance(norm, PendingNorm) and norm.kind == first.kind for norm in tensors)
     return first if same_kind else None
 
 
 def _evaluated(value: Any) -> Any:
     """A value, with a pending norm replaced by its value over all ranks."""
-    return value.whole() if isinstance(value, Pending) else value
+    return value.whole() if isinstance(value, PendingNorm) else value

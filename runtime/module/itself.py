@@ -23,7 +23,7 @@ from runtime.module.twin import twin, without_elements
 from runtime.module.whole import whole_tensors
 
 
-class Itself:
+class OriginalModule:
     """A copy of the original module without weights. They are gathered from the shards of all ranks
     when it runs. All ranks call its methods together."""
 

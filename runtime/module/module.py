@@ -18,13 +18,13 @@ from torch.optim import Optimizer
 
 from pcg.errors import InputError
 from runtime.execute.executor import PendingBatch
-from runtime.module.calls import TARGET, Face, call_of, matched
+from runtime.module.calls import TARGET, ForwardSignature, call_of, matched
 from runtime.module.clip import clip
-from runtime.module.engine import RankEngine, Total
+from runtime.module.engine import PendingLoss, RankEngine
 from runtime.module.gradient import Gradient, GradientPiece
-from runtime.module.itself import Itself
+from runtime.module.itself import OriginalModule
 from runtime.module.loss import Loss
-from runtime.module.resuming import Resuming
+from runtime.module.resuming import ModuleCheckpoints
 from runtime.module.whole import load_whole, whole_tensors
 from runtime.program.lower import Lowering
 from runtime.train.initial import tensors_of
@@ -52,12 +52,12 @@ class _State:
     """The state of a parallel module beside its parameters."""
 
     engine: RankEngine
-    face: Face
+    face: ForwardSignature
     names: tuple[str, ...]
     """The names of the original module's state dict, in order."""
     kept: dict[str, Tensor]
     """The tensors of the module that are not trained, by name."""
-    itself: Itself
+    itself: OriginalModule
     places: list[_Place] = field(default_factory=list[_Place])
     syncs: bool = True
     """Whether backward passes exchange gradients."""
@@ -82,7 +82,13 @@ class ParallelModule(Module):
         trained = {n for leaf in engine.leaves for n in engine.naming.parameter(leaf).in_module}
         running = {n for group in engine.executor.running.names.values() for n in group}
         kept = {n: tensors[n].detach() for n in names if n not in trained | running}
-        self._own = _State(engine, Face.of(model), names, kept, Itself(model, engine, self._shards))
+        self._own = _State(
+            engine,
+            ForwardSignature.of(model),
+            names,
+            kept,
+            OriginalModule(model, engine, self._shards),
+        )
         self._register(names)
         self.train(model.training)
 
@@ -247,10 +253,10 @@ class ParallelModule(Module):
     def _shards(self) -> list[Tensor]:
         return [place.shard for place in self._own.places]
 
-    def _resuming(self) -> Resuming:
+    def _resuming(self) -> ModuleCheckpoints:
         state = self._own
         shards = {place.leaf: place.parameter for place in state.places}
-        return Resuming(state.engine, shards, state.kept)
+        return ModuleCheckpoints(state.engine, shards, state.kept)
 
     def _inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
         """The tensors of a call, by leaf of the graph. Raises InputError if they are not the inputs
@@ -338,7 +344,7 @@ class _Step(Function):
 
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, state: _State, batch: PendingBatch, total: Total, *shards: Tensor
+        ctx: Any, state: _State, batch: PendingBatch, total: PendingLoss, *shards: Tensor
     ) -> Tensor:
         ctx.state, ctx.batch, ctx.total, ctx.syncs = state, batch, total, state.syncs
         return total.loss

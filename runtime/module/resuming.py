@@ -28,7 +28,7 @@ MODEL, OPTIMIZER = "model.", "optimizer."
 
 
 @dataclass(frozen=True)
-class Resuming:
+class ModuleCheckpoints:
     """Saves and loads checkpoints of a module. ``shards``: this rank's parameters, by leaf.
     ``kept``: the tensors of the module that are not trained, by name."""
 

@@ -34,7 +34,7 @@ from runtime.program.chunked import channels_of, chunk_ends, ends_of, plan_again
 from runtime.program.communication import collective, exchange, one_copy, pattern
 from runtime.program.executable import check_devices, check_leaves, check_types, concrete
 from runtime.program.homes import WeightHome, homes_of, plan_late, weights_on
-from runtime.program.pipelined import Pipelined
+from runtime.program.pipelined import PipelineProgram
 from runtime.program.program import (
     Alias,
     Communication,
@@ -114,7 +114,7 @@ class Lowering:
         return [self._program(rank, before[rank], pipelined.get(rank)) for rank in selected]
 
     def _program(
-        self, rank: int, instructions: Instructions, pipelined: Pipelined | None
+        self, rank: int, instructions: Instructions, pipelined: PipelineProgram | None
     ) -> Program:
         piece = self.loss.layout.by_device.get(rank)
         counts = piece is not None and self.loss.layout.holders[piece][0] == rank
@@ -185,7 +185,7 @@ class Lowering:
                     if isinstance(instruction, Communication) and not is_local(instruction):
                         yield rank, Repeat(instruction, place)
 
-    def _pipelined(self, ranks: Sequence[int]) -> Mapping[int, Pipelined]:
+    def _pipelined(self, ranks: Sequence[int]) -> Mapping[int, PipelineProgram]:
         pipeline, parts = self.plan.pipeline, self._roles
         assert pipeline is not None, "check_types has refused slices without a pipeline"
         slices = [self._part(parts.sliced, ranks, part) for part in range(pipeline.micro_batches)]
@@ -197,9 +197,9 @@ class Lowering:
         channels = channels_of(self._chunks, self.schedule)
         is_delayed = pipeline.schedule == "2bw"
         groups = groups_of(self.schedule)
-        runs_on = is_delayed and stages_are_apart(self.schedule, parts, groups, per_stage)
+        overlaps_batches = is_delayed and stages_are_apart(self.schedule, parts, groups, per_stage)
         return {
-            rank: Pipelined(
+            rank: PipelineProgram(
                 tuple(by_rank[rank] for by_rank in slices),
                 tuple(turns(rank // per_stage, *order)),
                 tuple(sorted(self.register(slot) for slot in parts.joined if holds(slot, rank))),
@@ -207,7 +207,7 @@ class Lowering:
                 tail_trains(self.schedule, parts, self._active),
                 is_delayed,
                 pipeline.stages,
-                runs_on,
+                overlaps_batches,
                 chunk_ends(*chunks, rank // per_stage, numbers, slices[0][rank]),
                 channels,
             )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Pipelined:
+class PipelineProgram:
     """A rank's instructions for the slices of a batch, and the order of their passes."""
 
     slices: tuple[tuple[Instruction, ...], ...]
@@ -31,7 +31,7 @@ class Pipelined:
     """Whether the gradients of a step belong to weights that are one update old (PipeDream-2BW)."""
     stages: int
     """The number of stages."""
-    runs_on: bool
+    overlaps_batches: bool
     """Whether slices of the next batch may start before the last backward pass of this batch."""
     chunk_ends: tuple[int, ...] = ()
     """The index in a slice's instructions at which each chunk ends, except the last. Passes of
@@ -81,7 +81,7 @@ class Pipelined:
         yield from (f"    {instruction}" for instruction in self.tail)
         if self.is_delayed:
             yield "  with the weights of one update before"
-        if self.runs_on and self.lead:
+        if self.overlaps_batches and self.lead:
             yield f"  the last {self.lead} back among the first {self.lead} of the next batch"
 
     def _shown(self, turn: Turn) -> str:

@@ -23,8 +23,8 @@ from pcg.placement.late import LateGradient
 from pcg.placement.region import Region, region_text
 from pcg.types.operator import Call
 from pcg.types.task import KernelTask
-from runtime.program.pipelined import Pipelined
-from runtime.program.running import Running
+from runtime.program.pipelined import PipelineProgram
+from runtime.program.running import NormStatistics
 
 Group = tuple[int, ...]
 """The ranks that take part in a collective, in ascending order."""
@@ -321,9 +321,9 @@ class Program:
     end of a step."""
     groups: tuple[Group, ...]
     """All groups of collectives in any rank's program, in the same order on all ranks."""
-    pipeline: Pipelined | None = None
+    pipeline: PipelineProgram | None = None
     """The instructions after ``instructions``, if the batch is cut in slices."""
-    running: tuple[Running, ...] = ()
+    running: tuple[NormStatistics, ...] = ()
     """The running statistics of the module's batch norms, in the module's order."""
     wide: frozenset[str] = frozenset()
     """The registers that stay wide in a run that computes in a narrow number format."""

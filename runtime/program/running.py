@@ -21,7 +21,7 @@ class StatisticsPart:
 
 
 @dataclass(frozen=True)
-class Running:
+class NormStatistics:
     """The running statistics of a batch norm of the module."""
 
     record: RunningFile

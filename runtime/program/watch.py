@@ -14,7 +14,7 @@ from pcg.types.operator import Operator
 from pcg.types.task import KernelTask
 from runtime.program.norms import FIRST_STATISTICS, GROUP_NORM, NORM, STATISTICS
 from runtime.program.program import Instruction, Run
-from runtime.program.running import Running, StatisticsPart
+from runtime.program.running import NormStatistics, StatisticsPart
 
 Lowered = Iterator[tuple[int, Instruction]]
 """The instructions of a step, as (rank, instruction). Those of a rank are in their order."""
@@ -106,7 +106,7 @@ def watches(plan: Plan, schedule: Schedule) -> Mapping[str, WatchedTensor]:
 
 def running(
     plan: Plan, watched: Mapping[str, WatchedTensor], rank: int, names: Mapping[Slot, str]
-) -> Iterator[Running]:
+) -> Iterator[NormStatistics]:
     """The running statistics of the module, each with a rank's part. ``names``: the register of
     each slot."""
     values = named_values(plan.model) if plan.statistics else {}
@@ -115,7 +115,7 @@ def running(
         piece = None if watch is None else watch.piece(rank, names[watch.slot])
         samples, *rest = values[record.value].type.shape
         shape = (samples // plan.norm_groups, *rest)
-        yield Running(record, shape, watch is not None, piece)
+        yield NormStatistics(record, shape, watch is not None, piece)
 
 
 def _is_norm(step: Compute, norm: Operator, groups: int) -> bool:

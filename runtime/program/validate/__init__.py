@@ -47,9 +47,9 @@ from runtime.program.program import Program
 from runtime.program.validate.alike import Forms
 from runtime.program.validate.ends import check_alike, check_ends
 from runtime.program.validate.errors import ProgramError
-from runtime.program.validate.frame import Rank
+from runtime.program.validate.frame import RankState
 from runtime.program.validate.local import DeviceCheck, Holdings
-from runtime.program.validate.lockstep import followed
+from runtime.program.validate.lockstep import follow_together
 from runtime.program.validate.meaning import PlanMeaning
 from runtime.program.validate.order import Lanes, OrderError, run
 from runtime.program.validate.passes import PassesCheck
@@ -76,19 +76,19 @@ def validate(
 def _validate(plan: Plan, programs: Sequence[Program], where: str, itemsize: int) -> None:
     check_alike(plan, programs, where)
     meaning, forms = PlanMeaning(plan, where), Forms()
-    holdings = followed(meaning, programs, forms, where, itemsize)
+    holdings = follow_together(meaning, programs, forms, where, itemsize)
     if holdings is None:
-        holdings = each_followed(meaning, programs, forms, where, itemsize)
+        holdings = follow_each(meaning, programs, forms, where, itemsize)
     check_ends(meaning, programs, holdings, where)
 
 
-def each_followed(
+def follow_each(
     meaning: PlanMeaning, programs: Sequence[Program], forms: Forms, where: str, itemsize: int
 ) -> list[Holdings]:
     """Follow each rank by itself. Return what each rank holds at the end of its forward pass.
     Raises ProgramError."""
     lanes = Lanes()
-    ranks = [Rank(DeviceCheck(program, meaning, forms), lanes, where) for program in programs]
+    ranks = [RankState(DeviceCheck(program, meaning, forms), lanes, where) for program in programs]
     passes = [PassesCheck(rank, Sync(rank, itemsize)) for rank in ranks]
     try:
         run({rank: check.steps() for rank, check in enumerate(passes)}, lanes)
@@ -104,4 +104,4 @@ def validate_lowered(lowering: Lowering, itemsize: int = FLOAT32) -> None:
         validate(lowering.plan, lowering.programs(), lowering.where, itemsize)
 
 
-__all__ = ["ProgramError", "each_followed", "validate", "validate_lowered"]
+__all__ = ["ProgramError", "follow_each", "validate", "validate_lowered"]

@@ -15,9 +15,9 @@ from pcg.placement.region import region_text, whole_region
 from pcg.plan.plan import Plan
 from pcg.plan.statistics import RunningFile, named_values
 from pcg.types.tensor import ParallelTensor
-from runtime.program.pipelined import Pipelined
+from runtime.program.pipelined import PipelineProgram
 from runtime.program.program import Group, Program, Weight
-from runtime.program.running import Running
+from runtime.program.running import NormStatistics
 from runtime.program.validate.content import Box, Content, Place, PlanTensor, covers
 from runtime.program.validate.errors import ProgramError
 from runtime.program.validate.local import Holdings
@@ -209,7 +209,7 @@ def _pieces(
 ) -> Iterator[tuple[int, Content]]:
     """The ranks that add a part to the statistics, each with the block over which it takes them."""
     for program, of_rank in zip(programs, holdings, strict=True):
-        running: Running = program.running[number]
+        running: NormStatistics = program.running[number]
         if (piece := running.piece) is None:
             continue
         mean, variance = [of_rank.statistics.get(name) for name in piece.registers]
@@ -261,13 +261,13 @@ def check_alike(plan: Plan, programs: Sequence[Program], where: str) -> None:
         first = programs[0].pipeline
         if first is None or _shared(of_rank) != _shared(first):
             raise ProgramError(where, rank, "pipeline", "expected what rank 0 has of it")
-        if of_rank.runs_on and not of_rank.is_delayed:
+        if of_rank.overlaps_batches and not of_rank.is_delayed:
             raise ProgramError(where, rank, "pipeline", "runs on, with weights that are not there")
 
 
-def _shared(pipeline: Pipelined) -> tuple[object, ...]:
+def _shared(pipeline: PipelineProgram) -> tuple[object, ...]:
     """The fields of a pipeline that are equal on all ranks."""
-    return pipeline.tail_trains, pipeline.runs_on, pipeline.channels
+    return pipeline.tail_trains, pipeline.overlaps_batches, pipeline.channels
 
 
 def _box(place: Place) -> Box:

@@ -41,7 +41,7 @@ Waits = Generator[Posted, None, None]
 
 
 @dataclass
-class Rank:
+class RankState:
     """The state that the passes of a rank share."""
 
     device: DeviceCheck
@@ -93,7 +93,7 @@ class Rank:
 class FrameCheck:
     """The registers of one part of the program: before the slices, a slice, or the tail."""
 
-    rank: Rank
+    rank: RankState
     blocks: Sequence[Block]
     part: int
     """The slice in time."""

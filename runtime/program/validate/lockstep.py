@@ -36,7 +36,7 @@ from runtime.program.program import Collective, Exchange, Group, Load, Local, Pr
 from runtime.program.validate.alike import Form, Forms, Row, matched_on_all
 from runtime.program.validate.content import Content, Place, PlanTensor
 from runtime.program.validate.errors import ProgramError, Unsound
-from runtime.program.validate.frame import Rank, Waits
+from runtime.program.validate.frame import RankState, Waits
 from runtime.program.validate.local import DeviceCheck, Holdings
 from runtime.program.validate.meaning import PlanMeaning
 from runtime.program.validate.movement import Member, collected
@@ -117,7 +117,7 @@ def _numbered(values: Sequence[object]) -> list[int]:
     return [numbers.setdefault(value, len(numbers)) for value in values]
 
 
-def followed(
+def follow_together(
     meaning: PlanMeaning, programs: Sequence[Program], forms: Forms, where: str, itemsize: int
 ) -> list[Holdings] | None:
     """Follow all ranks together. Return the contents that ``ends`` checks, by rank. None if the
@@ -198,7 +198,7 @@ class _AllRanks:
         self._devices = [DeviceCheck(program, meaning, forms) for program in programs]
         self._groups: dict[tuple[int, ...], NamedGroups] = {}
         """The groups of each instruction, by the ids of the ranks' objects."""
-        self._ranks = [Rank(device, Lanes(), where) for device in self._devices]
+        self._ranks = [RankState(device, Lanes(), where) for device in self._devices]
         self._shapes = [program.shapes for program in programs]
         self._tensors: dict[str, PlanTensor] = {}
         self._places: dict[str, Column] = {}

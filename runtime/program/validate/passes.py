@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from runtime.program.pipelined import Pipelined
+from runtime.program.pipelined import PipelineProgram
 from runtime.program.program import Instruction, Load, Program, Run
 from runtime.program.validate.content import Content, Fragment
 from runtime.program.validate.errors import Unsound
-from runtime.program.validate.frame import FrameCheck, Rank, Waits
+from runtime.program.validate.frame import FrameCheck, RankState, Waits
 from runtime.program.validate.local import Holdings
 from runtime.program.validate.order import Posted, nothing
 from runtime.program.validate.segments import (
@@ -38,7 +38,7 @@ class SlicedBatchCheck:
 
     number: int
     passes: PassesCheck
-    pipeline: Pipelined
+    pipeline: PipelineProgram
     started: list[int] = field(init=False)
     """By chunk: how many slices have gone forward through it."""
     frames: dict[tuple[int, int], FrameCheck] = field(
@@ -177,7 +177,7 @@ class SlicedBatchCheck:
 class PassesCheck:
     """The training steps of a rank. The contents of registers are followed in the first one."""
 
-    def __init__(self, rank: Rank, sync: Sync) -> None:
+    def __init__(self, rank: RankState, sync: Sync) -> None:
         """``sync`` follows the sums of the rank's gradients."""
         self.rank, program = rank, rank.device.program
         self.program: Program = program
@@ -211,7 +211,7 @@ class PassesCheck:
 
     def steps(self) -> Waits:
         """Follow one step, or ``BATCHES`` steps if batches overlap."""
-        count = BATCHES if self.pipeline is not None and self.pipeline.runs_on else 1
+        count = BATCHES if self.pipeline is not None and self.pipeline.overlaps_batches else 1
         for number in range(count):
             self._sync.batch = number
             if self.pipeline is None:
@@ -286,7 +286,7 @@ class PassesCheck:
         yield from frame.backward(self._done)
         self.lost(frame)
 
-    def _sliced(self, pipeline: Pipelined, number: int, more: bool) -> Waits:
+    def _sliced(self, pipeline: PipelineProgram, number: int, more: bool) -> Waits:
         batch = self._under_way or SlicedBatchCheck(number, self, pipeline)
         self._under_way = None
         ahead = SlicedBatchCheck(number + 1, self, pipeline) if more and pipeline.lead else None

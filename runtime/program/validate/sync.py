@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pcg.placement.region import Region, elements
 from runtime.program.buckets import Bucket, buckets
-from runtime.program.validate.frame import Rank, Waits
+from runtime.program.validate.frame import RankState, Waits
 from runtime.program.validate.order import Posted, nothing
 
 
 class Sync:
     """The sums of a rank's gradients, posted as by ``runtime.execute.sync.GradientSync``."""
 
-    def __init__(self, rank: Rank, itemsize: int) -> None:
+    def __init__(self, rank: RankState, itemsize: int) -> None:
         program = rank.device.program
         sizes = {w.register: itemsize * elements(w.region) for w in program.trained}
         self.buckets = buckets(program.trained, sizes)

@@ -19,7 +19,7 @@ from pcg.graph.graph import Graph, Node, Value
 from pcg.machine import load_machine
 from pcg.plan.plan import Plan
 from pcg.plan.training import Training
-from runtime.module.calls import Face, call_of
+from runtime.module.calls import ForwardSignature, call_of
 from runtime.module.module import ParallelModule
 from runtime.program.lower import Lowering
 from runtime.world.collectives import World
@@ -76,7 +76,7 @@ def batch_of(number: int) -> dict[str, Tensor]:
 
 def captured(module: nn.Module, example: dict[str, Tensor]) -> Captured:
     """The graph for a whole batch."""
-    call = call_of(Face.of(module), (), example)
+    call = call_of(ForwardSignature.of(module), (), example)
     return capture(with_loss(module, call, LossSource(None)), tuple(call.tensors.values()))
 
 

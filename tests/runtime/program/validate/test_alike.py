@@ -9,7 +9,7 @@ from support.plans.small_plans import NAMES, small_plan
 from pcg.plan.plan import Plan
 from runtime.program.lower import Lowering
 from runtime.program.validate import alike
-from runtime.program.validate.frame import Rank
+from runtime.program.validate.frame import RankState
 from runtime.program.validate.local import DeviceCheck
 from runtime.program.validate.meaning import PlanMeaning
 from runtime.program.validate.order import Lanes, run
@@ -26,7 +26,7 @@ def held(plan: Plan, readings: int, monkeypatch) -> tuple[list[dict[str, str]], 
     with monkeypatch.context() as patched:
         patched.setattr(alike, "MATCHES", readings)
         patched.setattr(DeviceCheck, "run", lambda *given: (looked.append(1), single(*given))[1])
-        ranks = [Rank(DeviceCheck(p, meaning, forms), lanes, "plan") for p in programs]
+        ranks = [RankState(DeviceCheck(p, meaning, forms), lanes, "plan") for p in programs]
         passes = [PassesCheck(rank, Sync(rank, 4)) for rank in ranks]
         run({rank: own.steps() for rank, own in enumerate(passes)}, lanes)
     kept = [own.made.contents for own in passes]

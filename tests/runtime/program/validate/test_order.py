@@ -11,7 +11,7 @@ from runtime.execute.segment import Meeting, blocks_of
 from runtime.program import buckets
 from runtime.program.lower import Lowering
 from runtime.program.validate import segments as validated
-from runtime.program.validate.frame import Rank
+from runtime.program.validate.frame import RankState
 from runtime.program.validate.local import DeviceCheck
 from runtime.program.validate.meaning import PlanMeaning
 from runtime.program.validate.order import Lanes, OrderError, Posted, run
@@ -37,7 +37,7 @@ class Recorded(Lanes):
 def expected(lowering: Lowering) -> list[list[object]]:
     programs = [lowering.program(rank) for rank in range(lowering.ranks)]
     meaning, lanes = PlanMeaning(lowering.plan, "plan"), Recorded(lowering.ranks)
-    ranks = [Rank(DeviceCheck(p, meaning), lanes, "plan") for p in programs]
+    ranks = [RankState(DeviceCheck(p, meaning), lanes, "plan") for p in programs]
     passes = [PassesCheck(rank, Sync(rank, 8)) for rank in ranks]
     run({rank: own.steps() for rank, own in enumerate(passes)}, lanes)
     return lanes.of
@@ -83,7 +83,7 @@ def test_ranks_post_what_was_foreseen(name, small, monkeypatch):
         monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
     lowering = Lowering(small_plan(name))
     pipeline = lowering.program(0).pipeline
-    steps = STEPS if pipeline is not None and pipeline.runs_on else 1
+    steps = STEPS if pipeline is not None and pipeline.overlaps_batches else 1
     actual = posted(lowering, steps)
     assert actual == expected(lowering)
     assert all(actual) or name == "one device"
