@@ -1,4 +1,4 @@
-"""Mutants of the programs of all ranks: one mistake each, in one place of one rank or of several.
+"""Mutants of the programs of all ranks: one mistake each, in one place, on one or several ranks.
 
 Each is made so that it is another program, never the same one in other words: what it changes is
 read or waited for, which the place where it is made sees to.

@@ -1,4 +1,4 @@
-"""A small module, its plans, and a loop of one's own that trains it by them and eagerly."""
+"""A small module, its plans, and a user's training loop that trains it by a plan and eagerly."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def words_cut_at_random(draw) -> Plan:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a loop finds: losses, norms of gradients before clipping, and the weights after it."""
+    """The results of a training loop: losses, norms of gradients before clipping, final weights."""
 
     losses: list[float]
     norms: list[float]
@@ -143,7 +143,7 @@ class Trained:
 
 
 def trained(module: nn.Module, clip, batch=batch_of, parts: int = 1) -> Trained:
-    """A loop that knows nothing of plans. ``clip(most)`` shortens the gradients."""
+    """Run a training loop that knows nothing of plans. ``clip(max_norm)`` clips the gradients."""
     optimizer = torch.optim.AdamW(module.parameters(), lr=0.05)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
     losses: list[float] = []
