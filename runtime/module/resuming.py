@@ -145,6 +145,6 @@ class ModuleCheckpoints:
     def _apart(self, leaf: str, key: str, tensor: Tensor) -> Iterator[Shard]:
         """The shards of the module's parameters in a tensor of a weight's shard."""
         weight, parameter = self.engine.weights[leaf], self.engine.naming.parameter(leaf)
-        offsets = parameter.turned([start for start, _ in weight.region])
-        shape = parameter.turned(weight.leaf.shape)
+        offsets = parameter.reoriented([start for start, _ in weight.region])
+        shape = parameter.reoriented(weight.leaf.shape)
         return apart(Shard("", shape, offsets, tensor, self.engine.counts(leaf)), key, parameter)

@@ -63,7 +63,7 @@ def load_whole(
         raise RuntimeError(f"load_state_dict of {engine.plan.model_name}: {problems[0]}")
     for leaf in engine.leaves:
         parameter = engine.naming.parameter(leaf)
-        if parameter.lacking(state) is None:
+        if parameter.missing_from(state) is None:
             engine.load(leaf, parameter.weight(state))
     for leaf, name in engine.naming.buffers.items():
         if name in state:
@@ -79,7 +79,9 @@ def _shapes(engine: RankEngine, kept: Mapping[str, Tensor]) -> dict[str, torch.S
     shapes = {name: tensor.shape for name, tensor in kept.items()}
     for leaf, whole in engine.shapes.items():
         parameter = engine.naming.parameter(leaf)
-        shape = parameter.turned(whole)[1:] if parameter.stacked else parameter.turned(whole)
+        shape = (
+            parameter.reoriented(whole)[1:] if parameter.stacked else parameter.reoriented(whole)
+        )
         shapes.update(dict.fromkeys(parameter.in_module, torch.Size(shape)))
     running = engine.executor.running
     for first, names in running.names.items():

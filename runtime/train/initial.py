@@ -187,7 +187,7 @@ class Initial:
             parameter = ParameterFile(names=(naming.buffers.get(leaf.name) or leaf.name,))
             if leaf.name not in naming.buffers:
                 parameter = naming.parameter(leaf.name)
-            if (name := parameter.lacking(state)) is not None:
+            if (name := parameter.missing_from(state)) is not None:
                 return f"has no {name}, which the plan's model has"
             if (misfit := parameter.misfit(leaf.shape, state)) is not None:
                 name, actual, expected = misfit

@@ -114,8 +114,8 @@ def test_interrupted_it_leaves_the_old_library_whole(tmp_path: Path, seconds: fl
     [
         (("--only", "relu"), "expected --out FOLDER"),
         (("--algebra",), "expected --out FOLDER"),
-        (("--operators", "OWN"), "--operators: means another library than the installed one"),
-        (("--operators", "OWN", "--explain", "rules.json:r"), "--operators: means another library"),
+        (("--operators", "OWN"), "--operators: makes another library than the installed one"),
+        (("--operators", "OWN", "--explain", "rules.json:r"), "--operators: makes another library"),
         (("--only", "nosuch", "--out", "."), "no such operator"),
         (("--out", "/dev/null/rules"), "/dev/null/rules: cannot be made a folder"),
     ],

@@ -1,4 +1,4 @@
-"""Generates a rule library and writes it, or explains rules by one."""
+"""Generates a rule library and writes it, or explains rules by a library."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PHASES = ("typings", "enumeration", "proofs")
 
 
 def run(options: Options) -> None:
-    """Generate a library, or explain rules by one. Raises InputError and NegativeAnswer."""
+    """Generate a library, or explain rules. Raises InputError and NegativeAnswer."""
     load_user_operators(options.operators)
     _check(options)
     path = default_path() if options.out is None else options.out / RULES
@@ -55,8 +55,8 @@ def run(options: Options) -> None:
 
 
 def _check(options: Options) -> None:
-    """Refuse to put another library in the place of the installed one, or to explain by that one
-    what another is about. Raises InputError."""
+    """Raise InputError for options that make another library than the installed one, if no folder
+    is given for it."""
     another = {
         "--only": bool(options.only),
         "--operators": options.operators is not None,
@@ -67,12 +67,12 @@ def _check(options: Options) -> None:
     for option, given in another.items():
         if given and options.out is None:
             raise InputError(
-                option, "means another library than the installed one, expected --out FOLDER"
+                option, "makes another library than the installed one, expected --out FOLDER"
             )
 
 
 def _generated(options: Options) -> Generated:
-    """The library that is asked for, with bars that show how far it is."""
+    """Generate the library that the options ask for, with bars of progress."""
     chosen = _chosen(options.only) if options.only else None
     with _bars(quiet=options.as_json) as show:
         return generate(

@@ -1,4 +1,4 @@
-"""Checks certificates again, apart from the prover, and what a library says against them."""
+"""Checks certificates without the prover, and compares a library with them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,18 @@ from verifier.recheck import certificates as certificates_in
 from verifier.solvers import SOLVERS, require
 
 CHUNK = 64
-"""Certificates that a process is given at once."""
+"""The number of certificates that a process gets at once."""
 SHOWN = 5
-"""Names in a message."""
+"""The most names in a message."""
 
 
 @dataclass(frozen=True)
 class Certificates:
-    """Certificates, each with the place where it was read, and their scripts (``Rechecker``).
-    ``where``: that they were read from; ``library``: whose rules have to have one, if any."""
+    """Certificates with the places where they were read, and their scripts (``Rechecker``).
+
+    ``where``: the folder or file that they were read from. ``library``: the library whose rules
+    must have certificates, if any.
+    """
 
     where: Path
     files: tuple[tuple[str, CertificateFile], ...]
@@ -39,13 +42,13 @@ class Certificates:
 
 
 def run(options: Options) -> None:
-    """Check all certificates. Raises NegativeAnswer unless all are accepted, and cover a library
-    that is given."""
+    """Check all certificates. Raises NegativeAnswer unless all are accepted, and cover the library
+    if there is one."""
     solvers = require(options.solver or list(SOLVERS))
     given = _read(options)
     rules = None if given.library is None else read_json(given.library, LibraryFile)
     if not given.files:
-        raise NegativeAnswer(f"{given.where}: holds no certificates, nothing is proved")
+        raise NegativeAnswer(f"{given.where}: has no certificates, so nothing is proved")
     results = list(_results(given, solvers, options))
     for (place, _), result in zip(given.files, results, strict=True):
         if options.as_json:
@@ -61,8 +64,8 @@ def run(options: Options) -> None:
 
 
 def _read(options: Options) -> Certificates:
-    """The certificates of a folder, of one compressed file, or of a library's folder, and then the
-    library too."""
+    """Read the certificates of a folder or of a compressed file; for the folder of a library, also
+    the library."""
     where, library = options.certificates, options.library
     if (where / CERTIFICATES).is_file():
         where, library = where / CERTIFICATES, library or where / RULES
@@ -75,9 +78,9 @@ def _read(options: Options) -> Certificates:
 
 
 def _results(given: Certificates, solvers: Sequence[str], options: Options) -> Iterator[Rechecked]:
-    """What comes of each certificate. Its label has to fit it where no library says what rule has
-    the name."""
-    # One for all: forked workers go on with it, each theorem and script once in each of them.
+    """Yield the result of each certificate. Without a library, the label of a certificate has to
+    fit its statement."""
+    # One for all: forked workers inherit it, and check each theorem and script once.
     rechecker = Rechecker(given.scripts, {name: SOLVERS[name] for name in solvers})
     files = [file for _, file in given.files]
     budget = Budget(options.seconds, options.memory)
@@ -88,7 +91,7 @@ def _results(given: Certificates, solvers: Sequence[str], options: Options) -> I
         result = _lost(file, answer) if isinstance(answer, Lost) else answer
         problem = ""
         if file.rule in labels:
-            problem = "another certificate has its label"
+            problem = "another certificate has the same label"
         elif result.proved is not None and given.library is None:
             problem = label_problem(file, result.proved.statement)
         labels.add(file.rule)
@@ -103,37 +106,37 @@ def _print_counts(where: Path, results: Sequence[Rechecked], solvers: Sequence[s
 
 
 def _require_all(where: str, results: Sequence[Rechecked]) -> None:
-    """Raise NegativeAnswer unless all certificates are accepted, and none is about whole tensors
-    only: a rule that was proved for those may be false for tensors that are cut."""
+    """Raise NegativeAnswer unless all certificates are accepted and none is about whole tensors
+    only. A rule that was proved for whole tensors may be false for cut ones."""
     rejected = sum(not result.accepted for result in results)
     if rejected:
         raise NegativeAnswer(f"{where}: {rejected} of {len(results)} certificates rejected")
     whole = sum(result.proved is not None and result.proved.whole for result in results)
     if whole:
-        problem = "are about whole tensors only, nothing is proved of tensors that are cut"
+        problem = "are about whole tensors only and prove nothing about cut tensors"
         raise NegativeAnswer(f"{where}: {whole} of {len(results)} certificates {problem}")
 
 
 def _lost(file: CertificateFile, lost: Lost) -> Rechecked:
-    """What can be said of a certificate that used up its budget."""
+    """The result of a certificate that used up its budget."""
     return Rechecked(file.rule, accepted=False, reason=f"unknown: {lost.spent}", conditions=0)
 
 
 def _compare(
     rules: LibraryFile, name: str, accepted: Sequence[CertificateFile], options: Options
 ) -> None:
-    """Raise NegativeAnswer unless every rule of a library is one that was accepted."""
+    """Raise NegativeAnswer unless every rule of a library has an accepted certificate."""
     missing = uncertified(rules, accepted, options.jobs)
     if missing:
         shown = ", ".join(missing[:SHOWN]) + (", ..." if len(missing) > SHOWN else "")
         raise NegativeAnswer(f"{name}: {len(missing)} rules have no certificate: {shown}")
     if not options.as_json:
-        say(f"{name}: all {len(rules.rules)} rules have one that says what they say")
+        say(f"{name}: all {len(rules.rules)} rules have a certificate with the same statement")
 
 
 def _line(place: str, result: Rechecked) -> str:
-    """What came of a certificate: what it proves, or why it is rejected. It comes from anywhere, so
-    that whatever it holds stays on the line."""
+    """The result of a certificate in one line: the statement that it proves, or why it is rejected.
+    Control characters in it are escaped."""
     proved = result.proved
     if not result.accepted or proved is None:
         return one_line(f"rejected: {place}: {result.reason}")
@@ -144,7 +147,7 @@ def _line(place: str, result: Rechecked) -> str:
 
 
 def _degrees(proved: Proved) -> str:
-    """For what degrees something is proved."""
+    """The degrees for which a statement is proved."""
     if proved.whole:
         return "whole tensors only"
     if not proved.degrees:

@@ -82,7 +82,7 @@ def test_the_command_checks_a_library(tmp_path: Path, capsys: pytest.CaptureFixt
         recheck(way, standalone_mode=False)
         out = capsys.readouterr().out
         assert f"{len(LIBRARY.rules)} certificates accepted, 0 rejected" in out
-        assert "have one that says what they say" in out
+        assert "have a certificate with the same statement" in out
     changed = LIBRARY.rules[0].model_copy(update={"name": "new"})
     rules.write_text(
         LIBRARY.model_copy(update={"rules": (*LIBRARY.rules, changed)}).model_dump_json()
