@@ -22,7 +22,7 @@ from pcg.capture import Captured, capture
 from pcg.capture.watch import refuse_hooks
 from pcg.errors import InputError
 from pcg.models import MAX_BATCH
-from runtime.module.calls import Face, ModuleCall, call_of
+from runtime.module.calls import ForwardSignature, ModuleCall, call_of
 from runtime.module.twin import twin, without_elements
 from runtime.train.eager import MOST_PARAMETERS, ModuleAgreement, compare_captured
 from runtime.train.initial import tensors_of
@@ -152,7 +152,7 @@ def _example(
         expected = "expected a tuple of arguments, a dictionary of keyword arguments, or a tensor"
         raise InputError("inputs", f"{expected}, got {type(inputs).__name__}")
     try:
-        call = call_of(Face.of(model), args, kwargs, has_target=losses.has_target)
+        call = call_of(ForwardSignature.of(model), args, kwargs, has_target=losses.has_target)
     except InputError as error:
         if losses.has_target:
             raise

@@ -14,7 +14,7 @@ from torch.nn import Module
 
 from pcg.device import DeviceKind
 from pcg.plan.plan import Plan, load_plan
-from runtime.module.calls import Face
+from runtime.module.calls import ForwardSignature
 from runtime.module.module import ParallelModule
 from runtime.program.lower import Lowering
 from runtime.world.collectives import World, open_world, own_device
@@ -61,7 +61,7 @@ def parallelize(
 def _kind(model: Module) -> type[ParallelModule]:
     """Return a class with the name, signature and configuration of a module. Other training loops,
     such as the Trainer of transformers, find labels and columns of a dataset by these."""
-    signature = Face.of(model).signature
+    signature = ForwardSignature.of(model).signature
     own = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
 
     def forward(self: ParallelModule, *args: Any, **kwargs: Any) -> Any:
