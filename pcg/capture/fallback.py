@@ -1,4 +1,4 @@
-"""Make operators of the calls that no entry of the table fits: torch's own functions."""
+"""Make operators of calls that have no entry in the table, by calls of torch's own functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor, fx
 
 PLACES = frozenset({"device", "layout", "pin_memory", "memory_format"})
-"""Arguments that say where and how a tensor is stored, which is for the plan to say."""
+"""Arguments about where and how a tensor is stored, which the plan decides."""
 
 OF_MEMORY = frozenset(
     {
@@ -25,35 +25,34 @@ OF_MEMORY = frozenset(
         *("aten.as_strided_scatter.default",),
     }
 )
-"""Functions of how a tensor lies in memory, which is for the plan to say too."""
+"""Functions that read a tensor's layout in memory, which the plan decides too."""
 
 NUMBER = "aten._local_scalar_dense.default"
 """What makes a number of Python of a tensor."""
 BITS = "aten.view.dtype"
-"""What gives the bits of a number another meaning."""
+"""Reads the bits of a number in another number format."""
 NAMES = {
     f"aten.__{side}shift__.{kind}": f"aten.bitwise_{name}_shift.{of}"
     for side, name in (("l", "left"), ("r", "right"))
     for kind, of in (("Scalar", "Tensor_Scalar"), ("Tensor", "Tensor"))
 }
-"""Functions that torch calls by the names of Python's operators, and by names of its own."""
+"""Functions that torch calls by the names of Python's operators, with their other names."""
 
 
 def by_its_function(
     node: fx.Node, value: Callable[[fx.Node], Value], where: str
 ) -> Value | tuple[Value, ...]:
-    """The results of a call without an equation: of a function of single elements as one operator
-    that is cut as such, of one that works slice by slice as one that is cut between slices, of any
-    other as one that is never cut. Raises InputError for one that draws random numbers, since
-    copies of a tensor have to be equal, one of memory, or one that is none of torch's own."""
+    """Return the results of a call without an equation: of an element-wise, batched or opaque
+    operator. Raises InputError, with ``where``, for a function that draws random numbers (copies of
+    a tensor have to be equal), reads a tensor's layout in memory, or is not torch's own."""
     target: Any = node.target
     if draws(node):
         raise InputError(where, f"{target} draws random numbers, which no plan can repeat")
     if str(target) in OF_MEMORY:
-        problem = "reads what lies in memory, beside the elements of its tensor or between them"
+        problem = "reads memory beside or between the elements of its tensor"
         raise InputError(where, f"{target} {problem}, expected slices or contiguous()")
     if str(target) == BITS:
-        problem = "reads numbers as bits, which are others in another number format"
+        problem = "reads the bits of numbers, which differ between number formats"
         raise InputError(where, f"{target} {problem}")
     _refuse_values(node, where)
     if target.namespace != NAMESPACE:
@@ -85,14 +84,14 @@ def _refuse_values(node: fx.Node, where: str) -> None:
         problem = "takes a number out of a tensor, as item() and tolist() do"
         raise InputError(where, f"{problem}, which no graph can follow")
     if not all(isinstance(size, int) for size in _sizes(node)):
-        problem = f"{node.target} returns as much as a tensor's values say"
-        raise InputError(where, f"{problem}, which no graph can follow{HINT}")
+        problem = f"{node.target} returns a size that depends on values, which no graph can follow"
+        raise InputError(where, f"{problem}{HINT}")
 
 
 def _element_by_element(
     function: str, node: fx.Node, operands: list[tuple[fx.Node, Value]]
 ) -> Value:
-    """A function of single elements, its operands repeated to fill the shape of its result."""
+    """Return an element-wise function of operands that are expanded to the shape of its result."""
     result = node.meta["val"]
     shape = tuple(result.shape)
     formats = [_name(operand.meta["val"].dtype) for operand, _ in operands]
@@ -102,7 +101,7 @@ def _element_by_element(
 
 
 def draws(node: fx.Node) -> bool:
-    """Whether a call's result depends on random numbers."""
+    """Whether the result of a call depends on random numbers."""
     target: Any = node.target
     if str(target) in RATES:
         return bool(dropout_of(str(target), node.args, node.kwargs))
@@ -110,7 +109,7 @@ def draws(node: fx.Node) -> bool:
 
 
 def _sizes(node: fx.Node) -> list[Any]:
-    """All sizes of what a call returns, and what it returns that is no tensor."""
+    """Return all sizes of a call's results, and the results that are no tensors."""
     made = _results(node)
     return [n for r in made for n in (r.shape if isinstance(r, torch.Tensor) else [r])]
 

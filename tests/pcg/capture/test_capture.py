@@ -147,7 +147,7 @@ def fails(x: Tensor, w: Tensor) -> Tensor:
         (lambda x, w: x.sum(), ROWS, "the loss depends on no weight"),
         (lambda x, w: 3, ROWS, "returns something that is no tensor"),
         (lambda x, w: (x @ w).sum(), ROWS, "torch.export: "),
-        (fails, ROWS, "chooses by the values of a tensor, which no graph can follow"),
+        (fails, ROWS, "branches on the values of a tensor, which no graph can follow"),
         (lambda x, w: (torch.poisson(x.abs()) * w).sum(), ROWS, "draws random numbers"),
         (lambda x, w: (x * random.random() * w).sum(), ROWS, "a random number by random.random"),
         (lambda x, w: (x * w * x.max().item()).sum(), ROWS, "takes a number out of a tensor"),
