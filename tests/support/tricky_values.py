@@ -41,6 +41,12 @@ VALUES = {
     "memory that is filled by halves": ends(interleaved),
     "memory that is copied to": ends(lambda m, h: torch.empty_like(h).copy_(h) * 2),
     "distributions": policy,
+    "an inverse": lambda m, x: (
+        (m.w + 9 * torch.eye(WIDTH, dtype=x.dtype)).inverse().sum() + m.a(x).sum()
+    ),
+    "a Cholesky factor": lambda m, x: torch.linalg.cholesky(
+        m.a(x).T @ m.a(x) + torch.eye(WIDTH, dtype=x.dtype)
+    ).sum(),
     "off the diagonal": lambda m, x: (
         (m.a(x) @ m.w[:ROWS].T)[~torch.eye(ROWS, dtype=torch.bool)].view(ROWS, -1).logsumexp(1)
     ).sum(),

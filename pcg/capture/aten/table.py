@@ -54,6 +54,7 @@ DOCUMENTED = frozenset(
         *("aten.linalg_det.default", "aten.logdet.default", "aten.linalg_slogdet.default"),
         *("aten.linalg_eigh.default", "aten.linalg_eigvalsh.default", "aten.linalg_svd.default"),
         *("aten.linalg_svdvals.default", "aten.linalg_solve.default"),
+        *("aten.linalg_inv.default", "aten.linalg_cholesky.default"),
         *("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor"),
         *("aten.multilabel_margin_loss.default", "aten.multilabel_margin_loss_forward.default"),
     }
