@@ -49,6 +49,7 @@ from pcg.language.expr import (
 )
 from pcg.language.functions import FUNCTIONS
 from pcg.language.poly import Poly
+from pcg.readings.differentiated import differentiated
 from pcg.readings.kernel_use import APART, KernelUse
 from pcg.readings.kind import free_symbols, is_epilogue, look_up, passes_gradients, placed, reads
 from pcg.readings.torch_work import products
@@ -80,7 +81,14 @@ class Work:
 @lru_cache(maxsize=16)
 def gradient_nodes(graph: Graph) -> frozenset[Node]:
     """The nodes of a graph whose outputs need gradients."""
-    return needing_gradients((node, [v.node for v in node.inputs]) for node in graph.nodes)
+    return needing_gradients((node, trained_sources(node)) for node in graph.nodes)
+
+
+def trained_sources(node: Node) -> list[Node]:
+    """The nodes whose values gradients of a node go back to, if they need some."""
+    if node.is_leaf:
+        return []
+    return [node.inputs[position].node for position in sorted(differentiated(node))]
 
 
 def needing_gradients(nodes: Iterable[tuple[Node, Iterable[Node]]]) -> frozenset[Node]:
