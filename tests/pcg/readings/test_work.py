@@ -208,9 +208,9 @@ def test_what_is_read_for_its_shape_alone_is_not_differentiated():
         """
         x = input[4, 4]
         w = weight[4, 4]
-        angles = input[4, 4]
+        angles = input[4]
         a = matmul(x, w)
-        b = expand_as(a, angles, axis=0)
+        b = expand_as(a, angles, axis=1)
         return multiply(a, b)
         """
     )
