@@ -1,7 +1,7 @@
-"""Which operands of an operator gradients go back to: those whose elements matter to a result.
+"""Find the operands to which gradients go back: those whose elements affect a result.
 
-Some operands are read for their shape alone, as by what says how often something is repeated. They
-get no gradient, and a result is no more trained for one of them being so.
+An operator reads the other operands for their shape only, such as the tensor to whose shape another
+one is repeated. They get no gradient, and do not make the result need one.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pcg.types.operator import Call
 
 
 def differentiated(node: Node) -> frozenset[int]:
-    """The operands whose values an operator's outputs depend on: others it reads for their shape
-    alone, and no gradient goes back to them."""
+    """Return the operands whose values affect an operator's outputs. The others are read for their
+    shape only, and get no gradient."""
     call = node.operator_call
     if isinstance(call.operator, TorchFunction) or call.operator.parallel is not None:
         return frozenset(range(len(node.inputs)))
-    # Types are known however deep a graph is; ranks would be asked of all that is below.
+    # Types are already inferred, however deep the graph is. Ranks would have to be computed.
     return _differentiated(call, tuple(value.type.rank for value in node.inputs))
 
 
@@ -31,7 +31,7 @@ def _differentiated(call: Call, ranks: tuple[int, ...]) -> frozenset[int]:
 
 
 def reduced(value: Expr) -> Expr:
-    """The value without terms that are 0 times something."""
+    """Return the value without terms that are 0 times something."""
     match value:
         case Add(terms):
             left = tuple(reduced(term) for term in terms if not _vanishes(term))

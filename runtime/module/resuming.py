@@ -146,6 +146,6 @@ class Resuming:
     def _apart(self, leaf: str, key: str, tensor: Tensor) -> Iterator[Shard]:
         """A tensor of the shape of a weight's piece, as the module has it."""
         weight, parameter = self.engine.weights[leaf], self.engine.naming.parameter(leaf)
-        offsets = parameter.turned([start for start, _ in weight.region])
-        shape = parameter.turned(weight.leaf.shape)
+        offsets = parameter.reoriented([start for start, _ in weight.region])
+        shape = parameter.reoriented(weight.leaf.shape)
         return apart(Shard("", shape, offsets, tensor, self.engine.counts(leaf)), key, parameter)

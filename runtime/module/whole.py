@@ -60,7 +60,7 @@ def load_whole(
         raise RuntimeError(f"load_state_dict of {engine.plan.model_name}: {problems[0]}")
     for leaf in engine.leaves:
         parameter = engine.naming.parameter(leaf)
-        if parameter.lacking(state) is None:
+        if parameter.missing_from(state) is None:
             engine.load(leaf, parameter.weight(state))
     for leaf, name in engine.naming.buffers.items():
         if name in state:
@@ -76,7 +76,7 @@ def _shapes(engine: RankEngine, kept: Mapping[str, Tensor]) -> dict[str, torch.S
     shapes = {name: tensor.shape for name, tensor in kept.items()}
     for leaf, whole in engine.shapes.items():
         parameter = engine.naming.parameter(leaf)
-        own = parameter.turned(whole)[1:] if parameter.stacked else parameter.turned(whole)
+        own = parameter.reoriented(whole)[1:] if parameter.stacked else parameter.reoriented(whole)
         shapes.update(dict.fromkeys(parameter.in_module, torch.Size(own)))
     running = engine.executor.running
     for first, names in running.names.items():

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import accumulate
 
 from pcg.errors import InputError
-from pcg.placement.recomputation import Again, again
+from pcg.placement.recomputation import RecomputedSteps, recomputed_steps
 from pcg.placement.saved import saved_tensors
 from pcg.placement.schedule import Reshard, Schedule
 from pcg.plan.chunks import Chunks, ChunksError, chunks_of
@@ -29,12 +29,12 @@ def plan_chunks(plan: Plan, schedule: Schedule, where: str) -> Chunks | None:
         raise InputError(where, str(error)) from error
 
 
-def plan_again(plan: Plan, schedule: Schedule, where: str) -> Again:
+def plan_again(plan: Plan, schedule: Schedule, where: str) -> RecomputedSteps:
     """What is done again of a plan's schedule. Raises InputError as ``plan_chunks``."""
     pipeline, chunks = plan.pipeline, plan_chunks(plan, schedule, where)
     stage = None if pipeline is None else plan.machine.devices // pipeline.stages
     numbers = {} if chunks is None else chunks.numbers
-    return again(saved_tensors(schedule), plan.recompute, stage, numbers)
+    return recomputed_steps(saved_tensors(schedule), plan.recompute, stage, numbers)
 
 
 def chunk_ends(

@@ -17,7 +17,7 @@ from pcg.placement import schedule as steps
 from pcg.placement.backward import gradients
 from pcg.placement.late import LateGradient
 from pcg.placement.layout import Layout, Piece, tasks
-from pcg.placement.recomputation import Again, can_be_recomputed
+from pcg.placement.recomputation import RecomputedSteps, can_be_recomputed
 from pcg.placement.region import extent, starts_of
 from pcg.placement.schedule import Schedule, Slot
 from pcg.placement.transfer import transfer
@@ -237,7 +237,7 @@ class Lowering:
         return watched
 
     @cached_property
-    def _again(self) -> Again:
+    def _again(self) -> RecomputedSteps:
         return plan_again(self.plan, self.schedule, self.where)
 
     @cached_property

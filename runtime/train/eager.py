@@ -22,7 +22,7 @@ from pcg.capture import Captured
 from pcg.errors import InputError, one_line
 from pcg.graph.graph import Graph
 from pcg.models import capture_model
-from pcg.models.file import made_for_real
+from pcg.models.file import module_and_inputs
 from pcg.readings.work import work
 from runtime.execute.precision import in_float64
 from runtime.train.check import evaluate, gradients
@@ -69,7 +69,7 @@ def compare_with_module(name: str) -> ModuleAgreement:
     they differ."""
 
     def make(begin: Callable[[], object]) -> tuple[Module, tuple[Any, ...]]:
-        return made_for_real(name, begin)
+        return module_and_inputs(name, begin)
 
     return compare_captured(name, capture_model(name, None, 1), make)
 

@@ -183,7 +183,7 @@ class Initial:
             known = ParameterFile(names=(naming.buffers.get(leaf.name) or leaf.name,))
             if leaf.name not in naming.buffers:
                 known = naming.parameter(leaf.name)
-            if (name := known.lacking(state)) is not None:
+            if (name := known.missing_from(state)) is not None:
                 return f"has no {name}, which the plan's model has"
             if (misfit := known.misfit(leaf.shape, state)) is not None:
                 name, given, wanted = misfit

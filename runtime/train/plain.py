@@ -69,7 +69,7 @@ def fill(
     running.fill(state)
     for piece in pieces:
         parameter = naming.parameter(piece.leaf.name)
-        if (name := parameter.lacking(state)) is not None:
+        if (name := parameter.missing_from(state)) is not None:
             raise InputError(path, f"has no parameter {name}")
         if (misfit := parameter.misfit(piece.leaf.shape, state)) is not None:
             name, given, expected = misfit

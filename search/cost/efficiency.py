@@ -93,7 +93,7 @@ class Roofline:
         """What is known of the first of some kinds of work."""
         if self.at_peak:
             return None
-        measured = (device.reached(kind, dtype) for kind in kinds)
+        measured = (device.measured_efficiency(kind, dtype) for kind in kinds)
         known = next((one for one in measured if one is not None), None)
         return self.curves.get((device.kind, bound)) if known is None else known
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from pcg.graph.graph import Node
 from pcg.placement.backward import gradients
 from pcg.placement.in_parts import named_parts
-from pcg.placement.recomputation import again
+from pcg.placement.recomputation import recomputed_steps
 from pcg.placement.saved import SavedTensors, saved_tensors
 from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot, trace
 from search.choices import Recompute
@@ -94,8 +94,8 @@ def ways_to_fit(
     """Sets of operators to recompute that are worth a simulation. By ``AUTO``, those with which a
     plan fits that does not without; where none does, what takes least memory. ``seconds``: of each
     step forward, of all micro-batches; ``limit``: bytes; ``stage``: the devices of a stage of a
-    pipeline; ``chunks``: of its steps, as ``again`` takes them; ``alike``: the spans, where they
-    are not free."""
+    pipeline; ``chunks``: of its steps, as for ``recomputed_steps``; ``alike``: the spans, where
+    they are not free."""
     if choice is Recompute.NONE:
         return
     finder = _Units(saved_tensors(schedule), seconds, stage, chunks)
@@ -221,7 +221,7 @@ class _Units:
         every.update(node for chain in self._chains.values() for node in chain)
         self._allowed = {
             number
-            for number in again(tensors, every, stage, chunks).steps
+            for number in recomputed_steps(tensors, every, stage, chunks).steps
             if isinstance(tensors.steps[number], Compute) or number in self._chains
         }
         outputs = {tensors.root(slot) for slot in tensors.schedule.outputs}

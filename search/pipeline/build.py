@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from pcg.graph.graph import Graph, Node, Value
-from pcg.placement.in_parts import InParts
+from pcg.placement.in_parts import TransferParts
 from pcg.placement.layout import operand_layout, output_layout
 from pcg.placement.schedule import trace
 from pcg.placement.view import MachineView
@@ -126,7 +126,7 @@ class _Builder:
         inputs: tuple[Value, ...],
         strategy: Strategy,
         first: int,
-        ways: tuple[InParts | None, ...],
+        ways: tuple[TransferParts | None, ...],
     ) -> tuple[tuple[Value, ...], Node, MachineView]:
         """What an operator's outputs become, the operator itself, and its view. ``ways``: in which
         parts its operands come."""
@@ -144,7 +144,7 @@ class _Builder:
         inputs: tuple[Value, ...],
         strategy: Strategy,
         first: int,
-        ways: tuple[InParts | None, ...],
+        ways: tuple[TransferParts | None, ...],
         scribe: Scribe,
     ) -> tuple[tuple[Value, ...], Node, MachineView]:
         """The same, rule by rule."""
@@ -156,10 +156,10 @@ class _Builder:
 
     def _ways(
         self, node: Node, inputs: tuple[Value, ...], inner: Node, view: MachineView
-    ) -> tuple[InParts | None, ...]:
+    ) -> tuple[TransferParts | None, ...]:
         """In which parts each operand comes to an operator that runs as ``inner``, if in any: those
         in slices that cross to its stage. An operand that is read twice comes once."""
-        ways: dict[Value, InParts | None] = dict.fromkeys(inputs)
+        ways: dict[Value, TransferParts | None] = dict.fromkeys(inputs)
         if self.crossings is None or node not in self.batches.streams.axes:
             return WHOLE * len(inputs)
         devices = set(view.devices)

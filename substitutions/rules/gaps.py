@@ -19,7 +19,7 @@ from pcg.errors import OperatorError
 from pcg.graph.graph import Leaf, Node, Value
 from pcg.graph.pairs import GraphPair, Outputs, both, halves, ports, remade, with_polynomials
 from pcg.language.poly import Poly
-from pcg.language.template import Declared
+from pcg.language.template import Declaration
 from pcg.types.operator import Call, Operator, run_lengths
 from verifier.trusted.sizes.runs import keeps_runs
 from verifier.trusted.sizes.sizes import input_size
@@ -76,7 +76,7 @@ def _parts_at(
     )
 
 
-def _part(declared: Declared, lengths: Mapping[str, int], moved: int, regular: bool) -> _Part:
+def _part(declared: Declaration, lengths: Mapping[str, int], moved: int, regular: bool) -> _Part:
     meeting: dict[int, list[tuple[str, int]]] = defaultdict(list)
     positions = [("dim", moved)] if moved >= 0 else []
     at = 0

@@ -23,7 +23,7 @@ from unity.support.comparison import (
 )
 from unity.support.console import PlainConsole
 from unity.support.declarations import load_user_operators
-from unity.support.plot import can_plot, plot
+from unity.support.plot import can_plot, plot, plot_steps
 from unity.support.speed import measured
 
 FILE = "compare.json"
@@ -85,8 +85,9 @@ def _show(entries: Sequence[Prediction], machine: str, out: Path, console: Plain
         if any(entry.norm_groups > 1 for entry in own):
             console.print(f"{model}: {GROUPED}", soft_wrap=True)
         if can_plot():
-            drawn = plot(model, machine, own, out)
-            console.print(f"drawn in {drawn[0]} and {drawn[1]}", soft_wrap=True)
+            for drawn in (plot(model, machine, own, out), plot_steps(model, machine, own, out)):
+                if drawn is not None:
+                    console.print(f"drawn in {drawn[0]} and {drawn[1]}", soft_wrap=True)
     if not can_plot():
         console.print("no plots: they take matplotlib, the extra `plot`", soft_wrap=True)
     console.print(f"written to {out / FILE}", soft_wrap=True)

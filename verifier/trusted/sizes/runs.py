@@ -27,7 +27,7 @@ from pcg.graph.pairs import (
     with_polynomials,
 )
 from pcg.language.poly import Poly
-from pcg.language.template import Declared
+from pcg.language.template import Declaration
 from pcg.types.operator import Call, Operator, run_lengths
 from verifier.trusted.sizes.sizes import input_size
 
@@ -151,7 +151,7 @@ def _parts_at(
 
 
 def _expanded(
-    declared: Declared, lengths: dict[str, int]
+    declared: Declaration, lengths: dict[str, int]
 ) -> tuple[list[RunAxis | None], list[tuple[str, int]]]:
     axes: list[RunAxis | None] = []
     positions: list[tuple[str, int]] = []
