@@ -33,17 +33,17 @@ from search.pipeline.clock import (
     step_seconds,
 )
 from search.pipeline.crossing import crossing_seconds
-from search.pipeline.micro import Chosen, MicroBatches, Vector
+from search.pipeline.micro import GroupStrategies, MicroBatches, Vector
 
 PRICES = (0.0, 0.5, 4.0, 32.0)
-"""Prices of a device's whole memory that are tried until stages fit, as parts of a step's time."""
+"""The prices of a device's whole memory that are tried until stages fit, as fractions of a step."""
 
 
 @dataclass(frozen=True)
 class Sparing:
-    """What an outline takes to be saved by recomputation, before that is chosen: the part of the
-    activations that is ``left``, the part of the time that it takes, and into how many parts the
-    weights of a stage are cut and gathered again."""
+    """The assumed effect of recomputation, before it is chosen. ``left``: the fraction of
+    activations that is left; ``time``: the factor on the time of a micro-batch; ``parts``: the
+    number of parts in which the weights of a stage are stored and gathered again."""
 
     left: float = 1.0
     time: float = 1.0
@@ -52,17 +52,17 @@ class Sparing:
 
 PLAIN = Sparing()
 
-Way = tuple[int, tuple[int, ...], int]
-"""Micro-batches, bounds and chunks of a pipeline."""
+OutlineKey = tuple[int, tuple[int, ...], int]
+"""The micro-batches, bounds and chunks of a pipeline."""
 
 
 @dataclass(frozen=True)
 class Outline:
-    """A pipeline that has not been built. ``bounds`` are of its chunks, in the order of the
-    operators, ``interleave`` for each stage; ``seconds`` of a step, estimated."""
+    """A pipeline that has not been built. ``bounds``: those of its chunks, in the order of the
+    operators, with ``interleave`` chunks for each stage; ``seconds``: of a step, estimated."""
 
     batches: MicroBatches
-    chosen: Chosen
+    chosen: GroupStrategies
     bounds: tuple[int, ...]
     seconds: float
     interleave: int = 1
@@ -74,14 +74,14 @@ class Outline:
         return (len(self.bounds) - 1) // self.interleave
 
     @property
-    def way(self) -> Way:
-        """What tells it from others with the same strategies."""
+    def key(self) -> OutlineKey:
+        """A key that tells it from other pipelines with the same strategies."""
         return self.batches.slices, self.bounds, self.interleave
 
 
 def stage_counts(machine: Machine) -> list[tuple[int, int]]:
-    """Numbers of stages, and the devices that each has, such that groups of devices in a row do not
-    straddle units of the machine; ascending."""
+    """The numbers of stages for which groups of consecutive devices do not straddle units of the
+    machine, each with the number of devices of a stage; ascending."""
     units = [1]
     for level in machine.levels:
         units.append(units[-1] * level.count)
@@ -95,9 +95,9 @@ def stage_counts(machine: Machine) -> list[tuple[int, int]]:
 
 
 def micro_batch_counts(batch: int, stages: int = 1) -> list[int]:
-    """Numbers of micro-batches that a batch can be cut into, ascending: the divisors above 1, and
-    no fewer than ``stages``, for else devices would wait half of the time, and 2BW would need more
-    versions."""
+    """The numbers of micro-batches into which a batch can be cut, ascending: its divisors above 1
+    that are at least ``stages``. With fewer, devices would wait half of the time, and 2BW would
+    need more versions of weights."""
     return [count for count in _divisors(batch) if count > 1 and count >= stages]
 
 
@@ -111,11 +111,11 @@ def outline(
     machine: Machine,
     stages: int,
     kind: ScheduleKind,
-    first: Chosen,
+    first: GroupStrategies,
     sparing: Sparing = PLAIN,
 ) -> Outline | None:
-    """The stages that take least time and fit the memory; strategies that take less of it where
-    those of ``first`` do not fit. None where none do."""
+    """The stages that take least time and fit in memory. If those with the strategies ``first`` do
+    not fit, strategies that take less memory are tried. None if no stages fit."""
     for price in PRICES:
         check_time()
         chosen = _sparing(batches, machine, stages, first, price)
@@ -126,9 +126,9 @@ def outline(
 
 
 def interleaved(one: Outline, machine: Machine) -> Outline:
-    """A pipeline whose stages have several chunks, as many as pay: with one more than that, its
-    steps would take longer, or one operator alone takes longer than a chunk is to take. ``one``:
-    with one chunk each, by 1F1B."""
+    """A pipeline whose stages have as many chunks as gain time. It ends where one chunk more would
+    make the step longer, or one operator takes longer than a chunk should. ``one``: a pipeline by
+    1F1B with one chunk for each stage."""
     best, costs = one, one.chosen.costs
     each = one.batches.slices * costs.micro + costs.once
     most = int(each.sum() / each.max() / one.stages) if each.max() > 0 else 0
@@ -142,20 +142,22 @@ def interleaved(one: Outline, machine: Machine) -> Outline:
 
 
 def with_chunks(one: Outline, machine: Machine, chunks: int) -> Outline | None:
-    """A pipeline by 1F1B whose stages have so many chunks, as even as they can be; None where there
-    is none that fits."""
+    """A pipeline by 1F1B whose stages have ``chunks`` chunks, as even as possible. None if none
+    fits."""
     given = one.batches, one.chosen, machine, one.stages
     return _balanced(*given, "1f1b", chunks, one.sparing)
 
 
 def with_weights_pass(one: Outline, machine: Machine) -> Outline:
-    """The same pipeline with a pass for weights, by ZB-H1. ``one``: with one chunk each, by 1F1B.
-    What is recomputed goes back at once, so that there is nothing to put off."""
+    """The same pipeline with a pass for weights, by ZB-H1. ``one``: a pipeline by 1F1B with one
+    chunk for each stage. It is returned unchanged if it recomputes, since its gradients are not put
+    off."""
     batches, costs = one.batches, one.chosen.costs
     late = np.array([_is_late(batches, node) for node in batches.nodes])
     if one.sparing != PLAIN or not late.any():
         return one
-    # A third of forward and backward, as each of both gradients takes as long as the product.
+    # The weight's gradient is a third of forward and backward, whose three products are equally
+    # long.
     own = sums(np.where(late, costs.micro / 3, 0.0))
     between = _between(batches, one.chosen, machine, one.stages, 1)
     stages = _estimated(batches, one.chosen, between, one.bounds)
@@ -176,7 +178,7 @@ def _is_late(batches: MicroBatches, node: Node) -> bool:
 
 
 def least_memory(batches: MicroBatches, machine: Machine, stages: int, kind: ScheduleKind) -> float:
-    """Bytes on the fullest device with the stages that take least memory, estimated."""
+    """An estimate of the bytes on the fullest device, with the stages that take least memory."""
     chosen = _sparing(batches, machine, stages, batches.choose(), PRICES[-1])
     weights, activations = _bytes(batches, chosen, kind)
     holds = ChunkMemory(weights, activations, in_flight(stages, batches.slices), inf)
@@ -185,7 +187,7 @@ def least_memory(batches: MicroBatches, machine: Machine, stages: int, kind: Sch
 
 
 def _each(holds: ChunkMemory, bounds: Sequence[int]) -> list[float]:
-    """What each chunk holds."""
+    """The bytes of each chunk."""
     return [
         float(holds.held(number, Band(a, a), Band(b, b))[0, 0])
         for number, (a, b) in enumerate(pairwise(bounds))
@@ -193,9 +195,9 @@ def _each(holds: ChunkMemory, bounds: Sequence[int]) -> list[float]:
 
 
 def _sparing(
-    batches: MicroBatches, machine: Machine, stages: int, first: Chosen, price: float
-) -> Chosen:
-    """Strategies where memory has a price; those of ``first`` where it has none."""
+    batches: MicroBatches, machine: Machine, stages: int, first: GroupStrategies, price: float
+) -> GroupStrategies:
+    """The strategies with a price of memory; ``first`` if the price is 0."""
     if not price:
         return first
     seconds = batches.slices * first.costs.micro.sum() + first.costs.once.sum()
@@ -203,8 +205,10 @@ def _sparing(
     return batches.choose(byte_price, (1 + min(stages, batches.slices)) / 2)
 
 
-def _bytes(batches: MicroBatches, chosen: Chosen, kind: ScheduleKind) -> tuple[Vector, Vector]:
-    """Bytes of each operator's weights, and of what it keeps of one micro-batch."""
+def _bytes(
+    batches: MicroBatches, chosen: GroupStrategies, kind: ScheduleKind
+) -> tuple[Vector, Vector]:
+    """Bytes of each operator's weights, and of the tensors that it saves of one micro-batch."""
     training = batches.cost.training
     older = (WEIGHT_VERSIONS[kind] - 1) * training.parameter_bytes
     each = (training.held_bytes + older) / batches.cost.itemsize
@@ -213,7 +217,7 @@ def _bytes(batches: MicroBatches, chosen: Chosen, kind: ScheduleKind) -> tuple[V
 
 def _balanced(
     batches: MicroBatches,
-    chosen: Chosen,
+    chosen: GroupStrategies,
     machine: Machine,
     stages: int,
     kind: ScheduleKind,
@@ -249,10 +253,10 @@ def _balanced(
 
 
 def _between(
-    batches: MicroBatches, chosen: Chosen, machine: Machine, stages: int, interleave: int
+    batches: MicroBatches, chosen: GroupStrategies, machine: Machine, stages: int, interleave: int
 ) -> Callable[[int, Band, Band], StageTable]:
-    """What each chunk spends in a step on tensors from chunks before and to later ones, as if
-    those were its neighbours."""
+    """The seconds that each chunk spends in a step on tensors from earlier chunks and to later
+    ones, as if these were its neighbours."""
     size, last = batches.cost.machine.devices, stages * interleave - 1
     links = [
         machine.link(number % stages * size, (number + 1) % stages * size) for number in range(last)
@@ -268,20 +272,20 @@ def _between(
 
     def of(number: int, starts: Band, ends: Band) -> StageTable:
         nothing = np.zeros((len(starts.positions), len(ends.positions)))
-        comes = tables[links[number - 1]].comes(starts, ends) if number else nothing
-        goes = tables[links[number]].goes(starts, ends) if number < last else nothing
-        return comes + goes
+        received = tables[links[number - 1]].received(starts, ends) if number else nothing
+        sent = tables[links[number]].sent(starts, ends) if number < last else nothing
+        return received + sent
 
     return of
 
 
 def _estimated(
     batches: MicroBatches,
-    chosen: Chosen,
+    chosen: GroupStrategies,
     between: Callable[[int, Band, Band], StageTable],
     bounds: tuple[int, ...],
 ) -> list[StageSeconds]:
-    """Forward is taken to be a third of forward and backward."""
+    """The estimated times of stages. The forward pass is taken for a third of both passes."""
     micro, once = sums(chosen.costs.micro), sums(chosen.costs.once)
     estimated: list[StageSeconds] = []
     for stage, (a, b) in enumerate(pairwise(bounds)):
@@ -292,9 +296,9 @@ def _estimated(
     return estimated
 
 
-def _crossings(batches: MicroBatches, chosen: Chosen, link: Link) -> Iterator[Crossing]:
-    """Every tensor of micro-batches that some operator reads, as if it crossed to the next group
-    over a link: a device gets what it needs, or a part, from one of the group before."""
+def _crossings(batches: MicroBatches, chosen: GroupStrategies, link: Link) -> Iterator[Crossing]:
+    """Every tensor of micro-batches, as if it crossed to the next group over a link: a device
+    receives the block that it needs, or a part of it, from one device of the group before."""
     trained = gradient_nodes(batches.streams.graph)
     number = {node: i for i, node in enumerate(batches.nodes)}
     readers: dict[tuple[int, int], list[int]] = defaultdict(list)

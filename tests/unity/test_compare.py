@@ -200,7 +200,7 @@ def test_without_matplotlib_the_table_comes(tmp_path: Path, monkeypatch: pytest.
     few = ("--machine", "local", "--gpus", "2", "--planners", "data-parallel")
     result = compare("xdl-tiny", *few, "-o", str(tmp_path))
     assert result.exit_code == 0
-    assert "they take matplotlib" in result.output
+    assert "install matplotlib" in result.output
     assert {path.name for path in tmp_path.iterdir()} == {"compare.json", "plans"}
 
 
@@ -250,7 +250,7 @@ def test_gspmd_is_compared_as_it_is_annotated(tmp_path: Path):
 @pytest.mark.parametrize("option", ["--mesh", "--shard"])
 def test_annotations_are_for_gspmd(option: str, tmp_path: Path):
     result = compare("mlp-tiny", *SMALL, option, "x=data,-", "-o", str(tmp_path))
-    assert str(result.exception).startswith(f"{option}: only the planner gspmd takes it")
+    assert str(result.exception).startswith(f"{option}: only the planner gspmd reads it")
 
 
 def test_a_mesh_of_other_devices_is_refused(tmp_path: Path):

@@ -25,16 +25,16 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
 def can_plot() -> bool:
-    """Whether matplotlib is there."""
+    """Whether matplotlib is installed."""
     return find_spec("matplotlib") is not None
 
 
 def plot(
     model: str, machine: str, entries: Sequence[Prediction], folder: Path
 ) -> tuple[Path, Path]:
-    """Draw throughput and search time of one model's planners by number of devices; write SVG and
+    """Draw the throughput and search time of a model's planners by number of devices. Write SVG and
     PNG files, and return their paths."""
-    # Here because matplotlib is an extra and takes a second to load.
+    # Imported here because matplotlib is an extra and takes a second to load.
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -114,7 +114,9 @@ def _throughput(axes: Axes, by_planner: Mapping[str, Sequence[Prediction]]) -> N
 
     for i, (planner, entries) in enumerate(by_planner.items()):
         fitting = [(e.devices, e.samples_per_second) for e in entries if e.samples_per_second]
-        _line(axes, i, fitting, planner)  # without a point too, for the legend serves both plots
+        _line(
+            axes, i, fitting, planner
+        )  # even without points, because the legend serves both plots
     axes.set_xscale("log")
     if any(e.samples_per_second for entries in by_planner.values() for e in entries):
         axes.set_yscale("log")

@@ -27,7 +27,7 @@ from search.pipeline.build import build
 from search.pipeline.clock import step_seconds
 from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import PLAIN, Sparing, outline, stage_counts
-from search.pipeline.planner import Built, PipelinePlanner
+from search.pipeline.planner import BuiltPipeline, PipelinePlanner
 from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
 from search.pipeline.streams import streams
 from search.report.describe import pipeline_text
@@ -205,7 +205,8 @@ def test_one_sample_makes_no_micro_batches(library):
     machine = load_machine("summit").with_nodes(1)
     with pytest.raises(NegativeAnswer) as none:
         PipelinePlanner(machine, library).plan("layers", layers(2, 1, 16))
-    assert str(none.value) == "pipeline: one sample cannot be cut into micro-batches"
+    problem = "batch 1 cannot be cut in micro-batches, expected 2 or more samples"
+    assert str(none.value) == f"pipeline: {problem}"
 
 
 def test_any_number_of_samples_makes_micro_batches(library):
@@ -292,4 +293,4 @@ def test_of_a_deep_model_what_is_estimated_far_above_is_not_built(
 
 
 NOTHING: Any = None
-FOUND = Built(NOTHING, NOTHING, 0.0, 0)
+FOUND = BuiltPipeline(NOTHING, NOTHING, 0.0, 0)

@@ -29,7 +29,7 @@ from search.map.rules.cuts import Cuts
 from search.pipeline.build import placed
 from search.pipeline.clock import step_seconds
 from search.pipeline.crossing import Crossings
-from search.pipeline.micro import Chosen, MicroBatches
+from search.pipeline.micro import GroupStrategies, MicroBatches
 from search.pipeline.outline import micro_batch_counts, stage_counts
 from search.pipeline.planner import PipelinePlanner
 from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
@@ -135,7 +135,7 @@ class EveryPipeline:
                         yield from self._priced(batches, chosen, stages, bounds)
 
     def _priced(
-        self, batches: MicroBatches, chosen: Chosen, stages: int, bounds: tuple[int, ...]
+        self, batches: MicroBatches, chosen: GroupStrategies, stages: int, bounds: tuple[int, ...]
     ) -> Iterator[Pipeline]:
         """By all schedules, where it fits."""
         machine, chunks = self.chain.machine, (len(bounds) - 1) // stages
