@@ -186,39 +186,67 @@ def _legal(starts: Band, ends: Band) -> NDArray[np.bool_]:
 
 
 @dataclass(frozen=True, eq=False)
-class ChunkMemory:
-    """What chunks in a row hold, and how much they may. ``weights`` and ``activations`` (of one
-    micro-batch): bytes of each operator; ``flights`` as of ``in_flight``; ``limit``: bytes."""
+class OperatorBytes:
+    """What operators in a row hold on one kind of device. ``weights`` and ``activations`` (of one
+    micro-batch): bytes of each."""
 
     weights: NDArray[np.float64]
     activations: NDArray[np.float64]
+
+    def held(self, flying: float, starts: Band, ends: Band) -> StageTable:
+        """Bytes of a chunk that holds so many micro-batches."""
+        weights, activations = self._tables
+        return weights(starts, ends) + flying * activations(starts, ends)
+
+    def totals(self, flying: float) -> NDArray[np.float64]:
+        """Bytes of the operators before each position."""
+        if flying not in self._known:
+            each = self.weights + flying * self.activations
+            self._known[flying] = np.concatenate([[0.0], np.cumsum(each)])
+        return self._known[flying]
+
+    @cached_property
+    def _tables(self) -> tuple[StageCosts, StageCosts]:
+        return sums(self.weights), sums(self.activations)
+
+    @cached_property
+    def _known(self) -> dict[float, NDArray[np.float64]]:
+        return {}
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkMemory:
+    """What chunks in a row hold, and how much they may. ``operators``: as on the devices of each
+    stage, and ``limits``: bytes that a stage may hold; one entry where all stages are alike.
+    ``flights`` as of ``in_flight``."""
+
+    operators: Sequence[OperatorBytes]
     flights: Sequence[float]
-    limit: float
+    limits: Sequence[float]
 
     def held(self, number: int, starts: Band, ends: Band) -> StageTable:
         """Bytes of a chunk."""
-        weights, activations = self._tables
-        return weights(starts, ends) + self.flights[number] * activations(starts, ends)
+        return self._on(number).held(self.flights[number], starts, ends)
 
     def allowed(self, number: int, starts: Band, ends: Band) -> NDArray[np.bool_]:
         """Whether a chunk fits."""
-        return self.held(number, starts, ends) <= self.limit
+        return self.held(number, starts, ends) <= self._limit(number)
 
     def last(self, number: int, start: int) -> int:
         """Where a chunk ends at the latest that begins at a position and fits, up to rounding."""
-        total = self._totals(self.flights[number])
-        most = total[start] + self.limit + ROUNDING * total[-1]
+        total = self._on(number).totals(self.flights[number])
+        most = total[start] + self._limit(number) + ROUNDING * total[-1]
         return int(np.searchsorted(total, most, side="right")) - 1
 
     def first(self, number: int, end: int) -> int:
         """Where a chunk begins at the earliest that ends at a position and fits."""
-        total = self._totals(self.flights[number])
-        return int(np.searchsorted(total, total[end] - self.limit - ROUNDING * total[-1]))
+        total = self._on(number).totals(self.flights[number])
+        return int(np.searchsorted(total, total[end] - self._limit(number) - ROUNDING * total[-1]))
 
     @cached_property
     def bands(self) -> list[Band] | None:
         """Where the cuts lie if all chunks fit; None where they cannot."""
-        count, chunks = len(self.weights), len(self.flights)
+        count, chunks = len(self.operators[0].weights), len(self.flights)
         lasts, firsts = [0], [count]
         for number in range(chunks):
             lasts.append(self.last(number, lasts[-1]))
@@ -227,19 +255,11 @@ class ChunkMemory:
             return None
         return [Band(*pair) for pair in zip(reversed(firsts), lasts, strict=True)]
 
-    @cached_property
-    def _tables(self) -> tuple[StageCosts, StageCosts]:
-        return sums(self.weights), sums(self.activations)
+    def _on(self, number: int) -> OperatorBytes:
+        return self.operators[number % len(self.operators)]
 
-    def _totals(self, flying: float) -> NDArray[np.float64]:
-        if flying not in self._known:
-            each = self.weights + flying * self.activations
-            self._known[flying] = np.concatenate([[0.0], np.cumsum(each)])
-        return self._known[flying]
-
-    @cached_property
-    def _known(self) -> dict[float, NDArray[np.float64]]:
-        return {}
+    def _limit(self, number: int) -> float:
+        return self.limits[number % len(self.limits)]
 
 
 def in_flight(stages: int, micro_batches: int, interleave: int = 1) -> list[float]:

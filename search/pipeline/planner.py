@@ -32,11 +32,12 @@ from search.pipeline.moves import FEW_DEVICES, BoundMoves
 from search.pipeline.outline import (
     PLAIN,
     Outline,
-    least_memory,
+    least_excess,
     micro_batch_counts,
     stage_counts,
 )
 from search.pipeline.price import StageGroups, chunks_on, stage_bytes, stage_seconds
+from search.pipeline.stage_batches import StageBatches, by_kind, group_costs
 from search.pipeline.streams import Streams, streams
 from search.pipeline.tries import FEW_OPERATORS, PLAINLY, Tries
 from search.plan.finish import finished
@@ -53,24 +54,26 @@ OUTLINING = 2 / 3
 """Of the time, what goes to outlines at most, where there are any."""
 FAR = 1.2
 """Of a deep model, what is estimated to take so many times as long as a pipeline that is built and
-fits is not built: that takes long, and estimates are nearer than that. Of a small one, what is
-built and takes so many times as long as the best is not improved."""
+fits is not built: that takes long, and estimates are nearer than that."""
+FAR_BUILT = 1.5
+"""Of a small model, what is built and takes so many times as long as the best is not improved."""
 MOST_BUILT = 8
 """How many are built at most until one fits, of those that recompute and of the others."""
-ANY_MEMORY = 1 << 60
-"""Bytes that are no limit."""
 MOST_AGAIN = 3
 """So often outlines are made again with less memory."""
 
 
 @dataclass(frozen=True)
 class Built:
-    """A pipeline with its price: ``seconds`` of a step, ``memory`` bytes on the fullest device."""
+    """A pipeline with its price: ``seconds`` of a step, ``memory`` bytes on the fullest device, and
+    by how many bytes the device that misses its limit by most does so; what fits has no more than
+    0."""
 
     outline: Outline
     steps: Schedule
     seconds: float
     memory: int
+    excess: int
     recompute: frozenset[Node] = frozenset()
     kind: ScheduleKind = "1f1b"
 
@@ -108,9 +111,6 @@ class PipelinePlanner:
         self._phases = Phases.of(start, self.seconds, len(graph.operators), self.teller)
         # Another plan is known where pipelines have to be faster than it.
         self._phases.has_plan = self.faster_than < inf
-        if len(self.machine.kinds) > 1:
-            problem = "has devices of several kinds, and stages are taken to be alike"
-            raise NegativeAnswer(f"pipeline: {self.machine.name} {problem}")
         tried: list[Outline] = []
         built: list[Built] = []
         try:
@@ -150,29 +150,29 @@ class PipelinePlanner:
     def _with_less_memory(self, source: Streams, cuts: Cuts, built: list[Built]) -> None:
         """Outline again as if there were less memory, where what was to be faster than all that
         fits took more than was estimated, and build the best of that too."""
-        limit = machine_limit = self.machine.memory_limit()
+        limit, share = self.machine.memory_limit(), 1.0
         for _ in range(MOST_AGAIN):
             fitting = min((one.seconds for one in built if self._fits(one)), default=inf)
             over = [one for one in built if not self._fits(one) and one.seconds < fitting]
             if not over:
                 return
-            limit = int(limit * machine_limit / min(over, key=lambda one: one.seconds).memory)
-            outlines = self._outlines(source, cuts, self._phases, self.machine.with_memory(limit))
+            share *= limit / (limit + min(over, key=lambda one: one.seconds).excess)
+            outlines = self._outlines(source, cuts, self._phases, share)
             known = {one.outline.way for one in built}
             ranked = sorted(outlines, key=lambda one: one.seconds)
             built += self._finalists([one for one in ranked if one.way not in known])
 
     def _outlines(
-        self, source: Streams, cuts: Cuts, phases: Phases, machine: Machine | None = None
+        self, source: Streams, cuts: Cuts, phases: Phases, share: float = 1.0
     ) -> Iterator[Outline]:
-        """Those that are estimated to fit a machine, by default the planner's."""
+        """Those that are estimated to fit in a part of a device's memory, by default in all."""
         wanted = self.dimensions
         allowed = everything if wanted is None else along(source.graph, wanted)
         return iter(
             Tries(
                 source,
                 cuts,
-                machine or self.machine,
+                self.machine,
                 self.kind,
                 self._cost,
                 allowed,
@@ -180,6 +180,7 @@ class PipelinePlanner:
                 phases,
                 self.teller,
                 self.recompute,
+                share,
             )
         )
 
@@ -189,18 +190,17 @@ class PipelinePlanner:
         if self.faster_than < inf:
             return f"{name} has no pipeline that takes less than {self.faster_than:.3g} s a step"
         least, most = inf, min(counts[-1], len(source.graph.operators))
-        for stages, size in stage_counts(self.machine):
+        for stages, _ in stage_counts(self.machine):
             if stages <= most:
-                cost = self._cost(self.machine.with_devices(size))
-                batches = MicroBatches(source, cost, cuts, counts[-1])
-                least = min(least, least_memory(batches, self.machine, stages, self.kind))
+                costs = group_costs(self.machine, stages, self._cost)
+                each = by_kind(costs, lambda c: MicroBatches(source, c, cuts, counts[-1]))
+                least = min(least, least_excess(StageBatches(self.machine, each), self.kind))
         return self._misses(name, least)
 
-    def _misses(self, name: str, memory: float) -> str:
-        """``memory``: bytes on a device of the pipeline that takes least of it."""
-        over = memory - self.machine.memory_limit()
+    def _misses(self, name: str, excess: float) -> str:
+        """``excess``: bytes by which the pipeline that comes nearest misses what a device has."""
         problem = f"{name} has no pipeline that fits {self.machine.name}: the one that takes"
-        return f"{problem} least memory misses by {over / 1e9:.2f} GB a device"
+        return f"{problem} least memory misses by {excess / 1e9:.2f} GB a device"
 
     def _finalists(self, ranked: list[Outline]) -> Iterator[Built]:
         cost = self._cost(self.machine)
@@ -234,11 +234,9 @@ class PipelinePlanner:
             return built[-1].seconds if self._fits(built[-1]) else inf
 
         # Of chunks, memory is counted once they are built.
-        moves = BoundMoves(
-            self.machine.with_memory(ANY_MEMORY), price, more_chunks=self.kind == "1f1b"
-        )
+        moves = BoundMoves(price, more_chunks=self.kind == "1f1b")
         fitting = min((one.seconds for one in built if self._fits(one)), default=inf)
-        most = FAR * min(self.faster_than, fitting)
+        most = FAR_BUILT * min(self.faster_than, fitting)
         # What does not fit may do so once its stages have moved, or in more chunks.
         near = sorted((one for one in built if one.seconds <= most), key=lambda one: one.seconds)
         return _taken((moves.improve(one.outline) for one in near), [], lambda: True)
@@ -251,16 +249,15 @@ class PipelinePlanner:
     def _best(self, name: str, built: Sequence[Built]) -> Built:
         fitting = [b for b in built if self._fits(b)]
         if not fitting:
-            raise NegativeAnswer(self._misses(name, min(b.memory for b in built)))
+            raise NegativeAnswer(self._misses(name, min(b.excess for b in built)))
         return min(fitting, key=lambda b: b.seconds)
 
     def _fits(self, built: Built) -> bool:
-        return built.memory <= self.machine.memory_limit()
+        return built.excess <= 0
 
     def _built(self, outline: Outline, cost: CostModel) -> Built:
-        batches = outline.batches
-        size, chunks = batches.cost.machine.devices, outline.interleave
-        groups = StageGroups(outline.stages, size, batches.slices, chunks)
+        own = outline.groups
+        groups = StageGroups(own.stages, own.size, own.slices, outline.interleave)
         given = _given(outline, cost)
         made = self._phases.timed("building", lambda: placed(*given))
         steps = self._phases.timed("scheduling", lambda: schedule(made.graph, made.views))
@@ -285,25 +282,29 @@ class PipelinePlanner:
         def priced(nodes: frozenset[Node]) -> Built:
             run = partial(stage_seconds, steps, cost, groups, nodes, kind)
             seconds = step_seconds(self._phases.timed("simulating", run), slices, kind, chunks)
-            return Built(outline, steps, seconds, counted(nodes), nodes, kind)
+            held = stage_bytes(steps, cost, groups, kind, nodes)
+            return Built(outline, steps, seconds, max(held), excess(held), nodes, kind)
+
+        def excess(held: Sequence[int]) -> int:
+            return max(own - limit for own, limit in zip(held, limits, strict=True))
 
         def counted(nodes: frozenset[Node]) -> int:
-            return max(stage_bytes(steps, cost, groups, kind, nodes))
+            return excess(stage_bytes(steps, cost, groups, kind, nodes))
 
-        limit = self.machine.memory_limit()
+        limits = [own.cost.machine.memory_limit() for own in outline.groups.each]
         built = [priced(frozenset())] if self.recompute in PLAINLY else []
         if self.recompute is not Recompute.NONE and not any(map(self._fits, built)):
             seconds = forward_seconds(steps, cost, slices)
             own = chunks_on(steps, groups)
             within = groups.size, own.numbers if own else {}
-            ways = ways_to_fit(steps, seconds, counted, limit, self.recompute, *within)
+            ways = ways_to_fit(steps, seconds, counted, 0, self.recompute, *within)
             built += [priced(nodes) for nodes in ways]
         every = built or [priced(frozenset())]
         return min(every, key=lambda one: (self._over(one), one.seconds))
 
     def _over(self, built: Built) -> int:
         """Bytes by which it misses the memory of a device."""
-        return max(built.memory - self.machine.memory_limit(), 0)
+        return max(built.excess, 0)
 
     def _cost(self, machine: Machine) -> CostModel:
         return CostModel(machine, self.training, self.speed)
