@@ -250,27 +250,6 @@ class Machine(FileModel):
         whole = math.prod(level.count for level in levels) == devices
         return self._with(levels, None if whole else devices)
 
-    def part(self, first: int, devices: int) -> Machine:
-        """Return the part of this machine that so many devices from number `first` on are.
-
-        Links are those of the first devices: the part has to straddle no more units than those
-        do. Raises InputError if there are not so many devices.
-        """
-        if first < 0 or first + devices > self.devices:
-            problem = f"expected devices 0 to {self.devices - 1}, got {first + devices - 1}"
-            raise InputError(self.name, problem)
-        alike = self.with_devices(devices)
-        if not self.others:
-            return alike
-        node, kind = first // self.devices_per_node, self.device_at(first)
-        device = Device(**{name: getattr(kind, name) for name in Device.model_fields})
-        others = tuple(
-            other.model_copy(update={"first_node": other.first_node - node})
-            for other in self.others
-            if node < other.first_node < node + alike.nodes
-        )
-        return alike.model_copy(update={"device": device, "others": others})
-
     def link(self, a: int, b: int) -> Link:
         """Return the link between devices `a` and `b` while all others talk in the same pattern."""
         return self.group_link((a, b))

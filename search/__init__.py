@@ -1,7 +1,8 @@
 """Search for the fastest plan: split, substitute, map and refine, on one model of what a step
 costs.
 
-In comes a graph and a machine, out goes a plan with its derivation. ``split`` finds what repeats
-and what lies side by side, ``substitute`` rewrites the graph, ``map`` chooses how every operator is
-cut, ``refine`` improves that under simulation; ``plan`` and ``pipeline`` make plans of it.
+The search takes a graph and a machine, and returns a plan with its derivation. ``split`` finds
+blocks that repeat and branches that lie side by side. ``substitute`` rewrites the graph. ``map``
+chooses how each operator is cut. ``refine`` improves this choice under simulation. ``plan`` and
+``pipeline`` turn the result into plans.
 """

@@ -1,15 +1,16 @@
-"""What a search can be asked for, by name: planners, modes and dimensions. Nothing is loaded for
-it, so that the help of a command is there at once."""
+"""The names that a search can be asked for: planners, modes and index roles. This module imports
+nothing slow, so that the help of a command appears at once."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
 THRESHOLD = 1.05
-"""So many times as slow as the best a graph may be and still be rewritten: the paper's factor."""
+"""A graph is rewritten further if it is at most this many times as slow as the best one: the factor
+of the Unity paper."""
 
 OTHER_SYSTEMS = ("alpa", "automap", "flexflow", "gspmd", "tepdist")
-"""Planners that choose as other systems do (``search.planners``)."""
+"""The planners that choose as other systems do (``search.planners``)."""
 PLANNER_NAMES = (
     "joint",
     "data-parallel",
@@ -20,12 +21,12 @@ PLANNER_NAMES = (
     "pipeline-2bw",
     *OTHER_SYSTEMS,
 )
-"""What plans may be made of: any strategy, those of others, a pipeline alone, or what another
-system chooses."""
+"""The planners: any strategy (``joint``), the strategies of one family, pipelines alone, or the
+choice of another system."""
 
 
 class Mode(StrEnum):
-    """How algebra and parallelization go together."""
+    """How rewrites by algebra and parallelization are combined."""
 
     JOINT = "joint"
     SEQUENTIAL = "sequential"
@@ -34,8 +35,9 @@ class Mode(StrEnum):
 
 
 class Recompute(StrEnum):
-    """What may be recomputed in the backward pass: what helps a plan to fit, nothing, what is large
-    and made without weights, or all but the boundaries of spans of operators."""
+    """Which tensors may be recomputed in the backward pass. ``AUTO``: as many as a plan needs to
+    fit in memory. ``NONE``: no tensor. ``SELECTIVE``: large tensors that are computed without
+    weights. ``FULL``: all but those at the boundaries of spans of operators."""
 
     AUTO = "auto"
     NONE = "none"
@@ -44,7 +46,7 @@ class Recompute(StrEnum):
 
 
 class IndexRole(StrEnum):
-    """What an index of an operator runs over."""
+    """The role of an index of an operator, such as an index over the samples."""
 
     DATA = "data"
     MODEL = "model"

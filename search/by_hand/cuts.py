@@ -1,11 +1,11 @@
-"""Which strategies a plan by hand leaves to each operator.
+"""The strategies that a plan by hand leaves to each operator.
 
-Tensor parallelism is Megatron's (Shoeybi et al., 2019, section 3): columns of one product, rows of
-the next, and in between what follows; tables of tokens by rows, and logits by classes, as far as
-the loss. With sequence parallelism
-(Korthikanti et al., MLSys 2023) what is left is cut along one index of its own among the same
-devices, most often the sequence. The batch is cut among all other devices. Of what is left open,
-the least sum of seconds decides (``search.map.choose``).
+Tensor parallelism is Megatron's (Shoeybi et al., 2019, section 3): the columns of one product are
+cut, then the rows of the next product, and between them the operators that follow. Tables of tokens
+are cut by rows, and logits by classes, as far as the loss. With sequence parallelism (Korthikanti
+et al., MLSys 2023), the remaining operators are cut among the same devices along one index of their
+own, most often the sequence. The batch is cut among all other devices. Where a choice is left, the
+least sum of seconds decides (``search.map.choose``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pcg.graph.graph import Graph, Node, Value
 from pcg.readings.work import gradient_nodes
 from pcg.types.local import Axis
 from search.cost.derivation import Derivation
-from search.map.rules.cuts import opened
+from search.map.rules.cuts import with_unfolded
 from search.map.rules.reduced import ReducedAxes
 from search.map.space.allow import UNUSED, Allowed, Mask, batch_axes
 from search.map.space.axes import Mesh
@@ -33,9 +33,9 @@ from substitutions.rules.rule import Rule
 def by_hand(
     graph: Graph, space_of: Callable[[Node], Space], mesh: Mesh, tensor: int, *, sequence: bool
 ) -> Allowed:
-    """What tensor parallelism of a degree, and data parallelism beside it, may use. ``sequence``:
-    whether the rest is cut among the tensor-parallel devices too."""
-    batch, followed = batch_axes(graph), _Followed(graph)
+    """Allow the strategies of tensor parallelism with degree ``tensor`` beside data parallelism.
+    ``sequence``: whether the remaining operators are cut among the tensor-parallel devices too."""
+    batch, followed = batch_axes(graph), _TensorParallelCuts(graph)
     inner = np.array([prod(mesh.primes[place:]) <= tensor for place in range(len(mesh))], bool)
     left = followed.left if sequence else followed.ends
     masks: dict[Node, Mask] = {}
@@ -53,8 +53,9 @@ def by_hand(
 def _mask(
     space: Space, inner: NDArray[np.bool_], samples: str | None, name: str | None, *, is_open: bool
 ) -> Mask | None:
-    """The strategies with samples along the outer mesh axes, and along the inner ones an index of
-    a name, or any one index where that ``is_open``, or else none."""
+    """The strategies that cut the index ``samples`` along the outer mesh axes. Along the inner ones
+    they cut the index ``name``, or any one index if ``is_open``, or else none. None if there is no
+    such strategy."""
     names = [axis.name for axis in space.axes]
     places = [names.index(samples)] if samples in names else UNUSED
     data = np.isin(space.strategies[:, ~inner], places).all(axis=1)
@@ -63,27 +64,27 @@ def _mask(
     if is_open:
         wanted = [place for place, axis in enumerate(space.axes) if not passes(axis)]
     alike = data & (within == within[:, :1]).all(axis=1) if inner.any() else data
-    for some in (wanted, [REPLICATE]):
-        mask: Mask = np.logical_and(alike, np.isin(within, some).all(axis=1))
+    for places_within in (wanted, [REPLICATE]):
+        mask: Mask = np.logical_and(alike, np.isin(within, places_within).all(axis=1))
         if mask.any():
             return mask
     return None
 
 
 def opened_ends(graph: Graph, rules: Sequence[Rule]) -> tuple[Graph, Derivation]:
-    """The graph with what reads logits that tensor parallelism cuts, such as a loss, as operators
-    that may be cut so too, where rules say how; and the steps that lead there."""
+    """The graph in which operators that read cut logits, such as a loss, are replaced by operators
+    that may be cut too, where rules say how. Returns the graph and its derivation."""
     reduced, start = ReducedAxes.of(rules), Derivation.start(graph)
-    ends = {node for node in _Followed(graph).ends if any(reduced.opened(node))}
-    return opened(graph, start, ends, rules) if ends else (graph, start)
+    ends = {node for node in _TensorParallelCuts(graph).ends if any(reduced.opened(node))}
+    return with_unfolded(graph, start, ends, rules) if ends else (graph, start)
 
 
-class _Followed:
-    """What tensor parallelism cuts in a graph.
+class _TensorParallelCuts:
+    """The indices that tensor parallelism cuts in a graph.
 
-    ``names``: by operator, the index, or None; ``left``: the operators with weights in them that
-    it leaves whole; ``ends``: those of them that read what is cut, such as a loss of logits.
-    Operators that read weights alone are none of these.
+    ``names``: for each operator the index that is cut, or None; ``left``: the operators that depend
+    on weights and that tensor parallelism leaves whole; ``ends``: those among them that read a cut
+    tensor, such as a loss of logits. Operators that read weights alone are none of these.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -113,7 +114,7 @@ class _Followed:
                 self._cut[value] = dim
 
     def _backward(self, graph: Graph) -> None:
-        """Cut what no weight has a part in, such as a mask, as the first operator that reads it."""
+        """Cut operators that depend on no weight, such as a mask, as their first reader wants."""
         wanted: dict[Value, int] = {}
         for node in reversed(graph.operators):
             if node not in self._trained:
@@ -135,6 +136,6 @@ def _meets(places: Sequence[int | None], wanted: Sequence[int | None]) -> bool:
 
 
 def _rows(node: Node, axes: Sequence[Axis]) -> Iterator[Axis]:
-    """The rows of a table of tokens."""
+    """The index over the rows of a table of tokens, if the operator is an embedding."""
     if node.name == "embedding" and node.inputs[1].node.is_weight:
         yield from (axis for axis in axes if axis.operands == (None, 0))

@@ -1,4 +1,4 @@
-"""How a plan by hand is stated."""
+"""The options that state a plan by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pcg.files import FileModel
 
 Count = Annotated[int, Field(ge=1, le=1 << 20)]
 
-Again = Literal["none", "selective", "full", "alternate"]
+RecomputeKind = Literal["none", "selective", "full", "alternate"]
 
 WHERE = "--degrees"
 
@@ -21,34 +21,34 @@ def _hyphens(name: str) -> str:
 
 
 class HandDegrees(FileModel):
-    """Over how many devices a model goes in each way; what is left of a machine's devices is for
-    data parallelism."""
+    """The numbers of devices for each kind of parallelism. The devices of a machine that are left
+    are for data parallelism."""
 
     model_config = ConfigDict(strict=False, alias_generator=_hyphens, populate_by_name=True)
 
     tensor: Count = 1
-    """Devices that share each product, within a node as far as it goes: columns of one, rows of the
-    next."""
+    """Devices that share each product, within a node as far as possible: columns of one product,
+    rows of the next."""
     pipeline: Count = 1
-    """Stages, of as many repeated blocks each."""
+    """Stages, each with the same number of repeated blocks."""
     interleave: Count = 1
     """Chunks of the model on each stage."""
     micro_batches: Count = 1
-    """Slices of the batch, whose gradients add up."""
+    """Slices of the batch. Their gradients add up."""
     schedule: Literal["1f1b", "zb-h1"] = "1f1b"
     """The order of slices in a pipeline."""
-    recompute: Again = "none"
-    """*selective*: what is between the products of attention; *full*: all within repeated blocks;
-    *alternate*: of these all but attention and every second product."""
+    recompute: RecomputeKind = "none"
+    """*selective*: the operators between the products of attention; *full*: all operators within
+    repeated blocks; *alternate*: as *full*, but attention and every second product are kept."""
     sequence: bool = False
-    """Whether what tensor parallelism leaves whole is cut along the sequence among the same
-    devices."""
+    """Whether operators that tensor parallelism leaves whole are cut along the sequence, among the
+    same devices."""
     sharded: bool = False
     """Whether weights are fully sharded among the devices of data parallelism."""
 
     def data(self, devices: int) -> int:
-        """The devices that each have samples of their own. Raises InputError where there is no
-        such number."""
+        """The degree of data parallelism on a number of devices. Raises InputError if the other
+        degrees don't divide it."""
         data, rest = divmod(devices, self.tensor * self.pipeline)
         if rest:
             problem = f"tensor {self.tensor} x pipeline {self.pipeline}"
@@ -56,7 +56,7 @@ class HandDegrees(FileModel):
         return data
 
     def check_schedule(self) -> None:
-        """Raise InputError for a schedule that such a pipeline does not have."""
+        """Raise InputError if the pipeline cannot have its schedule."""
         if self.schedule == "1f1b":
             return
         if self.pipeline == 1:
@@ -69,8 +69,8 @@ class HandDegrees(FileModel):
 
 
 def parse_degrees(text: str) -> HandDegrees:
-    """HandDegrees of a text such as ``tensor=8,pipeline=4,micro-batches=16,sequence``: a word alone
-    means that it is so. Raises InputError."""
+    """Parse degrees such as ``tensor=8,pipeline=4,micro-batches=16,sequence``. A word without a
+    value sets a flag. Raises InputError."""
     known = {_hyphens(name): name for name in HandDegrees.model_fields}
     given: dict[str, str | bool] = {}
     for part in filter(None, (word.strip() for word in text.split(","))):

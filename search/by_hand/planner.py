@@ -1,9 +1,9 @@
-"""The plan that degrees of parallelism mean, priced like any other.
+"""The plan that given degrees of parallelism mean, priced like any other.
 
-A graph of repeated blocks is cut as ``search.by_hand.cuts`` says within each group of devices, and
-between groups at blocks, as many for each chunk; operators before the first block go to the first
-chunk, those after the last one to the last. Nothing else is chosen but strategies that the degrees
-leave open.
+Within each group of devices, a graph is cut as ``search.by_hand.cuts`` says. Between groups it is
+cut at repeated blocks, with the same number of blocks in each chunk. Operators before the first
+block go to the first chunk, those after the last block to the last chunk. Only the strategies that
+the degrees leave open are chosen.
 """
 
 from __future__ import annotations
@@ -58,50 +58,51 @@ class HandPlan:
 
 @dataclass
 class HandPlanner:
-    """Makes the plan that degrees mean on one machine."""
+    """Makes the plan that degrees of parallelism mean on a machine."""
 
     machine: Machine
     library: Library
     degrees: HandDegrees
     training: Training = SGD
     speed: Speed | None = None
-    """How fast devices are; by default as the curves that come with Unity say."""
+    """The speed of devices; by default by the efficiency curves that come with Unity."""
     overlaps: bool = True
-    """Whether communication runs beside computation, as it does here; not so in other systems."""
+    """Whether communication overlaps with computation, as in this runtime. Not so in some
+    others."""
     teller: Teller = field(default_factory=Teller)
     seconds: float = inf
-    """For which it may work on the plan."""
+    """The time limit for planning, in seconds."""
 
     def plan(self, name: str, graph: Graph) -> Planned:
-        """The plan. Raises InputError for degrees that a model or machine does not have, and
-        NegativeAnswer where the plan does not fit or is not there in time."""
+        """Return the plan. Raises InputError for degrees that don't suit the model or the machine,
+        and NegativeAnswer if the plan does not fit or is not ready in time."""
         start = now()
         try:
             with Phases(start + self.seconds).under_way():
-                made = self.made(graph)
+                hand_plan = self.priced(graph)
         except OutOfTime:
             raise NoPlanInTime(name, self.seconds) from None
-        over = made.memory - self.machine.memory_limit()
+        over = hand_plan.memory - self.machine.memory_limit()
         if over > 0:
             raise does_not_fit(name, self.machine, over)
-        self.teller.priced(made.seconds)
+        self.teller.priced(hand_plan.seconds)
         plan = finished(
             name,
             graph,
-            made.cut,
-            made.steps,
+            hand_plan.cut,
+            hand_plan.steps,
             self._cost(self.machine),
             self.library.hash,
-            seconds=made.seconds,
-            memory=made.memory,
-            recompute=made.recompute,
-            pipeline=made.pipeline,
+            seconds=hand_plan.seconds,
+            memory=hand_plan.memory,
+            recompute=hand_plan.recompute,
+            pipeline=hand_plan.pipeline,
         )
         return Planned(plan, SearchReport(1, 1, "exhausted", {}), now() - start)
 
-    def made(self, graph: Graph) -> HandPlan:
-        """The plan with its price, whether or not it fits. Raises InputError for degrees that a
-        model or machine does not have."""
+    def priced(self, graph: Graph) -> HandPlan:
+        """Return the plan with its price, whether or not it fits in memory. Raises InputError for
+        degrees that don't suit the model or the machine."""
         graph.check()
         degrees = self.degrees
         degrees.data(self.machine.devices)
@@ -110,7 +111,7 @@ class HandPlanner:
         return self._in_slices(graph) if sliced else self._at_once(graph)
 
     def _at_once(self, graph: Graph) -> HandPlan:
-        """The whole batch at once, by all devices."""
+        """The plan that takes the whole batch at once, on all devices."""
         cost, before = self._cost(self.machine), Derivation.start(graph)
         if self.degrees.tensor > 1:
             graph, before = opened_ends(graph, self.library.concrete(graph))
@@ -126,13 +127,13 @@ class HandPlanner:
         parts = self.degrees.data(self.machine.devices) if self.degrees.sharded else 1
         cut = Builder(chooser.spaces, parts).cut(choice, before)
         steps = schedule(cut.graph, cut.views)
-        again = self._again(graph, blocks_of(graph), list(cut.views))
+        again = self._recomputed(graph, blocks_of(graph), list(cut.views))
         seconds = recomputing(steps, cost, again).simulation.step_seconds
         memory = peak_memory(steps, self.training, again).total
         return HandPlan(cut, steps, again, seconds, memory, None)
 
     def _in_slices(self, graph: Graph) -> HandPlan:
-        """Micro-batches through stages, or through all devices."""
+        """The plan that takes micro-batches through stages, or through all devices."""
         degrees, size = self.degrees, self.machine.devices // self.degrees.pipeline
         source = streams(graph, self.library)
         cuts = Cuts(self.library.concrete(source.graph))
@@ -149,7 +150,7 @@ class HandPlanner:
         crossings = Crossings(whole)
         cut = build(batches, batches.choose(), bounds, degrees.interleave, parts, crossings)
         steps = schedule(cut.graph, cut.views)
-        again = self._again(source.graph, blocks, list(cut.views))
+        again = self._recomputed(source.graph, blocks, list(cut.views))
         groups = StageGroups(degrees.pipeline, size, degrees.micro_batches, degrees.interleave)
         kind = degrees.schedule
         chunks = stage_seconds(steps, whole, groups, again, kind)
@@ -168,7 +169,9 @@ class HandPlanner:
             pipeline,
         )
 
-    def _again(self, graph: Graph, blocks: Blocks | None, inner: Sequence[Node]) -> frozenset[Node]:
+    def _recomputed(
+        self, graph: Graph, blocks: Blocks | None, inner: Sequence[Node]
+    ) -> frozenset[Node]:
         of = self.degrees
         return recomputed(
             of.recompute, graph, blocks, inner, sharded=of.sharded, sequence=of.sequence
@@ -179,13 +182,13 @@ class HandPlanner:
 
 
 def _bounds(graph: Graph, blocks: Blocks | None, chunks: int) -> tuple[int, ...]:
-    """Where chunks begin and end, in the order of the operators, with as many blocks each. Raises
-    NegativeAnswer where there are no such."""
+    """The places where chunks begin and end among the operators, with the same number of blocks in
+    each chunk. Raises NegativeAnswer if the blocks don't divide so."""
     count = 0 if blocks is None else blocks.count
     if chunks == 1:
         return 0, len(graph.operators)
     if blocks is None or count % chunks:
-        problem = f"{chunks} chunks of as many blocks each: the model has {count} blocks"
+        problem = f"{chunks} chunks, expected a divisor of the model's {count} repeated blocks"
         raise NegativeAnswer(f"by hand: {problem}")
     inner = (blocks.first + i * count // chunks * blocks.length for i in range(1, chunks))
     return (0, *inner, len(graph.operators))

@@ -1,12 +1,13 @@
-"""What a plan by hand recomputes, in the graph that is cut.
+"""The operators that a plan by hand recomputes, in the graph that is cut.
 
-*Full* is activation checkpointing (Chen et al., arXiv:1604.06174): of each repeated block only what
-another one reads is kept. *Alternate* keeps attention and the first, third, ... product of a block
-too, as torchtitan does (selective checkpointing by operators). *Selective* (Korthikanti et al.,
-MLSys 2023, section 5) is what lies between the products of attention, which takes much memory and
-little time. Weights that are fully sharded are gathered again in any case, as in ZeRO's third
-stage; so is what sequence parallelism gathers for a product, of which a device keeps its own part
-(Korthikanti et al., section 4.2.2).
+*Full* is activation checkpointing (Chen et al., arXiv:1604.06174): of each repeated block only the
+tensors that another block reads are kept. *Alternate* also keeps attention and the first, third,
+... product of a block, as torchtitan does (selective checkpointing by operators). *Selective*
+(Korthikanti et al., MLSys 2023, section 5) recomputes the operators between the products of
+attention, whose results take much memory and little time. Two kinds of communication are repeated
+besides. Fully sharded weights are gathered again, as in ZeRO's third stage. With sequence
+parallelism, so are the operands of products, of which a device keeps only its own part (Korthikanti
+et al., section 4.2.2).
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from pcg.placement.in_parts import named_parts
 from pcg.placement.schedule import trace
 from pcg.readings.kind import kind_of, work_of
 from pcg.readings.work import gradient_nodes
-from search.by_hand.degrees import Again
+from search.by_hand.degrees import RecomputeKind
 from search.split.blocks import Blocks
 
 
 def recomputed(
-    kind: Again,
+    kind: RecomputeKind,
     graph: Graph,
     blocks: Blocks | None,
     inner: Sequence[Node],
@@ -31,8 +32,8 @@ def recomputed(
     sharded: bool,
     sequence: bool,
 ) -> frozenset[Node]:
-    """The operators that are recomputed. ``graph``: the whole one; ``inner``: its operators as they
-    are cut, in the same order."""
+    """The operators that are recomputed. ``graph``: the whole graph; ``inner``: its operators after
+    they are cut, in the same order."""
     cut = dict(zip(graph.operators, inner, strict=True))
     again = frozenset[Node]()
     if kind == "selective":
@@ -46,8 +47,9 @@ def recomputed(
 
 
 def _with_data(graph: Graph, chosen: frozenset[Node], cut: Mapping[Node, Node]) -> Iterator[Node]:
-    """Some operators, and what is made of data alone and read by them alone, such as a mask, with
-    the moves of that: kept, it would take the memory that they free."""
+    """Some operators after the cut, and besides them operators that depend on data alone and are
+    read by these alone, such as a mask, with the resharding of their results. If the latter were
+    kept, they would take the memory that the former free."""
     readers: dict[Node, set[Node]] = {}
     for node in graph.operators:
         for value in node.inputs:
@@ -55,8 +57,8 @@ def _with_data(graph: Graph, chosen: frozenset[Node], cut: Mapping[Node, Node]) 
     trained, outputs = gradient_nodes(graph), {value.node for value in graph.outputs}
     wanted = set(chosen)
     for node in reversed(graph.operators):
-        own = readers.get(node, set())
-        if node not in trained and node not in outputs and own and own <= wanted:
+        read_by = readers.get(node, set())
+        if node not in trained and node not in outputs and read_by and read_by <= wanted:
             wanted.add(node)
     for node in wanted:
         yield cut[node]
@@ -66,7 +68,8 @@ def _with_data(graph: Graph, chosen: frozenset[Node], cut: Mapping[Node, Node]) 
 
 
 def alternate(blocks: Blocks) -> frozenset[Node]:
-    """Attention and every second other product of each block, the first among them."""
+    """The operators of each block that *alternate* keeps: attention, and every second other product
+    from the first on."""
     kept: set[Node] = set()
     for block in range(blocks.count):
         first = blocks.first + block * blocks.length
@@ -77,7 +80,8 @@ def alternate(blocks: Blocks) -> frozenset[Node]:
 
 
 def _within(blocks: Blocks, cut: Mapping[Node, Node], kept: frozenset[Node]) -> Iterator[Node]:
-    """All in the blocks, moves among it, but what is kept and what another block reads."""
+    """The operators within blocks after the cut, and the resharding of their operands, but not
+    those that are ``kept`` or that another block reads."""
     operators = blocks.graph.operators
     first, last = blocks.first, blocks.first + blocks.count * blocks.length
     place = {node: (at - first) // blocks.length for at, node in enumerate(operators)}
@@ -92,13 +96,13 @@ def _within(blocks: Blocks, cut: Mapping[Node, Node], kept: frozenset[Node]) -> 
             yield cut[node]
         for value in cut[node].inputs:
             chain = trace(value)[1]
-            # What came from another stage in parts stays as it was gathered.
+            # A tensor that came from another stage in parts is kept as it was gathered.
             yield from set(chain).difference(named_parts(chain) or ())
 
 
 def _gathered(inner: Iterable[Node]) -> Iterator[Node]:
-    """What brings results together for products that read them whole, in the stage where they
-    lie."""
+    """The resharding that gathers operands for products that read them whole, within the stage of
+    these products."""
     for node in inner:
         if kind_of(node) != "contraction":
             continue
@@ -109,7 +113,7 @@ def _gathered(inner: Iterable[Node]) -> Iterator[Node]:
 
 
 def _gathers(inner: Iterable[Node]) -> Iterator[Node]:
-    """What brings weights from where they are kept."""
+    """The resharding that gathers weights from the devices that store them."""
     for node in inner:
         for value in node.inputs:
             source, chain = trace(value)
@@ -118,8 +122,8 @@ def _gathers(inner: Iterable[Node]) -> Iterator[Node]:
 
 
 def between_products(graph: Graph) -> frozenset[Node]:
-    """The operators on the way from one product of tensors that are no weights to another, the
-    first product among them."""
+    """The operators on paths from one product of tensors other than weights to another, with the
+    first product included."""
     trained = {value for node in graph.leaves if node.is_weight for value in node.outputs}
     products: set[Node] = set()
     for node in graph.operators:

@@ -1,2 +1,2 @@
-"""What a schedule costs: seconds of computation and communication, and bytes of memory, on each
+"""The cost of a schedule: seconds of computation and communication, and bytes of memory, on each
 device."""

@@ -1,17 +1,18 @@
-"""Seconds of a step where it is faster than a limit, and no more than that where it is not.
+"""Seconds of a step if it is faster than a limit; the simulation of slower steps ends early.
 
-Problem: a search asks of many programs which is faster than the best so far, and hardly one is.
+Problem: a search asks for many programs whether they are faster than the best so far, and hardly
+any is.
 
-Method: branch and bound. Of the tasks that wait for each other, the longest way through them takes
-no longer than the step, whatever else is on their streams: it is looked at before anything is
-simulated. Then every task that starts says how long the step takes at least, by the longest way
-from there on, and the first that reaches the limit ends the simulation (``simulate``).
+Method: branch and bound. The longest path of tasks that wait for each other takes no longer than
+the step, whatever else is on their streams. It is computed before anything is simulated. During the
+simulation, the start of every task gives a lower bound of the step, by the longest path from there
+on. The first bound that reaches the limit ends the simulation (``simulate``).
 
-Seconds are those of the simulation to the last bit. So is the answer that there are none: a way is
-added up in the order of the simulation, and rounding keeps sums in order; what remains after a task
-is added up in another order, and has to be over the limit by more than rounding.
+The seconds are those of the simulation to the last bit. A None is as exact. A path that ends with a
+task is added up in the order of the simulation, and rounding keeps the order of sums. A path that
+begins with a task is added up in another order, so it must exceed the limit by more than rounding.
 
-Complexity: the tasks and what each waits for, twice, and the simulation of those that start.
+Complexity: the tasks and their dependencies, twice, and the simulation of the tasks that start.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from search.cost.simulate import Clocks, Times
 from search.cost.tasks import Task
 
 ROUNDING = 1e-9
-"""Relative: far more than what the rounding of a million sums comes to."""
+"""A relative error far above that of a million rounded sums."""
 FEW = 24
-"""Devices of which each by itself takes less time than arrays do."""
+"""The number of devices up to which a loop over them is faster than arrays."""
 
 
 @dataclass(eq=False)
@@ -39,16 +40,16 @@ class BoundedSimulation:
 
     devices: int
     few: int = FEW
-    """So many devices are looked at one by one."""
+    """The number of devices up to which they are simulated one by one."""
     _waits: Answers[tuple[Duration, Duration], bool] = field(init=False)
 
     def __post_init__(self) -> None:
         self._waits = Answers(_wait)
 
     def seconds(self, issued: Sequence[Task], limit: float) -> float | None:
-        """Seconds of a step; None if it takes ``limit`` or longer."""
-        after = [self._sure(task, issued) for task in issued]
-        if max(longest_ways(issued, after), default=0.0) >= limit:
+        """Seconds of a step; None if it takes ``limit`` seconds or longer."""
+        after = [self._certain_dependencies(task, issued) for task in issued]
+        if max(longest_paths(issued, after), default=0.0) >= limit:
             return None
         rest = _rest(issued, after)
         if self.devices <= self.few:
@@ -60,21 +61,21 @@ class BoundedSimulation:
                 return None
         return clocks.last
 
-    def _sure(self, task: Task, issued: Sequence[Task]) -> tuple[int, ...]:
-        """The tasks for which every group of a task waits."""
-        own, devices = task.duration, self.devices
+    def _certain_dependencies(self, task: Task, issued: Sequence[Task]) -> tuple[int, ...]:
+        """The tasks for which every group of devices of a task waits."""
+        duration, devices = task.duration, self.devices
         for number in task.after:
             other = issued[number].duration
-            if len(other.devices) != devices and other is not own:
+            if len(other.devices) != devices and other is not duration:
                 waits = self._waits
-                return tuple([n for n in task.after if waits[own, issued[n].duration]])
+                return tuple([n for n in task.after if waits[duration, issued[n].duration]])
         return task.after
 
 
 def _few_devices(
     issued: Sequence[Task], rest: Sequence[float], devices: int, limit: float
 ) -> float | None:
-    """Seconds of a step as ``Clocks`` has them, device by device."""
+    """Seconds of a step as ``Clocks`` computes them, one device at a time."""
     streams = [[0.0] * devices, [0.0] * devices]
     ready: list[list[float]] = []
     last, most = 0.0, limit * (1 + ROUNDING)
@@ -101,14 +102,14 @@ def _few_devices(
 
 
 def _wait(pair: tuple[Duration, Duration]) -> bool:
-    """Whether some device of each group of a task takes part in another task."""
-    own, other = pair
-    return not any(other.devices.isdisjoint(group) for group in own.groups.tolist())
+    """Whether each group of a task (the first) has a device that takes part in the second task."""
+    duration, other = pair
+    return not any(other.devices.isdisjoint(group) for group in duration.groups.tolist())
 
 
-def longest_ways(issued: Sequence[Task], after: Sequence[Sequence[int]]) -> list[float]:
-    """For each task, what the longest way through tasks that end with it takes. ``after``: those
-    that each task waits for."""
+def longest_paths(issued: Sequence[Task], after: Sequence[Sequence[int]]) -> list[float]:
+    """For each task, the seconds of the longest path of tasks that ends with it. ``after``: the
+    tasks that each waits for."""
     ends: list[float] = []
     for task, before in zip(issued, after, strict=True):
         start = max([ends[number] for number in before]) if before else 0.0
@@ -117,18 +118,18 @@ def longest_ways(issued: Sequence[Task], after: Sequence[Sequence[int]]) -> list
 
 
 def _first(start: Times) -> float:
-    """When the first group of a task starts."""
+    """The time at which the first group of a task starts."""
     if not isinstance(start, np.ndarray):
         return start
     return float(start.min()) if start.size else 0.0
 
 
 def _rest(issued: Sequence[Task], after: Sequence[Sequence[int]]) -> list[float]:
-    """For each task, what the longest way through tasks that begin with it takes."""
+    """For each task, the seconds of the longest path of tasks that begins with it."""
     rest = [0.0] * len(issued)
     for number in range(len(issued) - 1, -1, -1):
-        own = rest[number] = rest[number] + issued[number].duration.shortest
+        longest = rest[number] = rest[number] + issued[number].duration.shortest
         for other in after[number]:
-            if rest[other] < own:
-                rest[other] = own
+            if rest[other] < longest:
+                rest[other] = longest
     return rest

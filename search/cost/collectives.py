@@ -1,25 +1,24 @@
 """Seconds of collectives such as all_reduce over the levels of a machine.
 
-All algorithms take a time that is linear in the bytes moved, so each is a *line*, the seconds that
-it takes for nothing and those for each byte more, and a collective takes the cheapest of its lines.
+The time of every algorithm is linear in the bytes moved. So each algorithm is a *line*: a fixed
+number of seconds, and seconds for each byte. A collective takes the cheapest of its lines.
 
-- A *ring* of n devices passes blocks on n - 1 times for all_gather or reduce_scatter, twice as
-  often for all_reduce: 2 (n - 1) (a + v / n b) seconds for v bytes, with latency a and bandwidth b
-  of its slowest link (Thakur, Rabenseifner and Gropp, IJHPCA 2005).
-- *Double binary trees* sum up and spread halves of the bytes at the same time, piece by piece:
-  2 log2 n steps of latency, and 2 v / b for the bytes (Sanders, Speck and Träff, Parallel
-  Computing 2009; NCCL 2.4).
-- *By levels*: reduce_scatter inside the units, all_reduce between them, all_gather inside. Of
-  m members in a unit each has 1/m of the bytes left to exchange with other units, in m groups side
-  by side that share the unit's ports; so m cancels out, and every stage is a ring over all the
-  bandwidth that the members have together. Any levels in a row may be one stage.
+- A *ring* of n devices passes blocks on n - 1 times for all_gather or reduce_scatter, and twice as
+often for all_reduce: 2 (n - 1) (a + v / n b) seconds for v bytes, with latency a and bandwidth b of
+its slowest link (Thakur, Rabenseifner and Gropp, IJHPCA 2005). - *Double binary trees* add up and
+spread the two halves of the bytes at the same time, piece by piece: 2 log2 n steps of latency, and
+2 v / b seconds for the bytes (Sanders, Speck and Träff, Parallel Computing 2009; NCCL 2.4). - *By
+levels*: reduce_scatter inside the units, all_reduce between them, all_gather inside. Each of the m
+members of a unit has 1/m of the bytes left to exchange with other units. This is done in m groups
+side by side, which share the ports of the unit. So m cancels out, and every stage is a ring over
+the bandwidth of all members together. Any consecutive levels may be one stage.
 
-all_gather and reduce_scatter are rings, as in NCCL. all_to_all is a message to every peer, one
-after the other. Where a machine says what all_reduce was measured to reach between the units of a
-level, whatever algorithm is behind it, that takes the place of ring and trees there. Measured
-seconds are concave in the bytes, as libraries have protocols for small messages and for large
-ones; the least of several lines is such a function. Groups of the same form on the other devices
-are taken to communicate at the same time: a group has its part of the ports by its members
+all_gather and reduce_scatter are rings, as in NCCL. all_to_all sends a message to every peer, one
+after the other. A machine may state the measured rate of all_reduce between the units of a level,
+whatever its algorithm. This then replaces ring and trees at that level. Measured seconds are
+concave in the bytes, as libraries have different protocols for small and large messages. The least
+of several lines is such a function. Groups of the same form on the other devices are taken to
+communicate at the same time: a group has a part of the ports in proportion to its members
 (`Machine.group_link`).
 """
 
@@ -36,51 +35,54 @@ from pcg.machine import Hop, Link
 from pcg.plan.training import BUCKET_BYTES, FIRST_BYTES
 
 BUCKET = float(FIRST_BYTES)
-"""Bytes of the first buffer of gradients that is sent."""
+"""Bytes of the first bucket of gradients that is sent."""
 FULL = float(BUCKET_BYTES)
-"""Bytes of the later ones."""
+"""Bytes of the later buckets."""
 
 Line = tuple[float, float]
-"""Seconds whatever the size, and seconds a byte."""
+"""The fixed seconds, and the seconds a byte."""
 Lines = NDArray[np.float64]
-"""[algorithms, 2]: seconds whatever the size, and seconds a byte, of each algorithm."""
+"""[algorithms, 2]: the fixed seconds and the seconds a byte of each algorithm."""
 
 
 def ring(hops: Sequence[Hop]) -> Lines:
-    """all_gather or reduce_scatter in a group: by bytes on a device when the tensor is whole."""
+    """The lines of all_gather or reduce_scatter in a group, by the bytes of the whole tensor on a
+    device."""
     return np.array(_useful(_gathers(hops)))
 
 
 def all_reduce(hops: Sequence[Hop]) -> Lines:
-    """all_reduce in a group: by bytes on every device. Only algorithms that are the cheapest for
-    some size."""
+    """The lines of all_reduce in a group, by the bytes on every device. Algorithms that are the
+    cheapest for no size are left out."""
     lines = [line for stages in _stages(hops) for line in _by_levels(stages)]
     return np.array(_useful(lines) if lines else [(0.0, 0.0)])
 
 
 def seconds(lines: Lines, volume: NDArray[np.float64] | float) -> NDArray[np.float64]:
-    """How long the cheapest algorithm takes for each volume. ``lines``: [..., algorithms, 2], one
-    set or one for each volume."""
+    """Seconds of the cheapest algorithm for each volume in bytes. ``lines``: [..., algorithms, 2],
+    one set for all volumes or one for each."""
     sizes = np.asarray(volume, np.float64)[..., None]
     return np.asarray((lines[..., 0] + lines[..., 1] * sizes).min(axis=-1))
 
 
 def bucketed(lines: Lines, volume: NDArray[np.float64] | float) -> NDArray[np.float64]:
-    """How long the all_reduce of a weight's gradient takes. Small gradients share a buffer, and so
-    the latency of its all_reduce, each by its part of the bytes (Li et al., VLDB 2020)."""
+    """Seconds of the all_reduce of a weight's gradient of ``volume`` bytes. Small gradients share a
+    bucket. Each counts for a part of the bucket's all_reduce, in proportion to its bytes (Li et
+    al., VLDB 2020)."""
     sizes = np.asarray(volume, np.float64)
     return seconds(lines, np.maximum(sizes, BUCKET)) * np.minimum(sizes / BUCKET, 1.0)
 
 
 def padded(sets: Sequence[Lines]) -> Lines:
-    """[sets, algorithms, 2]: the last line again in sets that have fewer."""
+    """[sets, algorithms, 2]: all sets in one array. Shorter sets repeat their last line."""
     most = max(map(len, sets), default=1)
     padding = [(*lines, *[lines[-1]] * (most - len(lines))) for lines in sets]
     return np.array(padding, np.float64).reshape(len(sets), most, 2)
 
 
 def _by_levels(stages: Sequence[Sequence[Hop]]) -> Iterator[Line]:
-    """reduce_scatter and all_gather in all stages but the outermost, all_reduce in that one."""
+    """The lines of all_reduce by levels: reduce_scatter and all_gather in all stages but the
+    outermost, all_reduce in that one."""
     *inner, last = stages
     for rings in product(*map(_gathers, inner)):
         latency = 2 * sum(line[0] for line in rings)
@@ -90,7 +92,7 @@ def _by_levels(stages: Sequence[Sequence[Hop]]) -> Iterator[Line]:
 
 
 def _outermost(stage: Sequence[Hop]) -> Iterator[Line]:
-    """all_reduce in one stage: as it was measured, or else a ring or trees."""
+    """The lines of all_reduce in one stage: as measured, or else of a ring and of trees."""
     n = prod(hop.units for hop in stage)
     if all(hop.reducing for hop in stage):
         rings = [_ring(n, links) for links in product(*(hop.reducing for hop in stage))]
@@ -103,14 +105,15 @@ def _outermost(stage: Sequence[Hop]) -> Iterator[Line]:
 
 
 def _gathers(hops: Sequence[Hop]) -> list[Line]:
-    """all_gather or reduce_scatter: the ways that it may go."""
+    """The lines of all_gather or reduce_scatter."""
     n = prod(hop.units for hop in hops)
     each = [hop.gathering or (hop.link,) for hop in hops]
     return [_ring(n, links) for links in product(*each)]
 
 
 def _ring(n: int, links: Sequence[Link]) -> Line:
-    """One pass: n - 1 steps, in which every device sends all but its own block."""
+    """The line of one pass along a ring: n - 1 steps, in which every device sends all blocks but
+    its own."""
     if n == 1:
         return 0.0, 0.0
     latency, bandwidth = _slowest(links)
@@ -118,7 +121,7 @@ def _ring(n: int, links: Sequence[Link]) -> Line:
 
 
 def _tree(n: int, links: Sequence[Link]) -> Line:
-    """Up and down double binary trees."""
+    """The line of double binary trees, up and down."""
     latency, bandwidth = _slowest(links)
     return 2 * log2(n) * latency, 2 / bandwidth
 
@@ -128,7 +131,7 @@ def _slowest(links: Sequence[Link]) -> tuple[float, float]:
 
 
 def _stages(hops: Sequence[Hop]) -> Iterator[list[Sequence[Hop]]]:
-    """All ways to divide levels into stages of levels in a row."""
+    """All ways to divide levels into stages of consecutive levels."""
     if not hops:
         return
     yield [hops]
@@ -138,7 +141,7 @@ def _stages(hops: Sequence[Hop]) -> Iterator[list[Sequence[Hop]]]:
 
 
 def _useful(lines: Iterable[Line]) -> list[Line]:
-    """The lines with less for each byte than any that begins lower."""
+    """The lines with fewer seconds a byte than any line with fewer fixed seconds."""
     useful: list[Line] = []
     for fixed, slope in sorted(set(lines)):
         if not useful or slope < useful[-1][1]:

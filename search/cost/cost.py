@@ -1,8 +1,8 @@
 """The cost model: seconds of computations and transfers on a machine.
 
-A task takes what ``search.cost.efficiency`` says of its arithmetic and memory traffic, on the
-slowest of its devices. A message of b bytes takes alpha + b / beta; ``search.cost.collectives`` has
-all_reduce and its kin.
+The time of a task follows from its arithmetic and memory traffic (``search.cost.efficiency``), on
+the slowest of its devices. A message of b bytes takes alpha + b / beta seconds. The times of
+all_reduce and other collectives are in ``search.cost.collectives``.
 """
 
 from __future__ import annotations
@@ -37,42 +37,43 @@ from search.cost.efficiency import Speed, standard
 
 @dataclass(frozen=True, eq=False)
 class Duration:
-    """How long groups of devices are busy together; a group starts when its last member can."""
+    """How long groups of devices are busy together. A group starts when its last member can
+    start."""
 
     groups: NDArray[np.intp]
-    """The devices of each group, [groups, members]; no device is in two."""
+    """The devices of each group, [groups, members]. No device is in two groups."""
     seconds: NDArray[np.float64]
-    """[groups]"""
+    """[groups]: the seconds of each group."""
 
     @cached_property
     def longest(self) -> float:
-        """Seconds, if all devices start together."""
+        """Seconds until all are done, if all groups start together."""
         return float(self.seconds.max(initial=0.0))
 
     @cached_property
     def devices(self) -> frozenset[int]:
-        """All that are busy."""
+        """All devices that are busy."""
         return frozenset(self.groups.ravel().tolist())
 
     @cached_property
     def members(self) -> tuple[tuple[tuple[int, ...], float], ...]:
-        """Each group, with its seconds."""
+        """Each group with its seconds."""
         return tuple(zip(map(tuple, self.groups.tolist()), self.seconds.tolist(), strict=True))
 
     @cached_property
     def shortest(self) -> float:
-        """Seconds that each group is busy at least."""
+        """The seconds of the group that is busy for the shortest time."""
         return float(self.seconds.min()) if self.seconds.size else 0.0
 
     @cached_property
     def even(self) -> int:
-        """The number of devices if all are busy for as long, else 0."""
+        """The number of devices if all are busy equally long, else 0."""
         same = len(self.seconds) and (self.seconds == self.seconds[0]).all()
         return self.groups.size if same else 0
 
 
 NOTHING = Duration(np.zeros((0, 0), np.intp), np.zeros(0))
-"""Nobody is busy."""
+"""No device is busy."""
 
 
 def _duration(groups: Iterable[tuple[int, ...]], seconds: Iterable[float]) -> Duration:
@@ -80,21 +81,21 @@ def _duration(groups: Iterable[tuple[int, ...]], seconds: Iterable[float]) -> Du
     return Duration(devices, np.array(tuple(seconds), np.float64)) if devices.size else NOTHING
 
 
-class Exchanged(NamedTuple):
-    """The gradient of a weight's piece: its bytes, and the groups of devices among which such
-    gradients are added up."""
+class GradientExchange(NamedTuple):
+    """The exchange of the gradient of a weight's shard: its bytes, and the groups of devices among
+    which such gradients are added up."""
 
     block: int
     groups: Groups
 
 
 SGD = Training()
-"""Plain, in float32."""
+"""Plain SGD in float32."""
 _OnDevices = tuple[Signature, frozenset[int], MachineView, KernelUse]
 
 
 class CostModel:
-    """The costs of one way to train on one machine; results are kept for all that ask again."""
+    """The costs of one way to train on one machine. Results are kept for later questions."""
 
     def __init__(
         self,
@@ -104,13 +105,13 @@ class CostModel:
         *,
         overlaps: bool = True,
     ) -> None:
-        """``speed``: how fast devices are; by default as the curves that come with Unity say.
-        ``overlaps``: whether communication runs beside computation."""
+        """``speed``: the speed of devices, by default by the efficiency curves that come with
+        Unity. ``overlaps``: whether communication overlaps with computation."""
         self.machine = machine
         self.training = training
         self.overlaps = overlaps
         self.itemsize = training.formats.narrow
-        """Bytes an element of what operators make and of what is moved."""
+        """Bytes of an element of operators' results and of tensors that are moved."""
         self.itemsizes = training.formats.narrow, training.formats.wide
         self.speed: Speed = standard() if speed is None else speed
         self._tasks = Memo[tuple[Signature, frozenset[int], KernelUse, int], tuple[float, float]]()
@@ -125,10 +126,10 @@ class CostModel:
         use: KernelUse | None = None,
     ) -> tuple[float, float]:
         """Seconds of each task of an operator, forward and backward, on the slowest device of a
-        view; or of the machine, without one.
+        view; without a view, of the machine.
 
-        ``needs`` are the operands, by position, whose gradients are wanted; ``use`` what of it is
-        a kernel, by default as it is by itself.
+        ``needs``: the positions of the operands whose gradients are needed; ``use``: the part of
+        the operator that is a kernel, by default as for the operator on its own.
         """
         use = own_use(node) if use is None else use
         kinds = self.machine.kinds
@@ -161,9 +162,10 @@ class CostModel:
     def kernel_seconds(
         self, kind: WorkKind, device: Device, flops: ArrayLike, moved: ArrayLike, kernels: int
     ) -> NDArray[np.float64]:
-        """Seconds in which a device does so many operations, and reads and writes so many bytes, in
-        so many kernels of equal size. ``flops`` and ``moved``: arrays of one shape, or numbers.
-        Without a kernel it is what they add to one that is there."""
+        """Seconds in which a device does ``flops`` operations, and reads and writes ``moved``
+        bytes, in ``kernels`` kernels of equal size. ``flops`` and ``moved``: arrays of one shape,
+        or numbers. With 0 kernels: the seconds that the bytes add to a kernel of another
+        operator."""
         moved, dtype = np.asarray(moved, np.float64), self.training.formats.products
         if not kernels:
             launch = self.speed.seconds(kind, device, dtype, 0, 0)
@@ -180,8 +182,8 @@ class CostModel:
         view: MachineView,
         use: KernelUse | None = None,
     ) -> tuple[Duration, Duration]:
-        """The tasks of an operator on the devices of a view, forward and backward; ``needs`` and
-        ``use`` as ``compute_seconds`` says."""
+        """The durations of an operator on the devices of a view, forward and backward. ``needs``
+        and ``use``: as in ``compute_seconds``."""
         use = own_use(node) if use is None else use
         key = node.signature, needs, view, use
         return self._computations.get(key, lambda: self._computation(node, needs, view, use))
@@ -196,9 +198,9 @@ class CostModel:
     def late(
         self, node: Node, needs: frozenset[int], use: KernelUse, backward: Duration
     ) -> Duration:
-        """The part of an operator's backward pass that makes the gradient of its weight, if it has
-        one that may come last (``pcg.readings.late``): one of two products that are taken to be
-        equal. NOTHING where operators are compiled together."""
+        """The part of an operator's backward pass that computes the gradient of its weight, if that
+        may come last (``pcg.readings.late``): half, as its two products are taken to be equally
+        long. NOTHING for operators that are compiled together."""
         together = use.joined or not needs.isdisjoint(use.as_is) or self.training.compiled
         parts = not together and parts_gradients(node, needs)
         return self._half(backward) if parts else NOTHING
@@ -208,9 +210,9 @@ class CostModel:
         return Duration(whole.groups, whole.seconds / 2)
 
     def with_sums(self, back: Duration, made: Iterable[Layout], parts: Iterable[int]) -> Duration:
-        """The backward pass of what makes tensors of these layouts, once the gradients that come
-        from their readers are added up: so many ``parts`` of each, two of which are read and one is
-        written at a time."""
+        """The backward pass of a step, with the sums of the gradients of its results added.
+        ``made``: the layouts of the results; ``parts``: how many gradients come from the readers of
+        each. One addition reads two gradients and writes one."""
         return self._with_sums(back, tuple(made), tuple(parts))
 
     @remembered
@@ -221,7 +223,7 @@ class CostModel:
         return Duration(back.groups, back.seconds + more) if more else back
 
     def sums(self, made: Iterable[Layout], parts: Iterable[int]) -> float:
-        """Seconds in which a device adds the ``parts`` of gradients of these layouts up."""
+        """Seconds in which a device adds up the ``parts`` gradients of tensors of these layouts."""
         more = 0.0
         for layout, count in zip(made, parts, strict=True):
             if count > 1:
@@ -234,7 +236,7 @@ class CostModel:
         return more
 
     def _streamed(self, device: int, moved: int, work: WorkKind = "pointwise") -> float:
-        """Seconds in which a device reads and writes so many bytes of its memory."""
+        """Seconds in which a device reads and writes ``moved`` bytes of its memory."""
         kinds = self.machine.kinds
         kind = kinds[0] if len(kinds) == 1 else self.machine.device_at(device)
         key = id(kind), moved, work
@@ -242,8 +244,8 @@ class CostModel:
 
     @remembered
     def forward_movement(self, transfer: Transfer) -> Duration:
-        """Who takes part in a transfer forward, and for how long. A slice of what a device has is a
-        view."""
+        """The devices that take part in a transfer forward, and how long. A slice of a tensor that
+        a device has is a view, which takes no time."""
         moved = self.movement(transfer)
         if transfer.kind != "local":
             return moved
@@ -253,8 +255,8 @@ class CostModel:
 
     @remembered
     def movement(self, transfer: Transfer) -> Duration:
-        """Who takes part in the adjoint of a transfer, and for how long; forward it is the same,
-        but for what is a view (``forward_movement``)."""
+        """The devices that take part in the adjoint of a transfer, and how long. The transfer
+        itself is the same forward, except for views (``forward_movement``)."""
         groups = transfer.groups or ()
         before, after = (
             prod(layout.type.block) * self.itemsize for layout in (transfer.source, transfer.target)
@@ -279,13 +281,13 @@ class CostModel:
 
     @remembered
     def _lines(self, group: tuple[int, ...]) -> tuple[Lines, Lines]:
-        """A pass along a ring, and an all_reduce, in a group."""
+        """The lines of one pass along a ring, and of an all_reduce, in a group."""
         hops = self.machine.hops(group)
         return ring(hops), all_reduce(hops)
 
     def _ring(self, group: tuple[int, ...], volume: int) -> float:
-        """Seconds of an all_gather or reduce_scatter of a volume in bytes, on a device that has
-        the whole."""
+        """Seconds of an all_gather or reduce_scatter. ``volume``: bytes on a device that has the
+        whole tensor."""
         return float(seconds(self._lines(group)[0], volume))
 
     def _all_reduce(self, group: tuple[int, ...], block: int) -> float:
@@ -293,7 +295,7 @@ class CostModel:
         return float(seconds(self._lines(group)[1], block))
 
     def _copies(self, transfer: Transfer) -> Duration:
-        """Every device copies what it keeps within its own memory."""
+        """Every device copies the part that it keeps within its own memory."""
         flows = transfer.flows
         devices, which = np.unique(flows.targets, return_inverse=True)
         moved = np.bincount(which, 2 * flows.elements * self.itemsize)
@@ -301,16 +303,16 @@ class CostModel:
         return _duration([(device,) for device in devices.tolist()], seconds)
 
     def _messages(self, transfer: Transfer) -> Duration:
-        """All who send or receive start together, and the busiest device ends last.
+        """All senders and receivers start together, and the busiest device ends last.
 
         A device sends its messages over the links of each level one after the other, and receives
-        meanwhile; as in a ring, each takes the link's latency once more.
+        at the same time. As in a ring, each message adds the latency of its link.
         """
         devices = self.machine.devices
         ways: dict[int, tuple[Link, NDArray[np.float64]]] = {}
         for flows in transfer.flows_in_parts:
             crossing = flows.sources != flows.targets
-            # A message is all that goes from one device to another.
+            # All elements that go from one device to another are one message.
             ends = flows.sources[crossing] * devices + flows.targets[crossing]
             ends, which = np.unique(ends, return_inverse=True)
             pairs = np.stack(np.divmod(ends, devices), axis=1)
@@ -329,20 +331,20 @@ class CostModel:
         return _duration([tuple(np.flatnonzero(busy).tolist())], [float(busy.max())])
 
     @remembered
-    def exchanged(self, home: Layout) -> Exchanged:
-        """What is exchanged of a weight's gradient."""
+    def gradient_exchange(self, home: Layout) -> GradientExchange:
+        """The exchange of a weight's gradient."""
         groups = tuple(group for group in home.holders.values() if len(group) > 1)
-        return Exchanged(prod(home.type.block) * self.training.formats.wide, groups)
+        return GradientExchange(prod(home.type.block) * self.training.formats.wide, groups)
 
     @remembered
     def weight(self, home: Layout, together: int | None = None) -> tuple[Duration, Duration]:
-        """The all_reduce of a weight's gradient over the holders of each piece, and its update.
+        """The all_reduce of a weight's gradient over the holders of each shard, and its update.
 
-        ``together``: bytes of the gradients in the buffer that this one shares, of whose all_reduce
-        it takes its part; by default a buffer that others fill up. An update reads the piece, its
-        gradient and the optimizer's states, and writes the piece and the states.
+        ``together``: bytes of all gradients in the bucket of this one, of whose all_reduce it takes
+        its part; by default those of a bucket that others fill up. An update reads the shard, its
+        gradient and the optimizer states, and writes the shard and the states.
         """
-        block, groups = self.exchanged(home)
+        block, groups = self.gradient_exchange(home)
         parts = [_part(self._lines(group)[1], block, together) for group in groups]
         moved = prod(home.type.block) * self.training.update_bytes
         updates = (self._streamed(device, moved, "update") for device in home.devices)
@@ -351,18 +353,18 @@ class CostModel:
 
 
 def _part(lines: Lines, block: int, together: int | None) -> float:
-    """Seconds of a gradient's part of the all_reduce of a buffer."""
+    """Seconds of a gradient's part of the all_reduce of a bucket."""
     if together is None:
         return float(bucketed(lines, block))
     return float(seconds(lines, together)) * block / together
 
 
 def communication_elements(schedule: Schedule) -> int:
-    """Elements that cross between devices in one training step, as the paper counts them.
+    """Elements that cross between devices in one training step, as the Unity paper counts them.
 
-    Forward, backward and in the exchange of the weights' gradients, one for each that is sent
-    (section 1: 2 (c_in h + h c_out) for data parallelism on two devices); numbers such as the
-    loss are left out.
+    Each element that is sent counts once, forward, backward and in the exchange of weights'
+    gradients (section 1: 2 (c_in h + h c_out) for data parallelism on two devices). Scalars such as
+    the loss are left out.
     """
     passed = gradients(schedule)
     total = 0

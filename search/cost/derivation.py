@@ -1,12 +1,12 @@
 """Derivations: the rule applications that led to a graph, in a form that an audit can follow.
 
-A step names the values that it concerns by ids that stay what they are
-(``pcg.plan.derivation.Application``), so that following it takes no longer than the rule is large.
+A step refers to its values by ids that do not change (``pcg.plan.derivation.Application``). So
+following a step takes time in proportion to the size of its rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, MutableSequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,23 +21,31 @@ from substitutions.rules.rule import Rule
 
 @dataclass(frozen=True)
 class Derivation:
-    """The steps that led to a graph, and the ids of its values."""
+    """The steps that led to a graph, and the ids of the graph's values."""
 
     steps: tuple[Application, ...]
     ids: Mapping[Value, str]
 
     @staticmethod
     def start(model: Graph) -> Derivation:
-        """Of the graph of a model itself."""
+        """The derivation of the graph of a model itself: no steps."""
         names = node_names(model)
         return Derivation(
             (), {node.value(port): name for node in names for port, name in enumerate(names[node])}
         )
 
 
+def in_both_directions(rules: Iterable[Rule]) -> Iterator[Rule]:
+    """Each rule, followed by its reverse."""
+    for rule in rules:
+        yield rule
+        yield rule.reversed
+
+
 @dataclass(frozen=True)
 class Applied:
-    """A rule as it was applied: where, with which values of free symbols, and what it made."""
+    """An application of a rule: the match, the values of the rule's free symbols, and the
+    result."""
 
     rule: Rule
     match: Match
@@ -46,24 +54,24 @@ class Applied:
 
     @property
     def replaced(self) -> dict[Value, Value]:
-        """What stands in the place of each value that was replaced."""
+        """The value that replaces each output of the match."""
         return dict(zip(self.match.outputs, self.made, strict=True))
 
 
 @dataclass(frozen=True)
 class Scribe:
-    """Writes down applications as they are made. ``ids``: of the values known so far."""
+    """Writes applications of rules down. ``ids``: those of the values known so far."""
 
     steps: MutableSequence[Application]
     ids: MutableMapping[Value, str]
 
     @staticmethod
     def after(derivation: Derivation) -> Scribe:
-        """To continue a derivation."""
+        """A scribe that continues a derivation."""
         return Scribe(list(derivation.steps), dict(derivation.ids))
 
     def write(self, applied: Applied) -> None:
-        """Note that a rule was applied."""
+        """Note the application of a rule."""
         rule, match = applied.rule, applied.match
         number = len(self.steps)
         self.steps.append(
@@ -80,12 +88,12 @@ class Scribe:
                 self.ids[value] = made_id(number, operator, value.port)
 
     def rename(self, same: Mapping[Value, Value]) -> None:
-        """Note that values have become others by what was replaced in what they are made of."""
+        """Note that values have changed because an operand, or an operand of that, was replaced."""
         self.ids.update({new: self.ids[old] for old, new in same.items() if old != new})
 
     def follow(self, graph: Graph, applied: Applied) -> Graph:
-        """Note that a rule was applied to a graph all of whose values are known. The graph
-        afterwards."""
+        """Note the application of a rule to a graph whose values are all known. Returns the graph
+        after it."""
         replaced = applied.replaced
         kept = [v for node in graph.nodes for v in node.outputs if v not in replaced]
         before = [self.ids[value] for value in kept]
@@ -96,7 +104,7 @@ class Scribe:
 
     @property
     def derivation(self) -> Derivation:
-        """What has been written."""
+        """The derivation that has been written."""
         return Derivation(tuple(self.steps), self.ids)
 
 
@@ -105,7 +113,7 @@ def _numbers(match: Match) -> dict[str, Symbol]:
 
 
 def _instances(rule: Rule, made: tuple[Value, ...]) -> dict[Node, Node]:
-    """The operators that those of the right side have become."""
+    """For each operator of a rule's right side, the operator of the graph that it has become."""
     instances: dict[Node, Node] = {}
     pending = [(a.node, b.node) for a, b in zip(rule.right, made, strict=True)]
     while pending:

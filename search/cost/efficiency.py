@@ -1,7 +1,7 @@
 """Seconds of operators on a device: by a roofline with efficiency curves, or by a profile.
 
-The roofline (Williams, Waterman and Patterson, CACM 2009) is the limit for large operators, up to a
-fraction of both peaks; ``efficiency.toml`` has the curves and where they come from.
+The roofline (Williams, Waterman and Patterson, CACM 2009) is the limit of large operators, which
+reach a fraction of both peaks. ``efficiency.toml`` holds the curves and their sources.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from pcg.readings.kind import WorkKind
 Array = NDArray[np.float64]
 
 PRODUCTS: frozenset[WorkKind] = frozenset({"contraction", "attention"})
-"""Work that matrix units do."""
+"""The kinds of work that matrix units do."""
 LIKE: Mapping[WorkKind, WorkKind] = {"update": "pointwise", "attention": "contraction"}
-"""What stands for a kind of work that was not measured."""
+"""For a kind of work that was not measured, the kind whose measurements are used."""
 
 _FILE = Path(__file__).with_name("efficiency.toml")
 
 
 class Curve(FileModel):
-    """What a kind of device reaches of a peak rate."""
+    """The fraction of a peak rate that a kind of device reaches."""
 
     device: Literal["gpu", "cpu"]
     bound: Literal["flops", "bytes"]
     top: Annotated[float, Field(gt=0, le=1)]
-    """The fraction that is reached by large operators."""
+    """The fraction that large operators reach."""
     half_seconds: Annotated[float, Field(ge=0)]
-    """How long an operator takes at the peak rate that reaches half of ``top``."""
+    """The time at peak rate of an operator that reaches half of ``top``, in seconds."""
 
 
 class CurvesFile(FileModel):
@@ -48,35 +48,34 @@ class CurvesFile(FileModel):
 
 
 class Speed(Protocol):
-    """How fast devices are."""
+    """The speed of devices."""
 
     def seconds(
         self, kind: WorkKind, device: Device, dtype: DType, flops: ArrayLike, moved: ArrayLike
     ) -> Array:
-        """Seconds of operators launched one by one, each with so many operations and bytes.
-
-        ``flops`` and ``moved`` are arrays of one shape, or numbers.
+        """Seconds of operators that are launched one by one. ``flops`` and ``moved``: operations
+        and bytes of each, as arrays of one shape, or numbers.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """The longer of arithmetic and memory traffic, and the latency of a launch.
+    """The latency of a launch, plus the longer of arithmetic and memory traffic.
 
-    What a device says that it was measured to reach comes first, then curves; without either, it
-    runs at its peak.
+    If a device states the efficiency that was measured, this is used; otherwise the curves. A
+    device without either runs at its peak.
     """
 
     curves: Mapping[tuple[str, str], Curve]
-    """By kind of device, and "flops" or "bytes"."""
+    """By kind of device and by "flops" or "bytes"."""
     at_peak: bool = False
     """Whether all devices run at their peak, whatever was measured."""
 
     def seconds(
         self, kind: WorkKind, device: Device, dtype: DType, flops: ArrayLike, moved: ArrayLike
     ) -> Array:
-        """As ``Speed`` says. Only products run on matrix units and follow a curve of flops."""
+        """See ``Speed``. Only products run on matrix units and follow a curve of operations."""
         matrix = kind in PRODUCTS
         arithmetic = np.asarray(flops, np.float64) / _rate(device, dtype, matrix)
         traffic = np.asarray(moved, np.float64) / device.memory_bandwidth
@@ -90,36 +89,38 @@ class Roofline:
     def _curve(
         self, device: Device, bound: str, kinds: Iterable[WorkKind], dtype: DType
     ) -> Curve | Efficiency | None:
-        """What is known of the first of some kinds of work."""
+        """The measured efficiency of the first of ``kinds`` that was measured, or else the
+        curve."""
         if self.at_peak:
             return None
         measured = (device.reached(kind, dtype) for kind in kinds)
-        known = next((one for one in measured if one is not None), None)
+        known = next((efficiency for efficiency in measured if efficiency is not None), None)
         return self.curves.get((device.kind, bound)) if known is None else known
 
 
 def _slowed(curve: Curve | Efficiency, at_peak: Array) -> Array:
-    """From the time at the peak rate to the time that it takes; nothing takes none."""
+    """The time that results from the time at peak rate; 0 for 0."""
     return np.where(at_peak > 0, curve.half_seconds + at_peak, 0.0) / curve.top
 
 
 PLAIN = Roofline({}, at_peak=True)
-"""Peak rates at all sizes."""
+"""Peak rates for operators of all sizes."""
 
 
 @lru_cache(maxsize=1)
 def standard() -> Roofline:
-    """The curves that come with Unity."""
+    """The efficiency curves that come with Unity."""
     curves = read_toml(_FILE, CurvesFile).curves
     return Roofline({(curve.device, curve.bound): curve for curve in curves})
 
 
 @dataclass(frozen=True)
 class MeasuredEfficiency:
-    """Times of a profile, where it has them, for devices such as the one that was measured.
+    """The times of a profile, for devices such as the one that was measured.
 
-    Between two points seconds are a power of the size; below the first they are its, above the last
-    they grow with the size. A point that took less than a smaller one is taken to take as long.
+    Between two points, seconds are a power of the size. Below the first point they are constant.
+    Above the last point they are proportional to the size. A point that took less than a smaller
+    one is taken to take as long as that.
     """
 
     profile: Profile
@@ -129,9 +130,8 @@ class MeasuredEfficiency:
     def seconds(
         self, kind: WorkKind, device: Device, dtype: DType, flops: ArrayLike, moved: ArrayLike
     ) -> Array:
-        """As ``Speed`` says. A contraction takes no less than a pointwise operator that reads and
-        writes as many bytes, and other operators no less than their arithmetic, if those were
-        measured."""
+        """See ``Speed``. A contraction takes no less than a pointwise operator with as many bytes.
+        Other operators take no less than their arithmetic, if that was measured."""
         points = self.profile.series(kind, dtype)
         if points is None and kind in LIKE:
             points = self.profile.series(LIKE[kind], dtype)
@@ -154,7 +154,7 @@ def _interpolated(points: tuple[Point, ...], size: ArrayLike) -> Array:
 
 
 def _rate(device: Device, dtype: DType, matrix: bool) -> float:
-    """FLOP/s; what is no contraction has no use for the matrix units of narrow formats."""
+    """The peak rate in FLOP/s. Only contractions use the matrix units of narrow formats."""
     if matrix or dtype == "float64":
         return device.flops.rate(dtype)
     return device.flops.float32

@@ -1,4 +1,4 @@
-"""The timeline of a device: events of a simulated step, and how much communication is hidden."""
+"""The timeline of a device: events of a simulated step, and the communication that is hidden."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from search.cost.tasks import COMMUNICATE, COMPUTE, Task
 
 @dataclass(frozen=True)
 class Event:
-    """A device's part in a task, in seconds from the start of the step."""
+    """The part of a device in a task, in seconds from the start of the step."""
 
     task: Task
     start: float
     seconds: float
     batch: int | None = None
-    """The micro-batch that it is about, in a pipeline."""
+    """The number of the micro-batch, in a pipeline."""
 
     @property
     def end(self) -> float:
@@ -30,27 +30,27 @@ class Event:
 
 @dataclass(frozen=True)
 class Usage:
-    """How a device spends a step, in seconds."""
+    """The time use of a device in a step, in seconds."""
 
     device: int
     computing: float
     communicating: float
     hidden: float
-    """Communication while the device computes."""
+    """Communication during which the device computes."""
 
     @property
     def exposed(self) -> float:
-        """Communication while it does not."""
+        """Communication during which it does not compute."""
         return self.communicating - self.hidden
 
     @property
     def busy(self) -> float:
-        """Either."""
+        """The time in which it computes or communicates."""
         return self.computing + self.exposed
 
 
 def events(run: TimedTasks, device: int) -> Iterator[Event]:
-    """What a device takes part in, in the order of issue."""
+    """The events of a device, in the order of issue."""
     for task, start in zip(run.tasks, run.starts, strict=True):
         group = group_of(task.duration, device)
         if group is not None:
@@ -59,18 +59,18 @@ def events(run: TimedTasks, device: int) -> Iterator[Event]:
 
 
 def usage(run: TimedTasks, device: int) -> Usage:
-    """How a device spends the step."""
+    """The time use of a device in a step."""
     streams: tuple[list[Event], list[Event]] = ([], [])
     for event in events(run, device):
         streams[event.task.stream].append(event)
-    computing, communicating = (sum(e.seconds for e in own) for own in streams)
+    computing, communicating = (sum(e.seconds for e in stream) for stream in streams)
     hidden = sum(overlaps(streams[COMMUNICATE], streams[COMPUTE]))
     return Usage(device, computing, communicating, hidden)
 
 
 def overlaps(these: Sequence[Event], others: Sequence[Event]) -> list[float]:
-    """For each of some events, how long others go on meanwhile; both are in order, and those of
-    one list do not overlap."""
+    """For each of some events, the time during which ``others`` run too. Both lists are in order,
+    and the events of each list do not overlap among themselves."""
     overlapping: list[float] = []
     first = 0
     for event in these:
@@ -85,11 +85,11 @@ def overlaps(these: Sequence[Event], others: Sequence[Event]) -> list[float]:
 
 
 def exposures(run: TimedTasks, device: int, phase: int) -> dict[int, float]:
-    """For the communication of a phase that a device takes part in, by number of what it is of:
-    which part of it is not hidden behind what the device computes."""
-    mine = list(events(run, device))
-    sent = [e for e in mine if e.task.stream == COMMUNICATE and e.task.phase == phase]
-    hidden = overlaps(sent, [e for e in mine if e.task.stream == COMPUTE])
+    """The fraction of each communication of a phase that is not hidden behind computation of a
+    device, by ``Task.what``."""
+    of_device = list(events(run, device))
+    sent = [e for e in of_device if e.task.stream == COMMUNICATE and e.task.phase == phase]
+    hidden = overlaps(sent, [e for e in of_device if e.task.stream == COMPUTE])
     return {
         event.task.what: 1.0 - part / event.seconds
         for event, part in zip(sent, hidden, strict=True)
@@ -99,11 +99,11 @@ def exposures(run: TimedTasks, device: int, phase: int) -> dict[int, float]:
 
 @lru_cache(maxsize=65536)
 def group_of(duration: Duration, device: int) -> int | None:
-    """The number of the group that a device is in, if it is in one."""
+    """The number of the group that holds a device, or None."""
     groups = np.flatnonzero((duration.groups == device).any(axis=1))
     return int(groups[0]) if len(groups) else None
 
 
 def busiest(run: TimedTasks, devices: Iterable[int]) -> Usage:
-    """The device that is busy for longest, the first of them if there are several."""
+    """The time use of the busiest device, the first if there are several."""
     return max((usage(run, device) for device in devices), key=lambda used: used.busy)

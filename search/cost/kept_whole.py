@@ -1,8 +1,8 @@
-"""What part of a step the functions take that are never cut.
+"""The fraction of a step that is spent on opaque functions, which are never cut.
 
-The time of an opaque function is that of a task of it, forward and backward, which each of its
-devices does; its share is of the predicted step. A pipeline does it for each micro-batch. What is
-moved to it and from it is not counted.
+The time of an opaque function is that of one of its tasks, forward and backward: each of its
+devices does the same. The fraction is of the predicted step. A pipeline calls the function for each
+micro-batch. Resharding to and from it is not counted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from search.cost.cost import CostModel
 
 @dataclass(frozen=True)
 class KeptWhole:
-    """A function that is kept whole, how often it is called, and its share of the step."""
+    """A function that is kept whole, the number of its calls, and its share of the step."""
 
     function: str
     calls: int
@@ -29,7 +29,7 @@ class KeptWhole:
 
 
 def kept_whole(plan: Plan, cost: CostModel) -> tuple[KeptWhole, ...]:
-    """The functions that are kept whole in a plan, those that take longest first."""
+    """The functions that are kept whole in a plan, in descending share of the step."""
     graph = plan.graph
     trained = gradient_nodes(graph)
     seconds: dict[str, list[float]] = {}

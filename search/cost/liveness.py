@@ -1,21 +1,23 @@
-"""Liveness: from when to when each tensor of a training step is held.
+"""Liveness: the time span in which each tensor of a training step is held.
 
-A tensor is held from where it is made until its last use forward or, if back-propagation reads it
-(``pcg.readings.saved``), until its last use there. A view holds the tensor that it shows. What is
-recomputed (``pcg.placement.recomputation``) is let go after its last use forward, and held again
-from where it is done again to the end of its own backward pass; what it is made from, if that is
-kept, as long as that. What makes the gradient of a weight that comes late (``pcg.placement.late``)
-is held while the other one is sent, or until the pass for weights, where micro-batches have one,
-which is at the end of the backward pass. The gradient of a tensor is held from the first
-computation that adds to it to the one that uses it up. Data is there for the whole step. A mask
-that is drawn (``pcg.readings.masks``) is held by each operator that reads it: while that runs and,
-where its backward pass reads it, until then; if the operator is recomputed, from there on.
+A tensor is held from the step that makes it to its last use in the forward pass, or, if the
+backward pass reads it (``pcg.readings.saved``), to its last use there. A view holds the tensor that
+it shows. A recomputed tensor (``pcg.placement.recomputation``) is released after its last use
+forward. It is held again from its recomputation to the end of the backward pass of its operator.
+The operands of the recomputation, if they are kept, are held as long. The operands of a late
+gradient of a weight (``pcg.placement.late``) are held while the other gradient is sent; or, if
+micro-batches have a pass for weights, to that pass at the end of the backward pass. The gradient of
+a tensor is held from the first computation that adds to it to the one that uses it up. Data is held
+for the whole step. A mask that is drawn (``pcg.readings.masks``) is held by each operator that
+reads it: while the operator runs and, if its backward pass reads the mask, until then; if the
+operator is recomputed, from there on.
 
-Time counts steps of the schedule: ``i`` is step i forward, ``2 n - 1 - i`` is its backward pass,
-and ``2 n`` the update. Weights and what the optimizer keeps of them are held throughout and are not
-among these tensors. The gradient of a weight grows from the first computation in the backward pass
-that adds to it. Where one device holds a piece alone, it is there until the update. Where several
-do, it goes into a buffer, which stays from step to step, as soon as the last has added to it.
+Time is counted in steps of the schedule. ``i`` is step i of the forward pass, ``2 n - 1 - i`` is
+its backward pass, and ``2 n`` is the update. Weights and optimizer states are held throughout, and
+are not among these tensors. The gradient of a weight is held from the first computation in the
+backward pass that adds to it. If one device alone holds a shard, its gradient is held until the
+update. If several do, it goes into a bucket as soon as the last computation has added to it.
+Buckets stay from step to step.
 """
 
 from __future__ import annotations
@@ -36,43 +38,44 @@ from pcg.readings.work import gradient_nodes
 
 
 @dataclass(frozen=True)
-class Life:
-    """A tensor, or its gradient, in a layout, held from one point in time to another, both
+class Lifetime:
+    """The span of time in which a tensor, or its gradient, is held in a layout. Both ends are
     included."""
 
     slot: Slot
     first: int
     last: int
     itemsize: int | None = None
-    """Bytes an element, where that is not a matter of the run's formats."""
+    """Bytes of an element, if they do not follow from the number formats of the training."""
 
     @property
     def layout(self) -> Layout:
-        """Where its pieces lie."""
+        """The layout of the tensor."""
         return self.slot.layout
 
 
 @dataclass(frozen=True)
 class Liveness:
-    """All that is held in a step, and what is recomputed before the backward pass of which step."""
+    """All that is held in a step, and what is recomputed before the backward pass of each step."""
 
-    lifetimes: tuple[Life, ...]
+    lifetimes: tuple[Lifetime, ...]
     recomputed: Mapping[int, tuple[int, ...]]
-    """As ``Again.before``."""
+    """See ``Again.before``."""
     end: int
     """The time of the update."""
-    gradients: tuple[Life, ...] = ()
-    """Those of weights, without the buffers of what several devices hold."""
+    gradients: tuple[Lifetime, ...] = ()
+    """The spans of weights' gradients, without the buckets of those that several devices hold."""
 
 
 def is_shared(layout: Layout) -> bool:
-    """Whether several devices hold a piece, so that its gradients are added up."""
+    """Whether several devices hold a shard, so that its gradients are added up."""
     return any(len(devices) > 1 for devices in layout.holders.values())
 
 
 def saved_positions(graph: Graph) -> dict[Node, Reads]:
-    """For an uncut graph: the operands and outputs of each operator that are held because
-    back-propagation reads them; what several read is listed once, at its first reader."""
+    """The operands and outputs of each operator of an uncut graph that are held because the
+    backward pass reads them. A tensor that several operators read is listed once, at its first
+    reader."""
     trained = gradient_nodes(graph)
     nodes = graph.operators
     roots: dict[Value, Value] = {}
@@ -84,18 +87,18 @@ def saved_positions(graph: Graph) -> dict[Node, Reads]:
             of = view_of(node, value.port)
             roots[value] = value if of is None else operands[of]
         needs = frozenset(i for i, value in enumerate(node.inputs) if value.node in trained)
-        own = [
+        read_ways = [
             keys(reads, operands, [roots[value] for value in node.outputs])
             for reads in back_reads(node, needs)
         ]
-        ways.append(own if needs else [])
+        ways.append(read_ways if needs else [])
     for node, read in zip(nodes, chosen(ways, lambda value: value.type.elements), strict=True):
         for value in read:
             if value.node.is_weight:
                 continue
             place = _reader(node, value, roots)
             known = places.get(value)
-            # A reader downstream holds it in the layout in which it wants it.
+            # A reader downstream holds the tensor in the layout that it wants.
             if known is None or known[1].outputs:
                 places[value] = place
     saved: dict[Node, Reads] = {}
@@ -106,8 +109,9 @@ def saved_positions(graph: Graph) -> dict[Node, Reads]:
 
 
 def _reader(node: Node, value: Value, roots: Mapping[Value, Value]) -> tuple[Node, Reads]:
-    """Where a tensor counts that an operator reads: as its operand, but where it is the operator's
-    own or repeated in the forward pass, as the output of the one that makes it."""
+    """The place at which a tensor counts that the backward pass of ``node`` reads: as an operand of
+    ``node``; or, if it is the operator's own output or is repeated in the forward pass, as the
+    output of the operator that makes it."""
     for i, operand in enumerate(node.inputs):
         whole = operand.type.elements == value.type.elements
         if roots.get(operand, operand) == value and (whole or value.node.is_leaf):
@@ -123,24 +127,25 @@ def liveness(
     *,
     has_weights_pass: bool = False,
 ) -> Liveness:
-    """The lifetimes of all tensors of a schedule; the results of ``remade`` are recomputed.
-    ``stage``: the devices of a stage, where the schedule is that of a pipeline; ``chunks``: of its
-    steps, as ``again`` takes them; ``has_weights_pass``: whether micro-batches have one."""
+    """The lifetimes of all tensors of a schedule, with the results of ``remade`` recomputed.
+    ``stage``: the number of devices of a stage, if the schedule is that of a pipeline; ``chunks``:
+    the chunks of its steps, as for ``again``; ``has_weights_pass``: whether micro-batches have a
+    pass for weights."""
     tensors = saved_tensors(schedule)
     done = again(tensors, remade, stage, chunks)
-    return _Reader(tensors, done, has_weights_pass).run()
+    return _LivenessReader(tensors, done, has_weights_pass).run()
 
 
 @dataclass
-class _Reader:
+class _LivenessReader:
     tensors: SavedTensors
     again: Again
     has_weights_pass: bool = False
     last: dict[Slot, int] = field(default_factory=dict[Slot, int])
     second: dict[Slot, tuple[int, int]] = field(default_factory=dict[Slot, tuple[int, int]])
-    """When what is recomputed is held again."""
+    """The second span of each recomputed tensor."""
     readers: dict[Slot, list[int]] = field(default_factory=dict[Slot, list[int]])
-    """The steps that read a slot itself, and no view of it."""
+    """The steps that read a slot itself, rather than a view of it."""
 
     def __post_init__(self) -> None:
         self.schedule, self.end = self.tensors.schedule, self.tensors.end
@@ -160,10 +165,10 @@ class _Reader:
             self.last[self.root(slot)] = self.end
         held_from = self.again.held_from()
         for made, reader in held_from.items():
-            # Until its own backward pass has been.
+            # The span ends with the backward pass of the step itself.
             span = self.end - 1 - reader, self.end - 1 - made
             self.second.update(dict.fromkeys(self.tensors.made(made), span))
-            # What is communicated again is made of what it was sent from, and no longer needs that.
+            # A repeated communication needs its source only until it is done.
             last = span[1] if isinstance(self.steps[made], Compute) else span[0]
             for slot in self.tensors.read(made):
                 self._use(slot, last, held_from)
@@ -175,21 +180,21 @@ class _Reader:
         return Liveness(lives, self.again.before, self.end, tuple(of_weights))
 
     def _back(self, number: int) -> int:
-        """When the backward pass of a step has ended."""
+        """The time at which the backward pass of a step has ended."""
         late = self._late.get(number)
         return self.end - 1 - (number if late is None else late.beside)
 
     def _use(self, slot: Slot, at: int, held_from: Mapping[int, int]) -> None:
-        """The backward pass reads a tensor."""
+        """Note that the backward pass reads a tensor at a time."""
         made = self.maker[slot]
         if made not in held_from:
             self.last[slot] = max(self.last.get(slot, made), at)
         elif slot in self.second:
-            # What is made again is held on for a pass for weights.
+            # A recomputed tensor may be held longer, for a pass for weights.
             first, last = self.second[slot]
             self.second[slot] = first, max(last, at)
 
-    def _values(self) -> Iterable[Life]:
+    def _values(self) -> Iterable[Lifetime]:
         for slot, made in self.maker.items():
             if slot in self.roots:
                 continue
@@ -197,35 +202,35 @@ class _Reader:
             if kind == "input":
                 yield from self._data(slot)
             elif kind != "weight":
-                yield Life(slot, made, self.last.get(slot, made))
+                yield Lifetime(slot, made, self.last.get(slot, made))
             if slot in self.second:
-                yield Life(slot, *self.second[slot])
+                yield Lifetime(slot, *self.second[slot])
 
-    def _data(self, slot: Slot) -> Iterable[Life]:
-        """Of an input. Of a mask, a life for each time that an operator draws it."""
+    def _data(self, slot: Slot) -> Iterable[Lifetime]:
+        """The spans of an input. A mask has a span for each time that an operator draws it."""
         readers = self.readers.get(slot, []) if is_mask(slot.value) else []
         steps = [step for at in readers if isinstance(step := self.steps[at], Compute)]
         joins = any(step.node.is_join for step in steps)
         if len(steps) < len(readers) or not steps or joins or slot in self.schedule.outputs:
-            yield Life(slot, 0, self.end)
+            yield Lifetime(slot, 0, self.end)
             return
         again = self.again.held_from()
         for at, step in zip(readers, steps, strict=True):
             if any(self.root(result) == slot for result in step.results):
-                # It is read by way of views from here on.
-                yield Life(slot, at, max(at, self.last[slot]))
+                # From here on, it is read through views.
+                yield Lifetime(slot, at, max(at, self.last[slot]))
                 continue
             masks = [is_mask(value) for value in (operand.value for operand in step.operands)]
             alone = multiplied(step.node.operator_call, masks)
             itemsize = None if alone is None else 1
             saved, back = slot in self.tensors.reads[at], self.end - 1 - at
             kept = saved and at not in again
-            yield Life(slot, at, back if kept else at, itemsize)
+            yield Lifetime(slot, at, back if kept else at, itemsize)
             if saved and not kept:
-                yield Life(slot, self.end - 1 - again[at], back, itemsize)
+                yield Lifetime(slot, self.end - 1 - again[at], back, itemsize)
 
-    def _gradients(self) -> tuple[list[Life], list[Life]]:
-        """The gradients of what is made, and those of weights."""
+    def _gradients(self) -> tuple[list[Lifetime], list[Lifetime]]:
+        """The spans of the gradients of operators' results, and of those of weights."""
         first: dict[Slot, int] = {}
         complete: dict[Slot, int] = {}
         for i, step in enumerate(self.steps):
@@ -234,17 +239,18 @@ class _Reader:
                 added = (step.source,) if isinstance(step, Reshard) else ()
                 if isinstance(step, Compute):
                     added = tuple(step.operands[j] for j in needs)
-                # The last that reads it forward is the first that adds to it in the backward pass.
+                # The last reader in the forward pass adds to the gradient first in the backward
+                # pass.
                 first.update((self.same.get(slot, slot), i) for slot in added)
                 for slot in added:
                     complete.setdefault(self.same.get(slot, slot), i)
-        made: list[Life] = []
-        of_weights: list[Life] = []
+        made: list[Lifetime] = []
+        of_weights: list[Lifetime] = []
         for slot, i in first.items():
             begin = self.end - 1 - i
             if slot not in self.static:
-                made.append(Life(slot, begin, self._back(self.maker[slot])))
+                made.append(Lifetime(slot, begin, self._back(self.maker[slot])))
             elif slot.value.node.is_weight:
                 end = self.end - 1 - complete[slot] if is_shared(slot.layout) else self.end
-                of_weights.append(Life(slot, begin, end))
+                of_weights.append(Lifetime(slot, begin, end))
         return made, of_weights

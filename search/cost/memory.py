@@ -1,11 +1,10 @@
 """Memory of a plan: bytes on its fullest device, by what takes them.
 
-Weights, what the optimizer keeps of them, and the buffers in which several devices add gradients up
-are there for the whole step; all other tensors come and go (``search.cost.liveness``). What counts
-is the fullest device at its fullest time. Exact are the bytes of tensors that the runtime holds,
-but for those of a single operator under way (``tests/distributed/test_peak.py``); workspaces of
-kernels, what libraries of communication take for themselves, and what an allocator loses are left
-out.
+Weights, optimizer states, and the buckets in which several devices add up gradients are held for
+the whole step. All other tensors come and go (``search.cost.liveness``). The result is that of the
+fullest device at its fullest time. Exact are the bytes of the tensors that the runtime holds,
+except those of a single operator while it runs (``tests/distributed/test_peak.py``). Workspaces of
+kernels, buffers of communication libraries, and losses of the allocator are left out.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from pcg.placement.layout import Layout
 from pcg.placement.schedule import LeafAtHome, Schedule
 from pcg.plan.training import Training
 from pcg.readings.formats import held_wide
-from search.cost.liveness import Life, is_shared, liveness
+from search.cost.liveness import Lifetime, is_shared, liveness
 from search.cost.unroll import ONCE, BlockWindow, Repeated, unrolled_changes, window_of
 
 Bytes = NDArray[np.int64]
@@ -32,15 +31,15 @@ Bytes = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on the device that holds most, when it holds most."""
+    """Bytes on the fullest device at its fullest time, by kind."""
 
     device: int
     parameters: int
     gradients: int
-    """Of the parameters, and their buffers."""
+    """Gradients of parameters, and their buckets."""
     optimizer: int
     activations: int
-    """What operators make and what is moved, data, and the gradients of these."""
+    """Results of operators, tensors that are moved, data, and the gradients of these."""
 
     @property
     def total(self) -> int:
@@ -53,9 +52,9 @@ def peak_memory(
     remade: Collection[Node] = (),
     repeated: Repeated = ONCE,
 ) -> Memory:
-    """What training by a schedule takes, with the results of ``remade`` recomputed in the backward
-    pass. ``repeated``: how often its middle block stands in the whole; raises NotAlike where that
-    is not one of several."""
+    """The peak memory of training by a schedule, with the results of ``remade`` recomputed in the
+    backward pass. ``repeated``: how often its middle block occurs in the whole. Raises NotAlike if
+    that block is not one of several equal ones."""
     kinds = memory_by_device(schedule, training, remade, repeated)
     device = int(np.stack(kinds).sum(axis=0).argmax())
     return Memory(device, *(int(kind[device]) for kind in kinds))
@@ -67,7 +66,7 @@ def memory_by_device(
     remade: Collection[Node] = (),
     repeated: Repeated = ONCE,
 ) -> tuple[Bytes, Bytes, Bytes, Bytes]:
-    """Bytes on each device when it holds most: the kinds that ``Memory`` has, in its order. The
+    """Bytes on each device at its fullest time, by the kinds of ``Memory``, in its order. The
     arguments are those of ``peak_memory``."""
     living = liveness(schedule, remade)
     layouts = [*schedule.homes.values(), *(life.layout for life in living.lifetimes)]
@@ -82,36 +81,36 @@ def memory_by_device(
         if node in trained:
             grads[_devices(layout)] += block * training.formats.wide * is_shared(layout)
             states[_devices(layout)] += block * training.state_bytes
-    made = _Held.of(living.lifetimes, living.end, window, itemsizes(schedule, training))
-    grown = _Held.of(living.gradients, living.end, window, lambda _: training.formats.wide)
+    made = _HeldBytes.of(living.lifetimes, living.end, window, itemsizes(schedule, training))
+    grown = _HeldBytes.of(living.gradients, living.end, window, lambda _: training.formats.wide)
     activations, growing = _at_fullest(made, grown, devices)
     return parameters, grads + growing, states, activations
 
 
 def _repeated_weights(schedule: Schedule, window: BlockWindow | None) -> dict[Node, int]:
-    """How often the weights of the block that repeats stand in the whole."""
+    """How often each weight of the repeated block counts."""
     if window is None:
         return {}
     loads = schedule.steps[window.first : window.stop]
     return {step.slot.value.node: 1 + window.more for step in loads if isinstance(step, LeafAtHome)}
 
 
-def itemsizes(schedule: Schedule, training: Training) -> Callable[[Life], int]:
-    """Bytes an element of what lives for a while in a step."""
+def itemsizes(schedule: Schedule, training: Training) -> Callable[[Lifetime], int]:
+    """The bytes of an element of each tensor that comes and goes in a step."""
     formats = training.formats
     if not formats.is_mixed:
         return lambda life: life.itemsize or formats.narrow
     wide = held_wide(Graph(tuple(slot.value for slot in schedule.outputs)))
 
-    def itemsize(life: Life) -> int:
+    def itemsize(life: Lifetime) -> int:
         return life.itemsize or (formats.wide if life.slot.value in wide else formats.narrow)
 
     return itemsize
 
 
-def _at_fullest(made: _Held, grown: _Held, devices: int) -> tuple[Bytes, Bytes]:
-    """Bytes of both on each device at the first time when it holds most. Devices that are in the
-    same sets hold the same at any time, and are looked at once."""
+def _at_fullest(made: _HeldBytes, grown: _HeldBytes, devices: int) -> tuple[Bytes, Bytes]:
+    """Bytes of both kinds on each device at the first time when their sum is largest. Devices that
+    are in the same sets hold the same at any time, and are computed once."""
     inside = made.within(devices), grown.within(devices)
     alike, which = np.unique(np.concatenate(inside), axis=1, return_inverse=True)
     first, second = np.split(alike.astype(np.int64), [len(made.sets)])
@@ -121,20 +120,22 @@ def _at_fullest(made: _Held, grown: _Held, devices: int) -> tuple[Bytes, Bytes]:
 
 
 @dataclass(frozen=True)
-class _Held:
-    """Bytes [time, sets] of what lives then on the devices of a set, all of which hold it."""
+class _HeldBytes:
+    """[time, sets]: the bytes that each device of a set holds at a time because it is in the
+    set."""
 
     bytes: Bytes
     sets: Sequence[tuple[int, ...]]
 
     @staticmethod
     def of(
-        lifetimes: Iterable[Life],
+        lifetimes: Iterable[Lifetime],
         end: int,
         window: BlockWindow | None,
-        itemsize: Callable[[Life], int],
-    ) -> _Held:
-        """Tensors lie on few different sets of devices. ``window``: the block that repeats."""
+        itemsize: Callable[[Lifetime], int],
+    ) -> _HeldBytes:
+        """Sum up tensors by the set of their devices, of which there are few. ``window``: the block
+        that repeats."""
         changes: dict[tuple[int, ...], Bytes] = {}
         for life in lifetimes:
             block = prod(life.layout.type.held) * itemsize(life)
@@ -145,13 +146,13 @@ class _Held:
             change[life.last + 1] -= block
         every = [np.zeros(end + 2, np.int64), *changes.values()]
         whole = unrolled_changes(np.stack(every, axis=1), window, end)
-        return _Held(whole.cumsum(axis=0), [(), *changes])
+        return _HeldBytes(whole.cumsum(axis=0), [(), *changes])
 
     def within(self, devices: int) -> NDArray[np.bool_]:
-        """[sets, devices]: which devices are in each set."""
+        """[sets, devices]: whether a device is in a set."""
         inside = np.zeros((len(self.sets), devices), bool)
-        for own, some in zip(inside, self.sets, strict=True):
-            own[list(some)] = True
+        for row, devices_of_set in zip(inside, self.sets, strict=True):
+            row[list(devices_of_set)] = True
         return inside
 
 

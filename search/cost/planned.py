@@ -13,12 +13,12 @@ from pcg.plan.plan import Plan
 from search.cost.survey import RewriteSurvey
 
 Stop = Literal["exhausted", "time", "interrupted", "no gain"]
-"""Why a search ended: all was tried, its seconds were spent, somebody interrupted, or it had found
-nothing better for long."""
+"""Why a search ended: all was tried, its time was spent, the user interrupted, or it had found no
+better plan for long."""
 
 
 class NoPlanInTime(NegativeAnswer):
-    """The time of a search was up before it had a plan."""
+    """The time of a search was up before it had found a plan."""
 
     def __init__(self, name: str, seconds: float) -> None:
         super().__init__(
@@ -29,9 +29,10 @@ class NoPlanInTime(NegativeAnswer):
 
 @dataclass(frozen=True)
 class SearchReport:
-    """What a search did: strategies of all operators, plans that were simulated, why it stopped,
-    seconds by phase, how many prices were known from alike operators and plans, and what came of
-    rewrites; None where none were looked for."""
+    """The report of a search. ``strategies``: those of all operators; ``simulated``: the number of
+    plans; ``stop``: why it ended; ``phases``: seconds by phase; ``known``: how often a price was
+    known from an equal operator or plan; ``rewriting``: the survey of rewrites, None if it looked
+    for none."""
 
     strategies: int
     simulated: int
@@ -42,7 +43,7 @@ class SearchReport:
 
     @property
     def rewrites_left(self) -> int:
-        """How many groups of rewrites stayed unexplored."""
+        """The number of groups of rewrites that were not explored."""
         return 0 if self.rewriting is None else self.rewriting.left
 
     @property
@@ -50,11 +51,11 @@ class SearchReport:
         return sum(self.phases.values())
 
     def then(self, other: SearchReport) -> SearchReport:
-        """Of two searches, one after the other."""
+        """The report of this search followed by another."""
         phases = dict(self.phases)
         for phase, seconds in other.phases.items():
             phases[phase] = phases.get(phase, 0.0) + seconds
-        surveys = [one for one in (self.rewriting, other.rewriting) if one is not None]
+        surveys = [survey for survey in (self.rewriting, other.rewriting) if survey is not None]
         return SearchReport(
             self.strategies + other.strategies,
             self.simulated + other.simulated,
@@ -65,9 +66,9 @@ class SearchReport:
         )
 
 
-class Outdone(NegativeAnswer):
-    """No plan that fits was found, but one of another kind is known, so that slower ones were left
-    out. ``report`` and ``data_parallel_seconds`` are as in ``Planned``."""
+class NoFasterPlan(NegativeAnswer):
+    """No plan was found that fits and is faster than a known plan of another kind. Slower plans
+    were left out. ``report`` and ``data_parallel_seconds``: see ``Planned``."""
 
     def __init__(
         self, name: str, report: SearchReport, data_parallel_seconds: float | None
@@ -82,16 +83,16 @@ class Planned:
     plan: Plan
     report: SearchReport
     seconds: float
-    """That the search took."""
+    """The seconds of the search."""
     data_parallel_seconds: float | None = None
-    """Of the fastest data-parallel plan, whether it fits or not, where that was priced."""
+    """Seconds of a step of the fastest data-parallel plan, fitting or not, if one was priced."""
     notes: tuple[str, ...] = ()
-    """What the planner has to say of the plan, a line each."""
+    """Remarks of the planner about the plan, a line each."""
 
 
 class Planner(Protocol):
-    """Anything that makes a plan of a graph."""
+    """A planner: it makes a plan of a graph."""
 
     def plan(self, name: str, graph: Graph) -> Planned:
-        """The plan; raises NegativeAnswer where none fits the machine."""
+        """Return the plan. Raises NegativeAnswer if none fits the machine."""
         ...

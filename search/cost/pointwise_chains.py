@@ -1,4 +1,4 @@
-"""Chains of pointwise operators that are worth recomputing: they take next to no time."""
+"""Chains of pointwise operators that are worth recomputing, since they take next to no time."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pcg.placement.schedule import Compute, Schedule, Slot
 from pcg.readings.saved import is_pointwise
 
 LONGEST = 8
-"""Operators in a row that are recomputed from what is held, at most."""
+"""The most consecutive operators that are recomputed from tensors that are held."""
 
 
 def worth_recomputing(schedule: Schedule, held: Collection[Node] = ()) -> frozenset[Node]:
-    """Pointwise operators whose results take more memory than what they can be made from again;
-    none of those that are to be ``held``.
+    """The pointwise operators whose results take more memory than the tensors from which they can
+    be recomputed. None of those in ``held``.
 
-    Chains of them, such as the steps of a norm, hang together: each is taken as a whole or not at
-    all, and none is longer than ``LONGEST``.
+    Pointwise operators that read each other, such as the steps of a norm, form a chain. A chain is
+    recomputed as a whole or not at all, and has at most ``LONGEST`` operators in a row.
     """
     return _Chains(saved_tensors(schedule), held).worth()
 
 
 class _Chains:
-    """Chains of pointwise operators."""
+    """The chains of pointwise operators of a schedule."""
 
     def __init__(self, tensors: SavedTensors, kept: Collection[Node]) -> None:
         self.tensors, self.steps, self.kept = tensors, tensors.steps, kept

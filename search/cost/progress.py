@@ -1,8 +1,8 @@
 """The progress of a search: its status for an observer, the seconds of its phases, and its end.
 
-A search ends on time only if all that it calls looks at the clock. So the deadline is that of the
-work under way (``Phases.under_way``), and loops that may take long call ``check_time``, wherever
-they are. It raises ``OutOfTime``, which the planner catches that began the search.
+A search ends on time only if all code that it calls looks at the clock. So the deadline belongs to
+the search under way (``Phases.under_way``), and every loop that may take long calls ``check_time``.
+This raises ``OutOfTime``, which the planner that began the search catches.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Literal, TypeVar
 T = TypeVar("T")
 
 GRACE = 1.0
-"""Seconds for which a search goes on after its time where it has no plan yet."""
+"""Seconds for which a search without a plan goes on after its deadline."""
 ENDING = 7e-4
-"""Seconds an operator of the model that it takes to write down the plan that was found, measured
-with models of 179 to 2,064 operators."""
+"""Seconds, for each operator of the model, that it takes to write down the plan at the end.
+Measured with models of 179 to 2,064 operators."""
 
 
 Level = Literal["split", "substitute", "map", "refine", "pipeline"]
@@ -30,14 +30,13 @@ Level = Literal["split", "substitute", "map", "refine", "pipeline"]
 
 @dataclass(frozen=True)
 class Status:
-    """How far a search is. ``work``: the part that it looks at now, in words, and its ``level``;
-    ``candidates``: how many plans it has priced, parts of one too; ``best``: seconds of a step of
-    the fastest that can be run so far, None while there is none.
+    """The status of a search. ``work``: the current part, in words; ``level``: its level;
+    ``candidates``: the plans that were priced so far, parts of plans included; ``best``: seconds of
+    a step of the fastest plan that can be run so far, or None.
 
-    ``bound``: no plan of the graph at hand takes fewer seconds a step on the devices at hand, since
-    all of them are busy for so long even with the strategies that compute least; None where that
-    is not known. It is a bound of the part that is looked at, for other parts may have lower ones,
-    and counts no communication."""
+    ``bound``: a lower bound of a step of any plan of the current graph on the current devices, or
+    None if it is not known. All these devices are busy for so long even with the strategies that
+    compute least; communication is not counted. Other parts of the search may have lower bounds."""
 
     work: str
     candidates: int
@@ -47,8 +46,8 @@ class Status:
 
     @property
     def gap(self) -> float | None:
-        """By how much of the best plan's seconds the part at hand can be faster, at most: 0 where
-        it cannot."""
+        """The most that the current part can still gain, as a fraction of the best plan's seconds;
+        0 if it can't gain."""
         if self.best is None or self.bound is None:
             return None
         return max(0.0, 1 - self.bound / self.best)
@@ -58,13 +57,13 @@ Progress = Callable[[Status], None]
 
 
 def silent(status: Status) -> None:
-    """Say nothing."""
+    """Ignore the status."""
 
 
 @dataclass
 class Teller:
-    """Keeps the status of a search, and tells it whenever it changes. Searches that go on one after
-    the other for the same plan share one."""
+    """Keeps the status of a search, and reports every change. Consecutive searches for the same
+    plan share one."""
 
     progress: Progress = silent
     _work: str = field(init=False, default="")
@@ -76,25 +75,25 @@ class Teller:
     def works_on(
         self, work: str, level: Level, bound: Callable[[], float | None] = lambda: None
     ) -> None:
-        """What the search does from now on, at which level, and the bound of that, which is asked
-        for where somebody is told."""
+        """Set the current work, its level and its bound. The bound is only computed if somebody
+        observes the search."""
         self._work, self._level = work, level
         self._bound = None if self.progress is silent else bound()
         self._tell()
 
     def enters(self, level: Level) -> None:
-        """The same work goes on at another level."""
+        """Go on with the same work at another level."""
         if level != self._level:
             self._level = level
             self._tell()
 
     def priced(self, seconds: float = inf) -> None:
-        """A candidate was priced, at so many seconds of a step if it can be run."""
+        """Count a candidate. ``seconds``: of a step, if the candidate can be run."""
         self._candidates += 1
         self.found(seconds)
 
     def found(self, seconds: float) -> None:
-        """A plan takes so many seconds a step."""
+        """Note the seconds of a step of a plan."""
         self._best = min(self._best, seconds)
         self._tell()
 
@@ -104,18 +103,18 @@ class Teller:
 
 
 Clock = Callable[[], float]
-"""Seconds since some time."""
+"""A function that returns seconds since some fixed time."""
 _CLOCK: ContextVar[Clock] = ContextVar("clock of searches", default=perf_counter)
 
 
 def now() -> float:
-    """Seconds on the clock that searches go by, a wall clock by default."""
+    """Seconds on the clock of searches, a wall clock by default."""
     return _CLOCK.get()()
 
 
 @contextmanager
 def timed_by(clock: Clock) -> Generator[None]:
-    """Let searches go by another clock, such as that of the processor's seconds."""
+    """Let searches use another clock, such as one of processor time."""
     before = _CLOCK.set(clock)
     try:
         yield
@@ -129,24 +128,24 @@ class OutOfTime(Exception):
 
 @dataclass
 class Phases:
-    """Seconds that were spent, by what they were spent on; and until when they may be."""
+    """The time of a search: seconds by phase, and the deadline."""
 
     deadline: float = inf
-    """In seconds of ``now``."""
+    """On the clock of ``now``."""
     has_plan: bool = False
-    """Whether the search has something to return."""
+    """Whether the search has a plan to return."""
     grace: float = GRACE
-    """Seconds after the deadline until which it goes on without."""
+    """Seconds after the deadline for which a search without a plan goes on."""
     ending: float = 0.0
-    """Seconds that it takes to write the plan down in the end, which are before the deadline."""
+    """Seconds before the deadline that are reserved to write down the plan."""
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     teller: Teller = field(default_factory=Teller)
-    """Who is told of the levels that the work gets to."""
+    """The observer of the levels of the work."""
 
     @staticmethod
     def of(start: float, seconds: float, operators: int, teller: Teller) -> Phases:
-        """Those of a search that began at some time and may take so many seconds, of which up to a
-        half is left to write down the plan. ``operators``: of the model."""
+        """The phases of a search that began at ``start`` and may take ``seconds``. Up to half of
+        these are reserved to write down the plan. ``operators``: those of the model."""
         ending = ENDING * operators
         early, grace = max(0.0, min(ending, seconds / 2)), max(0.0, GRACE - ending)
         return Phases(start + seconds, ending=early, grace=grace, teller=teller)
@@ -157,19 +156,20 @@ class Phases:
         return now() > self.deadline - self.ending
 
     def part(self, share: float) -> Phases:
-        """Those of a first part of the work, which leaves the rest of the time to what makes a plan
-        of its results: it ends once it has some."""
+        """The phases of a first part of the work, which may take ``share`` of the time that is
+        left. The rest is for making a plan of its results, and without results the part may use it
+        too."""
         left = max(0.0, self.deadline - now()) * (1 - share)
         return replace(self, deadline=self.deadline - left, grace=self.grace + left)
 
     def check(self) -> None:
-        """Raises OutOfTime where the search has to end."""
+        """Raise OutOfTime if the search has to end."""
         if now() > self.deadline + (-self.ending if self.has_plan else self.grace):
             raise OutOfTime
 
     @contextmanager
     def under_way(self) -> Generator[None]:
-        """Let ``check_time`` look at this deadline meanwhile."""
+        """Make this the deadline that ``check_time`` looks at, for the duration of the context."""
         before = _UNDER_WAY.set(self)
         try:
             yield
@@ -177,8 +177,8 @@ class Phases:
             _UNDER_WAY.reset(before)
 
     def timed(self, phase: str, work: Callable[[], T]) -> T:
-        """What some work comes to; its time counts to a phase. Raises OutOfTime where the search
-        has to end."""
+        """Do some work, and count its time to a phase. Returns its result. Raises OutOfTime if the
+        search has to end."""
         self.check()
         start = now()
         try:
@@ -191,7 +191,7 @@ _UNDER_WAY: ContextVar[Phases | None] = ContextVar("search under way", default=N
 
 
 def check_time() -> None:
-    """Raises OutOfTime where the search under way has to end. Called in every loop that may take
+    """Raise OutOfTime if the search under way has to end. To be called in every loop that may take
     long; without a search it does nothing."""
     phases = _UNDER_WAY.get()
     if phases is not None:

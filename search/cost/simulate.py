@@ -1,13 +1,13 @@
 """Event-driven simulation of a training step: when each of its tasks (``tasks``) runs.
 
-A task starts when all that it uses is done and the streams of all its devices are free, in the
-order of issue, so communication overlaps with computation as far as neither waits for the other:
-the exchange of a weight's gradient with the rest of the backward pass, and resharding of one branch
-with computations of another. That the two slow each other down where they share a device's memory
-or a link is left out.
+A task starts when all tasks that it depends on are done and the streams of all its devices are
+free, in the order of issue. So communication overlaps with computation as far as neither waits for
+the other: the exchange of a weight's gradient with the rest of the backward pass, and the
+resharding of one branch with computations of another. It is left out that both slow each other down
+if they share the memory of a device or a link.
 
-A change of a program is simulated from the first task that differs: what was issued before has the
-same times, to the last bit.
+After a change of a program, the simulation begins at the first task that differs. The times of
+earlier tasks are the same to the last bit.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ from search.cost.tasks import (
 from search.cost.unroll import ONCE, Repeated, unrolled
 
 Times = float | NDArray[np.float64]
-"""Seconds by device, or one number while they agree for all."""
+"""Seconds by device; or one number if it is the same for all devices."""
 SNAPSHOT = 32
-"""So many tasks lie between two states that are kept to go on from."""
+"""The number of tasks between two states that are kept to continue from."""
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """When the last device has finished each phase, in seconds."""
+    """The seconds of each phase, up to the time when the last device has finished it."""
 
     step_seconds: float
-    """A whole training step; the sum of its phases."""
+    """Seconds of a whole training step: the sum of its phases."""
     forward: float
     backward: float
     sync: float
-    """What the exchange of the weights' gradients takes after the backward pass."""
+    """The rest of the exchange of weights' gradients after the backward pass."""
     update: float
 
 
 @dataclass(frozen=True)
 class _State:
-    """The streams' clocks and the phases' ends after some tasks."""
+    """The clocks of the streams and the ends of the phases, after some tasks."""
 
     clocks: tuple[Times, ...]
     ends: tuple[float, ...]
@@ -72,17 +72,17 @@ class TimedTasks:
 
     tasks: Sequence[Task]
     starts: Sequence[Times]
-    """Of each group of each task, or one number for all of them."""
+    """For each task, the start of each group, or one number for all groups."""
     ready: Sequence[Times]
-    """When each device has a task's result."""
+    """For each task, the time at which each device has its result."""
     states: Sequence[_State]
-    """Before every ``SNAPSHOT``-th task, and after the last."""
+    """The states before every ``SNAPSHOT``-th task, and after the last."""
 
     @property
     def simulation(self) -> Simulation:
         ends = self.states[-1].ends
         forward = ends[FORWARD]
-        # What is recomputed may end last, where nothing waits for it.
+        # A recomputation may end last if nothing waits for it.
         backward = max(forward, ends[BACKWARD], ends[RECOMPUTE])
         synced = max(backward, ends[SYNC])
         end = max(synced, ends[UPDATE])
@@ -90,7 +90,7 @@ class TimedTasks:
 
 
 def simulate(schedule: Schedule, cost: CostModel, *, overlap: bool = True) -> Simulation:
-    """Price a schedule."""
+    """Simulate a schedule."""
     issued = tasks(program(schedule, cost), overlap=overlap)
     return run(issued, cost.machine.devices).simulation
 
@@ -98,24 +98,24 @@ def simulate(schedule: Schedule, cost: CostModel, *, overlap: bool = True) -> Si
 def recomputing(
     schedule: Schedule, cost: CostModel, remade: Collection[Node], repeated: Repeated = ONCE
 ) -> TimedTasks:
-    """Run a schedule in which the results of ``remade`` are recomputed in the backward pass.
-    ``repeated``: how often its middle block stands in the whole; raises NotAlike where that is not
-    one of several."""
+    """Simulate a schedule in which the results of ``remade`` are recomputed in the backward pass.
+    ``repeated``: how often its middle block occurs in the whole. Raises NotAlike if that block is
+    not one of several equal ones."""
     recomputed = liveness(schedule, remade).recomputed
     whole = unrolled(schedule, cost, repeated, recomputed).program
     return run(tasks(whole, overlap=cost.overlaps), cost.machine.devices)
 
 
 def price(given: TaskProgram, devices: int, *, overlap: bool = True) -> Simulation:
-    """Price a program."""
+    """Simulate a program."""
     return run(tasks(given, overlap=overlap), devices).simulation
 
 
 def run(issued: Sequence[Task], devices: int, before: TimedTasks | None = None) -> TimedTasks:
     """Run tasks in the order of issue.
 
-    ``before``: a run on as many devices, from which the times of the first tasks are taken as far
-    as these are the same. The result is that of a run without it.
+    ``before``: an earlier run on the same devices. The times of the first tasks are taken from it,
+    as far as both runs have the same tasks. The result is the same as without it.
     """
     start, kept = 0, before.tasks if before is not None else ()
     for task, other in zip(issued, kept, strict=False):
@@ -139,11 +139,11 @@ def run(issued: Sequence[Task], devices: int, before: TimedTasks | None = None) 
 
 
 class Clocks:
-    """How long the streams of each device have been busy, and when results are there."""
+    """The times at which the streams of each device become free, and at which results are ready."""
 
     def __init__(self, devices: int) -> None:
         self._devices = devices
-        # While all devices agree, one number stands for them: most steps are common to all.
+        # One number stands for all devices as long as they agree: most steps involve all devices.
         self._streams: list[Times] = [0.0, 0.0]
         self._ends = [0.0] * len(PHASES)
         self.starts: list[Times] = []
@@ -151,20 +151,20 @@ class Clocks:
         self.states: list[_State] = []
 
     def keep(self) -> None:
-        """Remember the state. Arrays are never changed, so nothing is copied."""
+        """Keep the state. Arrays are never changed in place, so none is copied."""
         self.states.append(_State(tuple(self._streams), tuple(self._ends)))
 
     def restore(self, state: _State) -> None:
-        """Go back to a state."""
+        """Return to a state."""
         self._streams, self._ends = list(state.clocks), list(state.ends)
 
     @property
     def last(self) -> float:
-        """When the last device has finished all there was so far."""
+        """The time at which the last device has finished all tasks so far."""
         return max(self._ends)
 
     def advance(self, task: Task) -> None:
-        """Let every group of devices wait for its last member and what it uses, and work."""
+        """Run a task: each group of devices waits for its last member and the task's inputs."""
         duration, groups = task.duration, task.duration.groups
         inputs = [self.ready[number] for number in task.after]
         clock = self._streams[task.stream]
@@ -182,7 +182,8 @@ class Clocks:
     def _done(
         self, task: Task, clock: Times, start: Times, inputs: Sequence[Times]
     ) -> tuple[Times, Times]:
-        """The clock of the stream after a task, and when each device has its result."""
+        """The clock of the stream after a task, and the time at which each device has its
+        result."""
         groups, seconds = task.duration.groups, task.duration.seconds
         everywhere = groups.size == self._devices
         if not isinstance(start, np.ndarray) and task.duration.even == self._devices:
@@ -198,14 +199,14 @@ class Clocks:
     def _with(
         self, times: Times, groups: NDArray[np.intp], each: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """The times, with those of the groups set."""
+        """The times, with those of the groups replaced."""
         changed = times.copy() if isinstance(times, np.ndarray) else np.full(self._devices, times)
         changed[groups] = each[:, None]
         return changed
 
 
 def _at(times: Times, groups: NDArray[np.intp]) -> Times:
-    """When the last device of each group is ready."""
+    """The time at which the last device of each group is ready."""
     return times[groups].max(axis=1, initial=0.0) if isinstance(times, np.ndarray) else times
 
 

@@ -1,7 +1,7 @@
-"""Slices of the batch in time: what each operator does with one of them.
+"""Slices of the batch in time, and the work of each operator for one of them.
 
-A slice in time does what one of as many devices does under data parallelism. So the operator on one
-slice has the types of a task of the operator that is cut into as many blocks in space.
+The work for one of n slices is that of one of n devices under data parallelism. So an operator on
+one slice has the same types as a task of the operator that is cut into n blocks in space.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from pcg.types.tensor import ParallelTensor
 
 @dataclass(frozen=True)
 class Slices:
-    """How operators take the batch: in ``count`` slices. ``axes``: the sample index of each
-    operator that works slice by slice; the others work once a step."""
+    """The slices in which operators take the batch. ``count``: their number; ``axes``: the sample
+    index of each operator that works slice by slice. Other operators work once a step."""
 
     count: int = 1
     axes: Mapping[Node, str] = field(default_factory=dict[Node, str])
 
     def axis(self, node: Node) -> str | None:
-        """The sample index of an operator that works slice by slice."""
+        """The sample index of an operator that works slice by slice, or None."""
         return self.axes.get(node)
 
     def length(self, node: Node, axis: str, length: int) -> int:
-        """How long an index is within one slice."""
+        """The length of an index within one slice. ``length``: for the whole batch."""
         return length // self.count if self.axis(node) == axis else length
 
     def task(self, node: Node) -> Node:
-        """A stand-in for an operator that does what this one does for one slice."""
+        """A stand-in for an operator, with the work of one slice."""
         axis = self.axis(node)
         return node if axis is None or self.count == 1 else _sliced(node, axis, self.count)
 
     def elements(self, value: Value) -> int:
-        """The elements of one slice of what an operator makes."""
+        """The elements of one slice of a value."""
         axis, shape = self.axis(value.node), list(value.type.shape)
         if axis is not None:
             ranks = tuple(v.rank for v in value.node.inputs)
@@ -48,12 +48,12 @@ class Slices:
 
 
 WHOLE = Slices()
-"""The batch as a whole."""
+"""The whole batch as one slice."""
 
 
 def one_slice(node: Node) -> tuple[Node, bool]:
-    """A stand-in for an operator of a graph that is sliced, which does what it does for one slice;
-    and whether it has slices at all."""
+    """A stand-in for an operator of a sliced graph, with the work of one slice; and whether the
+    operator has slices at all."""
     ranks = tuple(value.rank for value in node.inputs)
     for axis in node.operator_call.typing(ranks).axes:
         for value, dim in zip(node.inputs, axis.operands, strict=True):
@@ -63,7 +63,7 @@ def one_slice(node: Node) -> tuple[Node, bool]:
 
 
 def _sliced(node: Node, name: str, count: int) -> Node:
-    """An operator cut in space, along one index, where it has slices in time."""
+    """An operator whose slices in time along an index are turned into blocks in space."""
     ranks = tuple(value.rank for value in node.inputs)
     axis = next(a for a in node.operator_call.typing(ranks).axes if a.name == name)
     pairs = zip(node.inputs, axis.operands, strict=True)

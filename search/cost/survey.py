@@ -1,4 +1,4 @@
-"""What a search found out about rewrites of the algebra: how many match, and what they would gain.
+"""The survey of a search for algebraic rewrites: how many match, and how much they would gain.
 
 It says why a plan has no rewrites, which the plan itself cannot say.
 """
@@ -11,9 +11,9 @@ from math import inf
 
 @dataclass(frozen=True)
 class NearestRewrite:
-    """Of the rewrites of a graph, that which saves most. ``rules``: as text, one after the other;
-    ``places``: where it is made at once; ``gain``: the part of a step's seconds that it saves with
-    strategies chosen again, less than 0 where it costs more."""
+    """The rewrite of a graph that gains most. ``rules``: its rules as text, in order; ``places``:
+    the number of places at which it is made at once; ``gain``: the fraction of a step's seconds
+    that it saves with strategies chosen again, negative if it costs more."""
 
     rules: tuple[str, ...]
     places: int
@@ -22,12 +22,12 @@ class NearestRewrite:
 
 @dataclass(frozen=True)
 class RewriteSurvey:
-    """Of one graph or several, each as it was cut.
+    """A survey of one graph or several, each as it was cut.
 
-    ``matched``: groups of rewrites that may be made, a group being a rewrite at all places that
-    look alike; ``left``: groups that stayed unexplored, of these and of graphs that rewrites made;
-    ``nearest``: None where no gain is known; ``plain``, ``rewritten``: seconds of a step by the
-    fastest plan that fits, without rewrites and with them, infinite where there is none.
+    ``matched``: the groups of rewrites that could be made, where a group is a rewrite at all places
+    that look alike; ``left``: the groups that were not explored, of these and of rewritten graphs;
+    ``nearest``: None if no gain is known; ``plain`` and ``rewritten``: seconds of a step of the
+    fastest plan that fits, without rewrites and with them; infinite if there is none.
     """
 
     matched: int = 0
@@ -37,12 +37,12 @@ class RewriteSurvey:
     rewritten: float = inf
 
     def beside(self, other: RewriteSurvey) -> RewriteSurvey:
-        """Of the graphs of both."""
-        nearest = [one for one in (self.nearest, other.nearest) if one is not None]
+        """The survey of the graphs of both."""
+        nearest = [rewrite for rewrite in (self.nearest, other.nearest) if rewrite is not None]
         return RewriteSurvey(
             self.matched + other.matched,
             self.left + other.left,
-            max(nearest, key=lambda one: one.gain, default=None),
+            max(nearest, key=lambda rewrite: rewrite.gain, default=None),
             min(self.plain, other.plain),
             min(self.rewritten, other.rewritten),
         )

@@ -1,20 +1,20 @@
-"""A training step as tasks: what runs, on which stream of its devices, and after what.
+"""The tasks of a training step: their order, their streams, and what each waits for.
 
-The tasks follow from a schedule and stand in the order in which a program would issue them:
+The tasks follow from a schedule. They are in the order in which a program would issue them:
 
-- forward, the steps of the schedule in order;
-- backward, the same in reverse: each computation's gradients and the adjoint of each resharding,
-  after the gradients of all that reads its results. Of a product the gradient of its weight is a
-  task of its own, right after that of the other operand (``pcg.placement.late``). What the forward
-  pass has not saved is done again just before (``pcg.placement.recomputation``), each on the stream
-  on which it was done;
-- the all_reduce of the weights' gradients, by buffers that small ones share, as soon as the last
-  computation that adds to a buffer is issued, so that it overlaps with the rest of the backward
-  pass, as in PyTorch's DistributedDataParallel (Li et al., VLDB 2020);
+- forward: the steps of the schedule in order;
+- backward: the steps in reverse, that is each computation's gradients and the adjoint of each
+  resharding, after the gradients of all readers of its results. For a product, the gradient of its
+  weight is a task of its own, right after that of the other operand (``pcg.placement.late``).
+  Results that the forward pass has not saved are recomputed just before they are needed
+  (``pcg.placement.recomputation``), on the stream of the original step;
+- the all_reduce of weights' gradients, by the buckets that small ones share. It is issued after the
+  last computation that adds to a bucket, and so overlaps with the rest of the backward pass, as in
+  PyTorch's DistributedDataParallel (Li et al., VLDB 2020);
 - the updates, each after its all_reduce.
 
-A device has two streams, one for computations and one for communication, as with CUDA streams and
-NCCL. A copy within a device's own memory is a computation.
+A device has two streams, one for computation and one for communication, as with CUDA streams and
+NCCL. A copy within a device's own memory counts as computation.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from pcg.placement.transfer import Groups, transfer
 from pcg.plan.timeline import COMMUNICATE, COMPUTE
 from pcg.readings.kernels import uses_among
 from search.cost.collectives import BUCKET, FULL
-from search.cost.cost import NOTHING, CostModel, Duration, Exchanged
+from search.cost.cost import NOTHING, CostModel, Duration, GradientExchange
 from search.cost.progress import check_time
 from search.cost.slices import one_slice
 
 FORWARD, BACKWARD, SYNC, UPDATE, RECOMPUTE = range(5)
-"""The phases of a step; what is recomputed belongs to the backward pass."""
+"""The phases of a step. Recomputation is part of the backward pass."""
 PHASES = ("forward", "backward", "sync", "update", "recompute")
 
 
@@ -47,66 +47,69 @@ class ProgramStep(NamedTuple):
 
     forward: Duration
     backward: Duration
-    """NOTHING where no gradient passes."""
+    """NOTHING if no gradient passes."""
     reads: tuple[int, ...]
-    """The steps whose results it reads."""
+    """The steps whose results this one reads."""
     weights: tuple[int, ...] = ()
-    """The weights to whose gradients it adds, by number."""
+    """The numbers of the weights to whose gradients it adds."""
     reshards: bool = False
     recomputed: tuple[int, ...] = ()
-    """The steps that are computed once more before its backward pass."""
+    """The steps that are recomputed before its backward pass."""
     late: Duration = NOTHING
-    """The part of its backward pass that may come after the gradient of another operand: that of
-    its weight, if it is the one weight to whose gradient it adds."""
+    """The part of its backward pass that may come after the gradient of the other operand: the
+    gradient of its weight, if it adds to that of one weight only."""
 
 
 class TaskProgram(NamedTuple):
-    """A schedule as durations."""
+    """The durations of a schedule's steps, with the weights that they train."""
 
     steps: Sequence[ProgramStep]
-    """In the order of forward."""
+    """In the order of the forward pass."""
     weights: Sequence[tuple[Duration, Duration]]
-    """All_reduce and update of every weight that has a gradient."""
+    """The all_reduce and the update of every weight that has a gradient."""
     buffers: Sequence[tuple[int, ...]] = ()
-    """The weights, by number, whose gradients are sent together; others are sent alone."""
+    """The numbers of the weights whose gradients are sent together. Other gradients are sent
+    alone."""
 
 
 class Task(NamedTuple):
-    """Something that a group of devices does at a time."""
+    """A piece of work of groups of devices."""
 
     duration: Duration
     stream: int
     after: tuple[int, ...]
-    """The tasks whose results it uses, by number."""
+    """The numbers of the tasks whose results it uses."""
     phase: int
     what: int
-    """The number of its step, or of its weight in the phases ``SYNC`` and ``UPDATE``."""
+    """The number of its step; in the phases ``SYNC`` and ``UPDATE``, that of its weight."""
     passes: bool
-    """Whether devices that take no part have the result as soon as they have what is moved."""
+    """Whether devices that take no part have the result as soon as they have its inputs."""
 
 
 class TimedStep(NamedTuple):
-    """A step of a schedule with what it takes."""
+    """A step of a schedule with its durations."""
 
     step: Compute | Reshard
     forward: Duration
     backward: Duration
-    """NOTHING where no gradient passes."""
+    """NOTHING if no gradient passes."""
     repeated: bool = False
     """Whether it is done for every slice of the batch."""
     late: Duration = NOTHING
-    """As ``ProgramStep`` has it."""
+    """See ``ProgramStep``."""
 
 
 def program(
     schedule: Schedule, cost: CostModel, recomputed: Mapping[int, tuple[int, ...]] | None = None
 ) -> TaskProgram:
-    """The durations of a schedule. ``recomputed``: by the number of a step (loads count), those
-    that are computed once more before its backward pass."""
+    """The program of a schedule. ``recomputed``: for the number of a step, counting loads, the
+    steps that are recomputed before its backward pass."""
     passed = gradients(schedule)
     steps = schedule.steps
     place = {at: i for i, at in enumerate(at for at, s in enumerate(steps) if not _is_load(s))}
-    remade = {place[at]: tuple(place[i] for i in own) for at, own in (recomputed or {}).items()}
+    remade = {
+        place[at]: tuple(place[i] for i in before) for at, before in (recomputed or {}).items()
+    }
     homes = [Slot(node.value(), schedule.homes[node]) for node in passed.weights]
     return linked(timed_steps(schedule, passed, cost), homes, cost, remade)
 
@@ -114,8 +117,8 @@ def program(
 def timed_steps(
     schedule: Schedule, passed: Gradients, cost: CostModel, *, by_slice: bool = False
 ) -> list[TimedStep]:
-    """What the steps of a schedule take, loads left out. ``by_slice``: those that work on slices of
-    the batch are timed for one slice."""
+    """The durations of a schedule's steps, without loads. ``by_slice``: whether steps that work on
+    slices of the batch are timed for one slice."""
     computed = [step.node for step in schedule.steps if isinstance(step, Compute)]
     outputs = [slot.value for slot in schedule.outputs]
     uses = uses_among(computed, outputs, compiled=cost.training.compiled)
@@ -139,7 +142,7 @@ def timed_steps(
         if needs is None or at == passed.joining:
             backward = NOTHING
         made = [slot.layout for slot in step.results]
-        layouts = [one.one_slice or one for one in made] if by_slice else made
+        layouts = [layout.one_slice or layout for layout in made] if by_slice else made
         counts = [passed.parts.get(slot, 0) for slot in step.results]
         backward = cost.with_sums(backward, layouts, counts)
         timed.append(TimedStep(step, forward, backward, repeated, late))
@@ -152,8 +155,8 @@ def linked(
     cost: CostModel,
     recomputed: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
 ) -> TaskProgram:
-    """Steps in the order of forward as a program. ``homes``: the weights that it trains, where they
-    are kept; ``recomputed``: by the number of a step, those that are computed once more before its
+    """The program of steps in the order of the forward pass. ``homes``: where the trained weights
+    are stored; ``recomputed``: for the number of a step, the steps that are recomputed before its
     backward pass."""
     numbers = {slot: i for i, slot in enumerate(homes)}
     made: dict[Slot, int] = {}
@@ -174,7 +177,7 @@ def _is_load(step: Step) -> bool:
 
 
 class TrainedWeights(NamedTuple):
-    """What is done with weights that get gradients; see ``TaskProgram``."""
+    """The exchange and update of weights that get gradients; see ``TaskProgram``."""
 
     weights: Sequence[tuple[Duration, Duration]]
     buffers: Sequence[tuple[int, ...]]
@@ -183,8 +186,8 @@ class TrainedWeights(NamedTuple):
 def with_weights(
     steps: Sequence[ProgramStep], homes: Sequence[Layout], cost: CostModel
 ) -> TaskProgram:
-    """A program of steps that train the weights which are kept there, in the order of their
-    numbers."""
+    """The program of steps that train weights. ``homes``: where the weights are stored, in the
+    order of their numbers."""
     order = dict.fromkeys(weight for step in steps for weight in step.weights)
     return TaskProgram(steps, *trained_weights(tuple(order), homes, cost))
 
@@ -192,9 +195,9 @@ def with_weights(
 def trained_weights(
     order: Sequence[int], homes: Sequence[Layout], cost: CostModel
 ) -> TrainedWeights:
-    """The exchange and update of weights, which are kept there. ``order``: those that steps read,
-    in the order of forward."""
-    given = [cost.exchanged(home) for home in homes]
+    """The exchange and update of weights. ``homes``: where they are stored; ``order``: the numbers
+    of those that steps read, in the order of the forward pass."""
+    given = [cost.gradient_exchange(home) for home in homes]
     weights = [cost.weight(home) for home in homes]
     buffers = _buffers(order, given)
     for buffer in buffers:
@@ -204,9 +207,10 @@ def trained_weights(
     return TrainedWeights(weights, buffers)
 
 
-def _buffers(order: Sequence[int], given: Sequence[Exchanged]) -> list[tuple[int, ...]]:
-    """Weights by the buffers that their gradients share, which are added up in the same groups. The
-    backward pass fills one after the other."""
+def _buffers(order: Sequence[int], given: Sequence[GradientExchange]) -> list[tuple[int, ...]]:
+    """The buckets of gradients, each as the numbers of its weights. Gradients share a bucket if
+    they are added up in the same groups of devices. The backward pass fills one bucket after the
+    other."""
     filling: dict[Groups, list[int]] = {}
     sizes: dict[Groups, int] = {}
     full: dict[Groups, float] = {}
@@ -227,17 +231,17 @@ def tasks(
     given: TaskProgram, *, overlap: bool = True, has_weights_pass: bool = False
 ) -> list[Task]:
     """The tasks of a program in the order of issue. ``has_weights_pass``: whether the gradients of
-    weights that may come late do so after the backward pass (``pcg.placement.late``).
+    weights that may come late are computed after the backward pass (``pcg.placement.late``).
 
-    Without ``overlap`` all share one stream, and gradients are exchanged after the backward pass:
-    then seconds add up, as the searches estimate them.
+    Without ``overlap``, all tasks share one stream, and gradients are exchanged after the backward
+    pass. Seconds then add up, as in the sums that searches minimize.
     """
     return _Issue(given, overlap, has_weights_pass).run()
 
 
 def tasks_by_pass(given: TaskProgram, *, overlap: bool = True) -> tuple[list[Task], list[Task]]:
-    """The tasks of a program that updates nothing: those of its forward and backward pass, and
-    those of its pass for weights, which wait for no others."""
+    """The tasks of a program without updates: those of the forward and backward pass, and those of
+    the pass for weights, which wait for no other tasks."""
     unsent = given._replace(weights=[(NOTHING, NOTHING)] * len(given.weights), buffers=())
     issue = _Issue(unsent, overlap, has_weights_pass=True)
     made = [task for task in issue.run() if task.phase != UPDATE]
@@ -253,7 +257,7 @@ class _Issue:
     overlap: bool
     has_weights_pass: bool = False
     passed: int = 0
-    """How many tasks come before the pass for weights."""
+    """The number of tasks before the pass for weights."""
 
     def run(self) -> list[Task]:
         steps, weights, _ = self.given
@@ -275,12 +279,12 @@ class _Issue:
         self._put_off: list[int] = []
         """The steps whose late part is left for the pass for weights."""
         self._sent: int | None = None
-        """The last communication of the backward pass that was."""
+        """The last communication of the backward pass that was issued."""
         self._remade: dict[int, int] = {}
-        """By step that has been done again, its task."""
+        """The task of each recomputed step."""
         adding = Counter(weight for step in steps for weight in step.weights)
         self._alone = {weight for weight, count in adding.items() if count == 1}
-        """The weights to whose gradients one step adds."""
+        """The weights to whose gradients only one step adds."""
         self._again_done = {made for step in steps for made in step.recomputed}
         for i in range(len(steps) - 1, -1, -1):
             check_time()
@@ -324,15 +328,16 @@ class _Issue:
             self._sent = len(self._made) - 1
 
     def _exchange_complete(self, i: int, first: Sequence[int]) -> None:
-        """Exchange the gradients that a step completes: those of weights that it is the ``first``
-        to read, unless it puts them off."""
+        """Exchange the gradients that a step completes: those of weights of which it is the
+        ``first`` reader, unless it puts them off."""
         put_off = bool(self._put_off) and self._put_off[-1] == i
         for weight in self.given.steps[i].weights if self.overlap and not put_off else ():
             if first[weight] == i:
                 self._exchange(weight)
 
     def _pass_for_weights(self) -> None:
-        """What was put off, after all else of the backward pass; gradients are sent meanwhile."""
+        """Issue the parts that were put off, after the rest of the backward pass. Gradients are
+        sent at the same time."""
         self.passed = len(self._made)
         before = (self._latest, *(() if self._sent is None else (self._sent,)))
         for i in self._put_off if self.passed else ():
@@ -349,20 +354,22 @@ class _Issue:
         return step.late if alone and i not in self._again_done else NOTHING
 
     def _again(self, i: int, step: ProgramStep) -> int | None:
-        """Do a step again; the task that what is issued now has to wait for."""
+        """Issue the recomputation of a step. Returns the task for which the next tasks have to
+        wait, or None."""
         number = len(self._made)
         stream = self._stream(step)
         after = [self._remade[own] for own in step.reads if own in self._remade]
         if step.reshards:
-            # Not before the backward pass has come so far, though the stream may be free.
+            # A communication is not repeated before the backward pass needs it, though its stream
+            # may be free.
             after.append(self._latest)
         self._made.append(Task(step.forward, stream, tuple(after), RECOMPUTE, i, step.reshards))
         self._remade[i] = number
-        # What is gathered ahead is waited for by those that read it.
+        # A gathered tensor is only waited for by its readers.
         return None if step.reshards else number
 
     def _exchange(self, weight: int) -> None:
-        """A weight's gradient is complete: it is sent when all of its buffer are."""
+        """Note that a weight's gradient is complete. Exchange its bucket if all of it is."""
         self._complete.add(weight)
         buffer = self._buffer.get(weight, (weight,))
         if self._complete.issuperset(buffer):
@@ -373,11 +380,11 @@ class _Issue:
                 if sync is not NOTHING:
                     sent = (len(self._made),)
                     self._made.append(Task(sync, stream, after, SYNC, other, True))
-            # The sums are there when the last part of the buffer is.
+            # All sums are ready when the last part of the bucket is.
             self._done.update(dict.fromkeys(buffer, sent))
 
 
 @lru_cache(maxsize=65536)
 def _without(whole: Duration, part: Duration) -> Duration:
-    """What is left of a duration, of the same devices, without a part of it."""
+    """A duration minus a part of it, on the same devices."""
     return Duration(whole.groups, whole.seconds - part.seconds)

@@ -1,19 +1,21 @@
-"""What is worth recomputing: which operators a plan does again so that it fits.
+"""Recomputation: which operators a plan recomputes so that it fits in memory.
 
 Problem: choose operators whose results are not kept, such that the plan fits and a step takes
-little longer. Method: what the backward pass reads falls into *units*: a tensor, and the steps that
-make it again from what is kept. A greedy takes units by bytes freed for each second of
-recomputation, as many as it takes to fit: first what is large and cheap, such as the inside of
-attention (selective), in the end all (full). So that not everything is made again at once from
-data, spans of the schedule keep what passes between them. Their boundaries lie where least is
-held, for a transformer between its blocks, and there are about as many as makes what they keep and
-what one span holds the least together. Where one block of a schedule stands for many, these are its
-spans, and the same is done again in all of them.
+little longer.
 
-Source: a knapsack by density; spans of equal parts as in Chen et al., arXiv:1604.06174;
-selective recomputation as in Korthikanti et al., MLSys 2023, section 5. Complexity: linear in the
-steps for units, and some ten counts of memory, by bisection. The choice is heuristic; whether it
-fits and what it costs is counted and simulated.
+Method: the tensors that the backward pass reads are grouped in *units*: a tensor, and the steps
+that recompute it from tensors that are kept. A greedy takes units in the order of bytes freed for
+each second of recomputation, until the plan fits: first large and cheap tensors, such as those
+inside attention (selective), in the end all (full). So that not everything is recomputed from the
+data at once, the schedule is divided in spans, and tensors that pass from span to span are kept.
+Spans end where least is held; in a transformer that is between blocks. Their number is about the
+one with the least sum of the tensors between spans and those of one span. If one block of a
+schedule stands for many, the blocks are the spans, and the same is recomputed in all of them.
+
+Source: a knapsack by density; spans of equal parts as in Chen et al., arXiv:1604.06174; selective
+recomputation as in Korthikanti et al., MLSys 2023, section 5. Complexity: linear in the steps for
+units, and about ten counts of memory, by bisection. The choice is heuristic; memory is counted, and
+time is simulated.
 """
 
 from __future__ import annotations
@@ -39,49 +41,50 @@ from search.cost.tasks import timed_steps
 from search.cost.unroll import NotAlike, Repeated, window_of
 
 DEEPEST = 64
-"""Steps that make one tensor again, at most."""
+"""The most steps that recompute one tensor."""
 FINENESS = (1.0, 2.0, 0.5)
-"""How many spans are tried, as parts of the number that is best for equal ones."""
+"""The numbers of spans that are tried, as multiples of the number that is best for equal spans."""
 AROUND = 0.4
-"""Of a span's length: so far from its place in equal spans a boundary may lie."""
+"""The largest distance of the end of a span from its place among equal spans, as a fraction of a
+span."""
 
-Chosen = frozenset[Node]
-CountBytes = Callable[[Chosen], int]
-"""Bytes on the fullest device, with the results of some operators recomputed."""
+RecomputedNodes = frozenset[Node]
+CountBytes = Callable[[RecomputedNodes], int]
+"""A function from the operators that are recomputed to the bytes on the fullest device."""
 
 
 @dataclass(frozen=True)
 class AlikeSpans:
-    """Spans of a schedule in which the same is made again."""
+    """Spans of a schedule in which the same is recomputed."""
 
     ends: tuple[int, ...]
-    """The steps after which they end."""
+    """The steps after which spans end."""
     kinds: Mapping[int, int]
-    """Equal numbers for steps at the same place of a span."""
+    """A number for each step, equal for steps at the same place in their spans."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Something that the backward pass reads, and the operators that make it again."""
+    """A tensor that the backward pass reads, and the operators that recompute it."""
 
-    nodes: Chosen
+    nodes: RecomputedNodes
     bytes: int
-    """Elements on a device that are not held."""
+    """The elements on a device that are freed."""
     seconds: float
-    """Of a step, to make it again."""
+    """Seconds of a step that the recomputation takes."""
     is_cheap: bool
-    """Whether no product with a weight and no communication is repeated."""
+    """Whether it repeats no product with a weight and no communication."""
     gathers: bool
-    """Whether it is a weight that is gathered again."""
+    """Whether the tensor is a weight that is gathered again."""
     first: int
-    """The number of the step that makes it."""
+    """The number of the step that makes the tensor."""
 
     @property
     def worth(self) -> float:
         return self.bytes / self.seconds if self.seconds else inf
 
 
-def ways_to_fit(
+def recomputations_to_fit(
     schedule: Schedule,
     seconds: Sequence[float],
     counted: CountBytes,
@@ -90,20 +93,20 @@ def ways_to_fit(
     stage: int | None = None,
     chunks: Mapping[int, int] = MappingProxyType({}),
     alike: AlikeSpans | None = None,
-) -> Iterator[Chosen]:
-    """Sets of operators to recompute that are worth a simulation. By ``AUTO``, those with which a
-    plan fits that does not without; where none does, what takes least memory. ``seconds``: of each
-    step forward, of all micro-batches; ``limit``: bytes; ``stage``: the devices of a stage of a
-    pipeline; ``chunks``: of its steps, as ``again`` takes them; ``alike``: the spans, where they
-    are not free."""
+) -> Iterator[RecomputedNodes]:
+    """Sets of operators to recompute that are worth a simulation. With ``AUTO``: sets with which a
+    plan fits that does not fit without; if there are none, the set that takes the least memory.
+    ``seconds``: of each step forward, for all micro-batches; ``limit``: the available bytes;
+    ``stage``: the number of devices of a stage of a pipeline; ``chunks``: the chunks of its steps,
+    as for ``again``; ``alike``: the spans, if they are fixed."""
     if choice is Recompute.NONE:
         return
     finder = _Units(saved_tensors(schedule), seconds, stage, chunks)
     units = _fewest_bytes(finder, counted) if alike is None else finder.alike(alike)
     if choice is not Recompute.AUTO:
         cheap = choice is Recompute.SELECTIVE
-        some = _union([u for u in units if not u.gathers and (u.is_cheap or not cheap)])
-        yield from (some,) if some else ()
+        chosen = _union([u for u in units if not u.gathers and (u.is_cheap or not cheap)])
+        yield from (chosen,) if chosen else ()
         return
     if not units:
         return
@@ -124,27 +127,29 @@ def ways_to_fit(
 
 
 def forward_seconds(schedule: Schedule, cost: CostModel, micro_batches: int = 1) -> list[float]:
-    """What it takes to do each step again, in a step of training: loads nothing. Of micro-batches,
-    what is not done by slices, such as the gathering of a weight, is then done for each of them
-    forward and back."""
+    """Seconds of repeating each step, within a training step; 0 for loads. With micro-batches, a
+    step without slices, such as the gathering of a weight, is repeated for each of them forward and
+    backward."""
     timed = iter(timed_steps(schedule, gradients(schedule), cost, by_slice=micro_batches > 1))
     seconds: list[float] = []
     for step in schedule.steps:
         if isinstance(step, LeafAtHome):
             seconds.append(0.0)
             continue
-        own = next(timed)
-        times = micro_batches if own.repeated else 2 * micro_batches - 1
-        seconds.append(own.forward.longest * times)
+        timed_step = next(timed)
+        times = micro_batches if timed_step.repeated else 2 * micro_batches - 1
+        seconds.append(timed_step.forward.longest * times)
     return seconds
 
 
-def in_whole(few: Schedule, whole: Schedule, repeated: Repeated, nodes: Chosen) -> Chosen:
-    """Operators of a whole schedule, given those of one with few blocks, of which the middle one
-    stands for others. Raises NotAlike where the one does not stand for the other."""
+def in_whole(
+    few: Schedule, whole: Schedule, repeated: Repeated, nodes: RecomputedNodes
+) -> RecomputedNodes:
+    """The operators of a whole schedule that correspond to ``nodes`` of a schedule with few blocks,
+    whose middle block stands for others. Raises NotAlike if it does not."""
     window = window_of(few, repeated)
-    own, every = _names_of(few), _names_of(whole)
-    if window is None or len(every) != len(own) + window.more * window.length:
+    few_names, whole_names = _names_of(few), _names_of(whole)
+    if window is None or len(whole_names) != len(few_names) + window.more * window.length:
         raise NotAlike
     left_out = window.more * window.length
 
@@ -156,8 +161,8 @@ def in_whole(few: Schedule, whole: Schedule, repeated: Repeated, nodes: Chosen) 
         return number - left_out
 
     chosen: set[Node] = set()
-    for number, node in enumerate(every):
-        other = own[image(number)]
+    for number, node in enumerate(whole_names):
+        other = few_names[image(number)]
         if (node is None) != (other is None):
             raise NotAlike
         if node is not None and other in nodes:
@@ -166,7 +171,7 @@ def in_whole(few: Schedule, whole: Schedule, repeated: Repeated, nodes: Chosen) 
 
 
 def _names_of(schedule: Schedule) -> list[Node | None]:
-    """By step, the operator that it is called by."""
+    """For each step, the operator by which its recomputation is named, or None."""
     chains = _chains_of(schedule)
     return [
         step.node if isinstance(step, Compute) else chains.get(number, (None,))[0]
@@ -174,13 +179,13 @@ def _names_of(schedule: Schedule) -> list[Node | None]:
     ]
 
 
-def _union(units: Sequence[Unit]) -> Chosen:
+def _union(units: Sequence[Unit]) -> RecomputedNodes:
     return frozenset(node for unit in units for node in unit.nodes)
 
 
 def _fewest_bytes(finder: _Units, counted: CountBytes) -> list[Unit]:
-    """The units between the boundaries with which least is held where all are taken, the most
-    worthwhile first."""
+    """The units between those boundaries with which the least memory is held if all units are
+    recomputed, in descending worth."""
     best: tuple[int, list[Unit]] | None = None
     for parts in finder.numbers_of_spans():
         units = finder.units(finder.boundaries(parts))
@@ -234,7 +239,8 @@ class _Units:
         self._held, self._sums = self._profile()
 
     def _profile(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """By step, the elements that are read after it, and those that were saved up to it."""
+        """For each step, the elements that are read after it, and those that were saved up to
+        it."""
         count = len(self._tensors.steps)
         change, saved = np.zeros(count + 1), np.zeros(count)
         for slot, made in self._tensors.maker.items():
@@ -245,7 +251,7 @@ class _Units:
         return change[:-1].cumsum(), saved.cumsum()
 
     def numbers_of_spans(self) -> list[int]:
-        """How many spans are worth a try."""
+        """The numbers of spans that are tried."""
         total = self._sums[-1] if len(self._sums) else 0.0
         inside = (self._sums > total / 4) & (self._sums < 3 * total / 4) & (self._held > 0)
         if not inside.any():
@@ -254,7 +260,7 @@ class _Units:
         return list(dict.fromkeys(max(1, round(equal * part)) for part in FINENESS))
 
     def boundaries(self, parts: int) -> list[int]:
-        """The steps after which spans end, but the last one."""
+        """The steps after which spans end, without the last step."""
         total = self._sums[-1]
         ends: list[int] = []
         for part in range(1, parts):
@@ -266,7 +272,7 @@ class _Units:
         return list(dict.fromkeys(ends))
 
     def units(self, ends: Sequence[int]) -> list[Unit]:
-        """What may be made again where spans keep what passes between them."""
+        """The units, if tensors that pass from span to span are kept."""
         check_time()
         places = np.array(ends, np.intp)
         built: list[Unit] = []
@@ -276,11 +282,11 @@ class _Units:
             steps = self._steps(slot, places)
             if steps:
                 built.append(self._unit(slot, steps))
-        # In the order of the schedule, whatever that of the set.
+        # In the order of the schedule, since the order of a set is arbitrary.
         return sorted(built, key=lambda unit: unit.first)
 
     def alike(self, spans: AlikeSpans) -> list[Unit]:
-        """What may be made again in all spans, the most worthwhile first."""
+        """The units that are recomputed in all spans alike, in descending worth."""
         kinds: dict[tuple[bool, int], list[Unit]] = {}
         for unit in self.units(spans.ends):
             inside = unit.first in spans.kinds
@@ -295,7 +301,8 @@ class _Units:
         return at < len(ends) and int(ends[at]) < last and not self._is_gather(made)
 
     def _steps(self, slot: Slot, ends: NDArray[np.intp]) -> list[int]:
-        """The steps that make a tensor again from what is kept; none where it is kept itself."""
+        """The steps that recompute a tensor from tensors that are kept; none if it is kept
+        itself."""
         wanted, steps = [self._tensors.maker[slot]], dict[int, None]()
         if wanted[0] not in self._allowed:
             return []
@@ -336,14 +343,15 @@ class _Units:
 
 
 def _reads_matrix(step: Compute) -> bool:
-    """Whether it reads a weight of two dimensions or more, such as a product does."""
+    """Whether a step reads a weight of two or more dimensions, as a product does."""
     weights = (slot.value for slot in step.operands if slot.value.node.is_weight)
     return any(value.type.rank > 1 for value in weights)
 
 
 def _chains_of(schedule: Schedule) -> dict[int, tuple[Node, ...]]:
-    """By resharding, the parallel operators that it carries out, first the one to call it by: what
-    combines the parts that came from other devices, else what combines, else the last."""
+    """For each resharding, the parallel operators that it carries out. The first is the one by
+    which it is named: the one that combines parts from other devices, or else one that combines, or
+    else the last."""
     maker = {slot: i for i, step in enumerate(schedule.steps) for slot in step.results}
     chains: dict[int, tuple[Node, ...]] = {}
     for step in schedule.steps:

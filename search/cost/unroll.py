@@ -1,18 +1,18 @@
-"""A schedule with few blocks as that of a deep model: its tasks and its memory, block by block.
+"""The schedule of a model with few blocks as that of a deep model: its tasks and its memory.
 
-Problem: the steps of a deep model are those of its blocks again and again, and to list them, to
-time them and to find out what is held takes far longer than to simulate them.
+Problem: a deep model repeats the steps of its blocks. Listing them, timing them and finding out
+what is held takes far longer than simulating them.
 
-Method: two blocks next to each other in the middle of a schedule are compared: what each step
-takes, what it reads of this block and the one before, which weights it adds to, and what comes to
-be held and is let go meanwhile, forward and backward. Where both are the same, so would be any
-number of blocks between them. So the program of the whole has the first of the two as often as
-wanted, and the bytes that come and go repeat as well.
+Method: two neighbouring blocks in the middle of a schedule are compared, forward and backward: the
+durations of their steps, what each step reads of its own block and of the one before, the weights
+to whose gradients it adds, and the tensors that come to be held and are released. If both blocks
+agree, so would any number of blocks between them. So the program of the whole repeats the first of
+the two, and so do the bytes that come and go.
 
-The tasks are those of the whole schedule, in its order and with the same durations, so the seconds
-are the same to the last bit; so are the bytes. One thing is left out: what blocks add to the
-gradient of something that all of them read. Complexity: the steps of the few blocks, and a copy
-each of all others.
+The tasks are those of the whole schedule, in its order and with the same durations. So the seconds
+are the same to the last bit, and so are the bytes. One thing is left out: the additions of blocks
+to the gradient of a tensor that all of them read. Complexity: the steps of the few blocks, and a
+copy of each other step.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from search.cost.tasks import ProgramStep, TaskProgram, program, trained_weights
 
 
 class NotAlike(Exception):
-    """The blocks in the middle of a schedule are not alike: nothing is known of the whole."""
+    """The blocks in the middle of a schedule differ, so nothing is known about the whole."""
 
 
 class Repeated(NamedTuple):
-    """How a schedule goes on: from its computation ``first`` on, a block has so many, and ``more``
-    blocks like it come after it."""
+    """The repetition of a block of a schedule. The block begins at the computation ``first``, has
+    ``computations`` computations, and is followed by ``more`` further blocks like it."""
 
     first: int
     computations: int
@@ -47,7 +47,8 @@ class Repeated(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockWindow:
-    """A block of a schedule, by the numbers of its steps, after which others like it come."""
+    """A block of a schedule, by the numbers of its steps, that is followed by ``more`` others like
+    it."""
 
     first: int
     length: int
@@ -63,15 +64,15 @@ ONCE = Repeated(0, 0, 0)
 
 @dataclass(frozen=True)
 class Unrolled:
-    """The program of a whole schedule, and the weight that stands for each of its weights."""
+    """The program of a whole schedule, and for each of its weights the one that stands for it."""
 
     program: TaskProgram
     weights: Sequence[Node]
 
 
 def window_of(schedule: Schedule, repeated: Repeated) -> BlockWindow | None:
-    """The middle block of a schedule; None where it is not to be repeated. Raises NotAlike where
-    there are too few computations, or what lies between them is another number of steps."""
+    """The middle block of a schedule; None if it is not repeated. Raises NotAlike if there are too
+    few computations, or if the next block has another number of steps."""
     if not repeated.more:
         return None
     places = [i for i, step in enumerate(schedule.steps) if isinstance(step, Compute)]
@@ -90,8 +91,8 @@ def unrolled(
     repeated: Repeated,
     recomputed: Mapping[int, tuple[int, ...]] | None = None,
 ) -> Unrolled:
-    """The program of a schedule with its middle block repeated. ``recomputed``: as ``program`` has
-    it. Raises NotAlike."""
+    """The program of a schedule with its middle block repeated. ``recomputed``: as for ``program``.
+    Raises NotAlike if the block differs from the next."""
     given = program(schedule, cost, recomputed)
     weights = gradients(schedule).weights
     window = window_of(schedule, repeated)
@@ -110,8 +111,8 @@ def unrolled(
 
 @dataclass(frozen=True)
 class _Unroller:
-    """Numbers of steps and weights, as a block is repeated. ``own``: the weights that only this
-    block adds to."""
+    """Numbers the steps and weights of a program while a block is repeated. ``own``: the weights to
+    which only this block adds."""
 
     given: Sequence[ProgramStep]
     window: BlockWindow
@@ -119,7 +120,7 @@ class _Unroller:
 
     @staticmethod
     def of(given: Sequence[ProgramStep], window: BlockWindow) -> _Unroller:
-        """Raises NotAlike where the block and the one after it are not alike."""
+        """Raises NotAlike if the block and the next one differ."""
         first, length = window.first, window.length
         block, after = given[first : window.stop], given[window.stop : window.stop + length]
         own = _own_weights(block, after)
@@ -134,7 +135,7 @@ class _Unroller:
         return _Unroller(given, window, own)
 
     def steps(self) -> list[ProgramStep]:
-        """The steps of the whole, in the order of forward."""
+        """The steps of the whole, in the order of the forward pass."""
         first, length, more = self.window.first, self.window.length, self.window.more
         stop = self.window.stop
         block, after = self.given[first:stop], self.given[stop : stop + length]
@@ -154,15 +155,15 @@ class _Unroller:
         return made + [self._late(step, apart, weights) for step in late]
 
     def weights(self, count: int) -> list[int]:
-        """For each weight of the whole, the one that stands for it."""
+        """For each weight of the whole, the number of the one that stands for it."""
         copies = [number for _ in range(self.window.more) for number in self.own]
         return [*range(self.own.stop), *copies, *range(self.own.stop, count)]
 
     def _moved(
         self, step: ProgramStep, next_step: ProgramStep, by: int, weights: int
     ) -> ProgramStep:
-        """A step of the block, so many steps later. ``next_step``: the same of the block after it,
-        which tells what moves and what all blocks share."""
+        """A step of the block, moved ``by`` steps back in the order. ``next_step``: the same step
+        of the next block, which shows which numbers move and which all blocks share."""
 
         def moved(these: Sequence[int], others: Sequence[int], apart: int) -> tuple[int, ...]:
             pairs = zip(these, others, strict=True)
@@ -175,7 +176,7 @@ class _Unroller:
         )
 
     def _late(self, step: ProgramStep, by: int, weights: int) -> ProgramStep:
-        """A step after both blocks."""
+        """A step after both blocks, with its numbers moved."""
         stop = self.window.stop
         return step._replace(
             reads=tuple(at + by if at >= stop else at for at in step.reads),
@@ -185,8 +186,8 @@ class _Unroller:
 
 
 def _own_weights(block: Sequence[ProgramStep], after: Sequence[ProgramStep]) -> range | None:
-    """The weights of a block that the one after it has not, if they are numbered in a row and those
-    of the other after them."""
+    """The weights of a block that the next block does not have; None unless they are numbered
+    consecutively, and those of the next block follow them."""
     mine = {number for step in block for number in step.weights}
     others = {number for step in after for number in step.weights}
     own, next_own = sorted(mine - others), sorted(others - mine)
@@ -198,11 +199,11 @@ def _own_weights(block: Sequence[ProgramStep], after: Sequence[ProgramStep]) -> 
 
 
 def _alike(one: ProgramStep, other: ProgramStep, window: BlockWindow, own: range) -> bool:
-    """Whether a step of the block and one of the block after it are the same."""
+    """Whether a step of the block equals the corresponding step of the next block."""
     length, first = window.length, window.first
 
     def same(a: int, b: int) -> bool:
-        if a == b:  # from before all blocks
+        if a == b:  # a step before all blocks
             return a < first - length
         return b == a + length and a >= first - length
 
@@ -230,8 +231,8 @@ Changes = NDArray[np.int64]
 
 
 def unrolled_changes(changes: Changes, window: BlockWindow | None, end: int) -> Changes:
-    """What comes and goes [time, ...] in a whole step. ``changes``: with the block once; ``end``:
-    the time of the update. Raises NotAlike."""
+    """The changes [time, ...] of what is held in a whole step. ``changes``: those with the block
+    once; ``end``: the time of the update. Raises NotAlike if the block differs from the next."""
     if window is None:
         return changes
     first, stop, length = window.first, window.stop, window.length

@@ -1,4 +1,4 @@
-"""Building: the graph in which every operator is cut as chosen, one rule application an index."""
+"""Building: the graph whose operators are cut as chosen, by one rule application for each index."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from search.map.space.strategies import IDLE, REPLICATE, Space, mapped_view, pas
 
 @dataclass(frozen=True)
 class Cut:
-    """A graph that is cut, its views, and the steps that led to it."""
+    """A graph that is cut, its machine views, and the steps of its derivation."""
 
     graph: Graph
     views: Mapping[Node, MachineView]
@@ -37,29 +37,29 @@ class Builder:
 
     spaces: Spaces
     sharded: int = 1
-    """Into how many parts weights go that a choice leaves whole, at most."""
+    """The most parts in which weights are stored if the choice does not shard them fully."""
 
-    def placed(self, choice: Choice, known: CutTemplates) -> PlacedGraph:
-        """A graph that is cut as chosen, without how it came about. ``known``: what was cut before,
-        which is added to."""
+    def placed(self, choice: Choice, templates: CutTemplates) -> PlacedGraph:
+        """Return the graph that is cut as chosen, without its derivation. ``templates``: those of
+        the operators that were cut before; new ones are added."""
         new: dict[Value, Value] = {}
         views: dict[Node, MachineView] = {}
         for node in choice.graph.nodes:
             if node.is_leaf:
                 new[node.value()] = node.value()
                 continue
-            own = self.mapping(choice, node)
+            mapping = self.mapping(choice, node)
             inputs = [new[value] for value in node.inputs]
-            cut = partial(self._cut_on, node, own)
-            outer, inner, view = known.cut((self.spaces.kind(node), own), node, inputs, cut)
+            cut = partial(self._cut_on, node, mapping)
+            outer, inner, view = templates.cut((self.spaces.kind(node), mapping), node, inputs, cut)
             views[inner] = view
             new.update(zip(node.outputs, outer, strict=True))
         placed = PlacedGraph(Graph(tuple(new[value] for value in choice.graph.outputs)), views)
         return self._sharded(placed, choice, None)
 
     def cut(self, choice: Choice, before: Derivation | None = None) -> Cut:
-        """A graph that is cut as chosen. ``before``: what led to the graph of the choice, if that
-        is no model's."""
+        """Return the graph that is cut as chosen, and its derivation. ``before``: the derivation of
+        the choice's graph, if that graph is not the model's own."""
         new: dict[Value, Value] = {}
         views: dict[Node, MachineView] = {}
         scribe = Scribe.after(before or Derivation.start(choice.graph))
@@ -78,7 +78,7 @@ class Builder:
         return Cut(placed.graph, placed.views, tuple(scribe.steps))
 
     def _sharded(self, placed: PlacedGraph, choice: Choice, scribe: Scribe | None) -> PlacedGraph:
-        """What is cut, with weights fully sharded if the choice says so."""
+        """Return the cut graph, with its weights fully sharded if the choice says so."""
         devices = self.spaces.mesh.machine.devices if choice.fully_sharded else self.sharded
         if devices == 1:
             return placed
@@ -86,10 +86,10 @@ class Builder:
         return fully_sharded(placed, weights, devices, self.spaces.cuts.parting, scribe)
 
     def mapping(self, choice: Choice, node: Node) -> OperatorMapping:
-        """How a choice cuts an operator, and on which devices."""
-        own = choice.mappings.get(node)
-        if own is not None:
-            return own
+        """The mapping of an operator by a choice: how it is cut, and on which devices."""
+        mapping = choice.mappings.get(node)
+        if mapping is not None:
+            return mapping
         mesh = self.spaces.mesh
         start = choice.starts.get(node, 0)
         return mapping_of(choice.strategies[node], start, mesh.primes, mesh.strides)
@@ -98,34 +98,35 @@ class Builder:
         return self.cut_mapped(whole, node, mapping)
 
     def cut_node(self, whole: Node, node: Node, strategy: Strategy, start: int = 0) -> CutNode:
-        """An operator of a whole graph, as it reads what is cut already, by one of its strategies
-        on devices from ``start`` on."""
+        """Cut an operator by one of its strategies, on the devices from ``start`` on. ``whole``:
+        the operator in the whole graph; ``node``: the same operator, reading operands that are
+        cut."""
         mesh = self.spaces.mesh
         return self.cut_mapped(whole, node, mapping_of(strategy, start, mesh.primes, mesh.strides))
 
     def cut_mapped(self, whole: Node, node: Node, mapping: OperatorMapping) -> CutNode:
-        """An operator of a whole graph, as it reads what is cut already, on an array of devices."""
-        own, cuts = self.spaces.of(whole), self.spaces.cuts
+        """Cut an operator as a mapping says. ``whole`` and ``node``: as in ``cut_node``."""
+        space, cuts = self.spaces.of(whole), self.spaces.cuts
         rules = cuts.of(whole)
-        made = Cutting(list(node.outputs), node)
+        cutting = Cutting(list(node.outputs), node)
         axes = mapping.axes
-        for place in in_order(own, mapping.places):
-            axis, degree = own.axes[place], mapping.degree(place)
+        for place in in_order(space, mapping.places):
+            axis, degree = space.axes[place], mapping.degree(place)
             if not passes(axis):
-                made.apply(applied(rules[axis.name], made.inner, degree))
+                cutting.apply(applied(rules[axis.name], cutting.inner, degree))
                 continue
             carriers = [i for i, at in enumerate(axis.operands) if at is not None]
-            if not made.let_pass(cuts, carriers, degree):
+            if not cutting.let_pass(cuts, carriers, degree):
                 axes = tuple(a._replace(place=REPLICATE) if a.place == place else a for a in axes)
-        places = _places(made.inner, own, [a.place for a in axes])
-        return made.done(mapped_view(OperatorMapping(mapping.start, axes), places))
+        places = _places(cutting.inner, space, [a.place for a in axes])
+        return cutting.done(mapped_view(OperatorMapping(mapping.start, axes), places))
 
 
-def _places(node: Node, own: Space, cut: Sequence[int]) -> list[int]:
-    """For each axis of the task grid, its place in the space."""
-    names = [axis.name for axis in own.axes]
+def _places(node: Node, space: Space, cut: Sequence[int]) -> list[int]:
+    """For each axis of an operator's task grid, the place of that axis in the operator's space."""
+    names = [axis.name for axis in space.axes]
     typing = typing_of(node.operator_call, [value.type for value in node.inputs])
     axes = [axis.name for axis in typing.axes]
-    through = [entry for entry in cut if entry >= 0 and passes(own.axes[entry])]
+    through = [entry for entry in cut if entry >= 0 and passes(space.axes[entry])]
     passed = through[0] if through else IDLE
     return [*(names.index(a) if a in names else IDLE for a in axes), passed, REPLICATE]

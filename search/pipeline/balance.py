@@ -1,21 +1,21 @@
-"""Stages of a pipeline: operators in a row, cut so that the slowest stage takes least time.
+"""Stages of a pipeline: a sequence of operators, cut so that the slowest stage takes least time.
 
-Where stages have several chunks, a row is cut into chunks in the same way.
+If stages have several chunks, the sequence is cut into chunks in the same way.
 
-Problem: cut a row of n operators into stages. What a stage takes is the sum of what its operators
-take, and of what comes in and goes out. The operators keep an order in which data flows forward
-only, so every cut of the row is legal.
+Problem: cut a sequence of n operators into stages. The time of a stage is the sum of the times of
+its operators, and of the tensors that it receives and sends. Data flows only forward in the order
+of the operators, so every cut of the sequence is legal.
 
-Method: dynamic programming over the ends of stages (as in PipeDream, SOSP 2019). Let the slowest
-stage take no more than some bound. Then all operators before a cut fit as many bounds as stages
-come before it, and those after it as many as come after; and so it is with the memory that stages
-have. So of a deep model each cut lies in a band, and only stages between two bands are looked at
-that are within the bound and fit. Where the best of these takes more than the bound, a larger one
-is tried, but none larger than what was found; else no other is faster. It is exact for the times
-that it is given.
+Method: dynamic programming over the ends of stages (as in PipeDream, SOSP 2019). Suppose that no
+stage takes longer than some bound. Then all operators before a cut take at most as many bounds as
+there are stages before it, and those after it as many as there are stages after it. The same holds
+for the memory of stages. So in a deep model each cut lies in a band. Only stages between two bands
+are considered that are within the bound and fit in memory. If the best result takes longer than the
+bound, a larger bound is tried, but none larger than that result; otherwise no other result is
+faster. Exact for the given times.
 
-Complexity: the stages times a band, which is a part of n as large as the bound is above the mean,
-times the operators of a stage.
+Complexity: the stages, times the width of a band, times the operators of a stage. The width of a
+band is about the part of n by which the bound exceeds the mean.
 """
 
 from __future__ import annotations
@@ -33,24 +33,26 @@ from pcg.plan.pipeline import under_way
 from search.cost.progress import check_time
 
 FEW = 500
-"""Of so few operators, all stages are looked at at once."""
+"""The number of operators up to which all stages are considered at once."""
 SLACK = (0.02, 0.1, 0.5, 2.0, np.inf)
-"""By how much the slowest stage may take longer than the least there could be, one after the
-other."""
+"""The bounds that are tried one after the other: the fractions by which the slowest stage may take
+longer than its lower bound."""
 LARGEST = FEW * FEW
-"""So large a table of stages is made at once; a larger one by parts, of which many need none."""
+"""The largest table of stages that is made at once. A larger one is made in parts, many of which
+are not needed."""
 PART = 64
-"""Begins of stages of such a part."""
+"""The number of first positions of stages in such a part."""
 ROUNDING = 1e-9
-"""Of sums in another order."""
+"""The relative difference of sums in another order."""
 
 StageTable = NDArray[np.float64]
-"""[i, j]: of a stage that begins at the i-th position of one band, and ends before the j-th of
-another; infinite where it has no operator."""
+"""[i, j]: a number for the stage that begins at the i-th position of one band and ends before the
+j-th position of another; infinite if it has no operator."""
 
 
 class Band(NamedTuple):
-    """Positions in the row of operators, where a stage may begin or end; both ends included."""
+    """Positions in the sequence of operators at which a stage may begin or end. Both ends are
+    included."""
 
     first: int
     last: int
@@ -59,19 +61,19 @@ class Band(NamedTuple):
     def positions(self) -> NDArray[np.intp]:
         return np.arange(self.first, self.last + 1)
 
-    def has(self, other: Band) -> Band:
-        """The positions in both."""
+    def intersection(self, other: Band) -> Band:
+        """The positions in both bands."""
         return Band(max(self.first, other.first), min(self.last, other.last))
 
 
 StageCosts = Callable[[Band, Band], StageTable]
-"""What stages take, from where they begin and where they end."""
+"""A function from bands of first and last positions to the costs of the stages between."""
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """A tensor that may cross from one stage to others: who makes it, who reads it (ascending),
-    and the seconds a step that sending it takes at each end."""
+    """A tensor that may cross from one stage to others: the number of its maker, those of its
+    readers (ascending), and the seconds a step of sending it, at each end."""
 
     maker: int
     readers: tuple[int, ...]
@@ -79,7 +81,7 @@ class Crossing:
 
 
 def sums(values: Sequence[float] | NDArray[np.float64]) -> StageCosts:
-    """A stage's sum over its operators."""
+    """The sum of values over the operators of a stage."""
     total = np.concatenate([[0.0], np.cumsum(np.asarray(values, np.float64))])
 
     def between(starts: Band, ends: Band) -> StageTable:
@@ -91,62 +93,62 @@ def sums(values: Sequence[float] | NDArray[np.float64]) -> StageCosts:
 
 @dataclass(frozen=True, eq=False)
 class CrossingSeconds:
-    """What stages spend on tensors that come from stages before, and on those that go to later
-    ones. A tensor that comes is received once; one that goes is counted once, however many stages
-    it goes to."""
+    """The seconds that stages spend on tensors from earlier stages and to later ones. A received
+    tensor counts once. A sent tensor counts once, however many stages receive it."""
 
     crossings: Sequence[Crossing]
 
     @cached_property
-    def _read(self) -> _Steps:
-        """By position of a cut, what crosses it in the order of who is the first to read it."""
-        return _Steps.of(self._at, self._at.readers)
+    def _read(self) -> _RunningSums:
+        """For each cut, the tensors that cross it, in the order of their first readers after it."""
+        return _RunningSums.of(self._at, self._at.readers)
 
     @cached_property
-    def _made(self) -> _Steps:
-        """By position of a cut, what crosses it, made last first; places count backwards."""
-        return _Steps.of(self._at, self._at.end - self._at.makers)
+    def _made(self) -> _RunningSums:
+        """For each cut, the tensors that cross it, the last made first. Places count backwards."""
+        return _RunningSums.of(self._at, self._at.end - self._at.makers)
 
     @cached_property
-    def _at(self) -> _Cuts:
-        return _Cuts.of(self.crossings)
+    def _at(self) -> _CutCrossings:
+        return _CutCrossings.of(self.crossings)
 
-    def comes(self, starts: Band, ends: Band) -> StageTable:
-        """From stages before: what crosses where a stage begins and is first read before its
-        end."""
+    def received(self, starts: Band, ends: Band) -> StageTable:
+        """The seconds of receiving: tensors that cross the begin of a stage and are first read
+        before its end."""
         table = self._read.before(starts.positions[:, None], ends.positions[None, :])
         return np.where(_legal(starts, ends), table, np.inf)
 
-    def goes(self, starts: Band, ends: Band) -> StageTable:
-        """To later stages: what crosses where a stage ends and is made from its begin on."""
+    def sent(self, starts: Band, ends: Band) -> StageTable:
+        """The seconds of sending: tensors that cross the end of a stage and are made in it."""
         backwards = self._at.end + 1 - starts.positions
         table = self._made.before(ends.positions[None, :], backwards[:, None])
         return np.where(_legal(starts, ends), table, np.inf)
 
 
-class _Cuts(NamedTuple):
-    """What crosses each cut of a row, one entry for a cut and a tensor: the position of the cut,
-    who makes the tensor, who is the first to read it from there on, and its seconds."""
+class _CutCrossings(NamedTuple):
+    """The tensors that cross each cut of a sequence, one entry for each cut and tensor: the
+    position of the cut, the maker of the tensor, its first reader after the cut, and its
+    seconds."""
 
     cuts: NDArray[np.intp]
     makers: NDArray[np.intp]
     readers: NDArray[np.intp]
     seconds: NDArray[np.float64]
     end: int
-    """A position after all that are crossed."""
+    """A position after all cuts that are crossed."""
 
     @staticmethod
-    def of(crossings: Sequence[Crossing]) -> _Cuts:
+    def of(crossings: Sequence[Crossing]) -> _CutCrossings:
         makers = np.array([c.maker for c in crossings], np.intp)
         lengths = np.array([c.readers[-1] - c.maker for c in crossings], np.intp)
         cuts = [np.arange(c.maker + 1, c.readers[-1] + 1) for c in crossings]
         readers = [
-            np.asarray(c.readers)[np.searchsorted(c.readers, own)]
-            for c, own in zip(crossings, cuts, strict=True)
+            np.asarray(c.readers)[np.searchsorted(c.readers, positions)]
+            for c, positions in zip(crossings, cuts, strict=True)
         ]
         none = np.zeros(0, np.intp)
         end = max((c.readers[-1] for c in crossings), default=0) + 1
-        return _Cuts(
+        return _CutCrossings(
             np.concatenate([none, *cuts]),
             np.repeat(makers, lengths),
             np.concatenate([none, *readers]),
@@ -155,29 +157,31 @@ class _Cuts(NamedTuple):
         )
 
 
-class _Steps(NamedTuple):
-    """Seconds at ascending places of each cut, and their sums up to each, which begin with 0."""
+class _RunningSums(NamedTuple):
+    """Seconds at ascending places of each cut, with their running sums, which begin with 0."""
 
     keys: NDArray[np.intp]
-    """The cut times ``width``, and the place."""
+    """The cut times ``width``, plus the place."""
     sums: NDArray[np.float64]
     width: int
     last: int
     """No cut after this one is crossed."""
 
     @staticmethod
-    def of(at: _Cuts, places: NDArray[np.intp]) -> _Steps:
+    def of(at: _CutCrossings, places: NDArray[np.intp]) -> _RunningSums:
         order = np.lexsort((places, at.cuts))
         bounds = np.searchsorted(at.cuts[order], np.arange(at.end + 2))
-        own = at.seconds[order]
-        sums = [np.cumsum([0.0, *own[a:b]]) for a, b in pairwise(bounds.tolist())]
+        seconds = at.seconds[order]
+        sums = [np.cumsum([0.0, *seconds[a:b]]) for a, b in pairwise(bounds.tolist())]
         width = at.end + 2
-        return _Steps(at.cuts[order] * width + places[order], np.concatenate(sums), width, at.end)
+        return _RunningSums(
+            at.cuts[order] * width + places[order], np.concatenate(sums), width, at.end
+        )
 
     def before(self, cuts: NDArray[np.intp], places: NDArray[np.intp]) -> StageTable:
-        """The sum of those that stand before a place of a cut, for all pairs."""
+        """The sum of the seconds before a place of a cut, for all pairs."""
         cuts, places = np.minimum(cuts, self.last), np.clip(places, 0, self.width - 1)
-        # Each cut before has one more sum than it has places.
+        # Each earlier cut has one more sum than places.
         return self.sums[np.searchsorted(self.keys, cuts * self.width + places) + cuts]
 
 
@@ -187,19 +191,19 @@ def _legal(starts: Band, ends: Band) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, eq=False)
 class OperatorBytes:
-    """What operators in a row hold on one kind of device. ``weights`` and ``activations`` (of one
-    micro-batch): bytes of each."""
+    """The memory of consecutive operators on devices of one kind. ``weights`` and ``activations``
+    (of one micro-batch): bytes of each."""
 
     weights: NDArray[np.float64]
     activations: NDArray[np.float64]
 
     def held(self, flying: float, starts: Band, ends: Band) -> StageTable:
-        """Bytes of a chunk that holds so many micro-batches."""
+        """The bytes of chunks. ``flying``: the micro-batches that each holds."""
         weights, activations = self._tables
         return weights(starts, ends) + flying * activations(starts, ends)
 
     def totals(self, flying: float) -> NDArray[np.float64]:
-        """Bytes of the operators before each position."""
+        """The bytes of the operators before each position."""
         if flying not in self._known:
             each = self.weights + flying * self.activations
             self._known[flying] = np.concatenate([[0.0], np.cumsum(each)])
@@ -216,9 +220,9 @@ class OperatorBytes:
 
 @dataclass(frozen=True, eq=False)
 class ChunkMemory:
-    """What chunks in a row hold, and how much they may. ``operators``: as on the devices of each
-    stage, and ``limits``: bytes that a stage may hold; one entry where all stages are alike.
-    ``flights`` as of ``in_flight``."""
+    """The memory of consecutive chunks. ``operators``: their memory on the devices of each stage;
+    ``limits``: the available bytes of each stage; either has one entry if all stages are alike.
+    ``flights``: see ``in_flight``."""
 
     operators: Sequence[OperatorBytes]
     flights: Sequence[float]
@@ -233,19 +237,19 @@ class ChunkMemory:
         return self.held(number, starts, ends) <= self._limit(number)
 
     def last(self, number: int, start: int) -> int:
-        """Where a chunk ends at the latest that begins at a position and fits, up to rounding."""
+        """The last end of a chunk that begins at a position and fits, up to rounding."""
         total = self._on(number).totals(self.flights[number])
         most = total[start] + self._limit(number) + ROUNDING * total[-1]
         return int(np.searchsorted(total, most, side="right")) - 1
 
     def first(self, number: int, end: int) -> int:
-        """Where a chunk begins at the earliest that ends at a position and fits."""
+        """The first begin of a chunk that ends at a position and fits."""
         total = self._on(number).totals(self.flights[number])
         return int(np.searchsorted(total, total[end] - self._limit(number) - ROUNDING * total[-1]))
 
     @cached_property
     def bands(self) -> list[Band] | None:
-        """Where the cuts lie if all chunks fit; None where they cannot."""
+        """The bands of the cuts if all chunks fit; None if they cannot."""
         count, chunks = len(self.operators[0].weights), len(self.flights)
         lasts, firsts = [0], [count]
         for number in range(chunks):
@@ -263,8 +267,8 @@ class ChunkMemory:
 
 
 def in_flight(stages: int, micro_batches: int, interleave: int = 1) -> list[float]:
-    """How many micro-batches each chunk holds, in the order in which data flows, when its stage
-    holds most: early stages hold more. Where a stage has several chunks, it is their mean."""
+    """The number of micro-batches that each chunk holds when its stage holds most, in the order in
+    which data flows. Early stages hold more. For a stage with several chunks it is their mean."""
     most = [under_way(s, stages, micro_batches, interleave) / interleave for s in range(stages)]
     return most * interleave
 
@@ -275,19 +279,19 @@ def balanced(
     stages: int,
     memory: ChunkMemory | None = None,
 ) -> tuple[int, ...] | None:
-    """The bounds of the stages, from 0 to the number of operators, for which the slowest stage
-    takes least; None where there are none that fit. ``seconds`` is a table for each stage, which is
-    numbered from 0; ``least`` what each operator adds to any stage at least, and not less than 0;
-    ``memory``: what stages may hold, any amount without that."""
+    """The bounds of the stages, from 0 to the number of operators, with the fastest slowest stage.
+    None if no stages fit in memory. ``seconds``: the table of each stage, numbered from 0;
+    ``least``: a lower bound of what each operator adds to any stage, at least 0; ``memory``: the
+    memory of stages, unlimited by default."""
     before = np.concatenate([[0.0], np.cumsum(np.asarray(least, np.float64))])
     if memory is not None and memory.bands is None:
         return None
     most = max(before[-1] / stages, np.max(least, initial=0.0))
     known = np.inf
     for slack in SLACK if len(least) > FEW else (np.inf,):
-        # What was found before is no less than the best.
+        # An earlier result is no less than the best.
         bound = min(known, most * (1.0 + slack) if np.isfinite(slack) else np.inf)
-        slowest, bounds = _Row(seconds, before, memory, bound).best(stages)
+        slowest, bounds = _RowCut(seconds, before, memory, bound).best(stages)
         if bounds is not None and slowest <= bound:
             return bounds
         known = min(known, slowest)
@@ -295,9 +299,9 @@ def balanced(
 
 
 @dataclass(frozen=True, eq=False)
-class _Row:
-    """A row to be cut such that no stage takes more than a bound. ``before``: what the operators
-    before each position take at least; the others as of ``balanced``."""
+class _RowCut:
+    """A sequence to be cut such that no stage takes longer than a bound. ``before``: the sum of
+    ``least`` over the operators before each position; other fields as in ``balanced``."""
 
     seconds: Callable[[int, Band, Band], StageTable]
     before: NDArray[np.float64]
@@ -305,7 +309,7 @@ class _Row:
     bound: float
 
     def best(self, stages: int) -> tuple[float, tuple[int, ...] | None]:
-        """The best of the stages between bands, and what the slowest of them takes."""
+        """The time of the slowest stage, and the bounds, of the best stages between the bands."""
         bands = self._bands(stages)
         if any(first > last for first, last in bands):
             return np.inf, None
@@ -325,28 +329,28 @@ class _Row:
     def _stage(
         self, stage: int, starts: Band, ends: Band, best: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-        """By where a stage ends, what the slowest of the stages up to it takes, and where it
-        begins. ``best``: what the slowest of those before it takes, by where it begins."""
+        """For each end of a stage, the time of the slowest stage up to it, and where it begins.
+        ``best``: the time of the slowest stage before it, by where it begins."""
         count = len(ends.positions)
         least, cut = np.full(count, np.inf), np.zeros(count, np.intp)
-        for some in self._parts(starts, ends):
+        for part in self._parts(starts, ends):
             check_time()
-            reach = Band(max(some.first + 1, ends.first), min(self._last(stage, some), ends.last))
-            before = best[some.first - starts.first : some.last - starts.first + 1]
+            reach = Band(max(part.first + 1, ends.first), min(self._last(stage, part), ends.last))
+            before = best[part.first - starts.first : part.last - starts.first + 1]
             if reach.first > reach.last or not np.isfinite(before).any():
                 continue
-            own = self.seconds(stage, some, reach)
+            table = self.seconds(stage, part, reach)
             if self.memory is not None:
-                own = np.where(self.memory.allowed(stage, some, reach), own, np.inf)
-            slowest = np.maximum(before[:, None], own)
+                table = np.where(self.memory.allowed(stage, part, reach), table, np.inf)
+            slowest = np.maximum(before[:, None], table)
             places, into = slowest.argmin(axis=0), reach.positions - ends.first
             lowest = slowest.min(axis=0)
             into, is_less = into[lowest < least[into]], lowest < least[into]
-            least[into], cut[into] = lowest[is_less], some.first + places[is_less]
+            least[into], cut[into] = lowest[is_less], part.first + places[is_less]
         return least, cut
 
     def _parts(self, starts: Band, ends: Band) -> Iterator[Band]:
-        """Positions where stages begin, such that tables stay small."""
+        """The first positions of stages in parts, so that tables stay small."""
         if len(starts.positions) * len(ends.positions) <= LARGEST:
             yield starts
             return
@@ -354,20 +358,22 @@ class _Row:
             yield Band(first, min(first + PART - 1, starts.last))
 
     def _last(self, stage: int, starts: Band) -> int:
-        """Where a stage ends at the latest that begins at one of some positions."""
+        """The last end of a stage that begins at one of some positions."""
         most = self.before[starts.last] + self.bound + ROUNDING * self.before[-1]
         last = int(np.searchsorted(self.before, most, side="right")) - 1
         return last if self.memory is None else min(last, self.memory.last(stage, starts.last))
 
     def _bands(self, stages: int) -> list[Band]:
-        """Where the cuts lie: the first at the begin, the last at the end of the row."""
+        """The bands of the cuts. The first is the begin of the sequence, the last is its end."""
         bands = _bands(self.before, stages, self.bound)
         fitting = None if self.memory is None else self.memory.bands
-        return bands if fitting is None else [a.has(b) for a, b in zip(bands, fitting, strict=True)]
+        if fitting is None:
+            return bands
+        return [a.intersection(b) for a, b in zip(bands, fitting, strict=True)]
 
 
 def _bands(before: NDArray[np.float64], stages: int, bound: float) -> list[Band]:
-    """Where the cuts lie if no stage takes more than a bound."""
+    """The bands of the cuts if no stage takes longer than a bound."""
     count = len(before) - 1
     if not np.isfinite(bound):
         return [Band(0, 0), *(Band(0, count) for _ in range(stages - 1)), Band(count, count)]

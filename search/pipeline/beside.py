@@ -1,8 +1,8 @@
-"""Pipelines beside another planner's plans: the better of both.
+"""Pipelines beside the plans of another planner: the better of both.
 
-Pipelines are searched for what is faster than the best of the other plans. A planner of deep models
-asks for them before it has tried most of its own plans (``rival``), of which it then leaves out
-what is not faster than a pipeline; else they are searched once it has ended.
+Only pipelines that are faster than the best other plan are searched for. A planner of deep models
+asks for a pipeline before it has tried most of its own plans (``rival``), and then leaves out plans
+that are not faster. Otherwise pipelines are searched once that planner has ended.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from math import inf
 from pcg.collection import seldom_collected
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph
-from search.cost.planned import NoPlanInTime, Outdone, Planned, Planner, SearchReport, Stop
+from search.cost.planned import NoFasterPlan, NoPlanInTime, Planned, Planner, SearchReport, Stop
 from search.cost.progress import now
 
 _LATEST: tuple[Stop, ...] = ("exhausted", "time", "interrupted")
@@ -22,26 +22,27 @@ _LATEST: tuple[Stop, ...] = ("exhausted", "time", "interrupted")
 
 @dataclass
 class WithPipelines:
-    """The better of a planner and pipelines."""
+    """The better of the plans of a planner and of pipelines."""
 
     plain: Planner
     pipelined: Callable[[float, float], Planner]
-    """A planner for steps that take less than so many seconds, after a search of so many."""
+    """A function from a limit of the seconds of a step, and the seconds already used, to a planner
+    of pipelines."""
     _start: float = field(init=False, default=0.0)
     _answer: Planned | Stop | None = field(init=False, default=None)
-    """The pipeline, once it was asked for, or why there is none."""
+    """The pipeline, once it was asked for; or the reason why there is none."""
     _limit: float = field(init=False, default=0.0)
-    """Seconds of a step that it was to take less than."""
+    """The seconds of a step that it had to be faster than."""
 
     @seldom_collected()
     def plan(self, name: str, graph: Graph) -> Planned:
-        """The plan whose step takes less; the plain one where both take as long, or where the
-        search for it was ended. Raises the plain planner's NegativeAnswer where neither has a plan.
+        """Return the plan with the faster step; the plain one if both are equal, or if the search
+        for it was cut short. Raises the plain planner's NegativeAnswer if neither finds a plan.
         """
         start = self._begin()
         try:
             plain = self.plain.plan(name, graph)
-        except Outdone as none:
+        except NoFasterPlan as none:
             assert isinstance(self._answer, Planned)  # which has outdone it
             report = self._reported(none.report, self._answer.report)
             data_parallel = none.data_parallel_seconds
@@ -74,17 +75,17 @@ class WithPipelines:
         )
 
     def _reported(self, plain: SearchReport, answer: SearchReport) -> SearchReport:
-        """On both searches, of which either may have ended early."""
+        """The report of both searches, either of which may have ended early."""
         return replace(plain.then(answer), stop=max(plain.stop, answer.stop, key=_LATEST.index))
 
     def _begin(self) -> float:
-        """Forget the model before; the time of now."""
+        """Forget the previous model. Returns the current time."""
         self._start, self._answer, self._limit = now(), None, 0.0
         return self._start
 
     def rival(self, name: str, graph: Graph, known: float) -> float:
-        """Seconds of a step of the best pipeline, if that takes less than so many. Raises
-        KeyboardInterrupt where the search for it was interrupted."""
+        """Seconds of a step of the best pipeline, if it takes less than ``known``. Raises
+        KeyboardInterrupt if the search for it was interrupted."""
         answer = self._pipeline(name, graph, known)
         stop = answer.report.stop if isinstance(answer, Planned) else answer
         if stop == "interrupted":
@@ -92,8 +93,8 @@ class WithPipelines:
         return answer.plan.estimates.step_seconds if isinstance(answer, Planned) else inf
 
     def _pipeline(self, name: str, graph: Graph, known: float) -> Planned | Stop:
-        """The best pipeline whose step takes less than so many seconds, or why there is none;
-        asked for once."""
+        """The best pipeline whose step takes less than ``known`` seconds, or the reason why there
+        is none. The search runs only once."""
         if self._answer is None:
             self._limit = known
             self._answer = self._asked(name, graph, known)

@@ -1,14 +1,15 @@
-"""The graph of a pipeline: the model's, sliced in time and cut in space by rules of the library.
+"""The graph of a pipeline: the model's graph, sliced in time and cut in space by rules of the
+library.
 
-Every operator that streams becomes ``batch(op(pipeline(x)))``; where such operators meet, the
-pipeline after a batch is nothing, by another rule. Then each is cut within its stage's group of
-devices as in ``search.map``. What crosses from one stage to another is the combine of its parts,
-by one more rule, where it comes sooner in parts.
+Every operator that works on slices becomes ``batch(op(pipeline(x)))``. Between two such operators,
+a pipeline cancels the batch before it, by another rule. Then each operator is cut within the
+devices of its stage as in ``search.map``. A tensor that crosses from one stage to another becomes
+the combine of its parts, by one more rule, if it arrives sooner in parts.
 
-What rules make of an operator is the same wherever it stands (``search.map.rules.templates``), and
-on whichever group of devices. So a pipeline that is to be priced is made of templates, an operator
-of each kind being cut once; the steps that lead to a pipeline are written for the one that is
-chosen.
+The result of the rules for an operator depends neither on its place in the graph
+(``search.map.rules.templates``) nor on its group of devices. So a pipeline that is only priced is
+built of templates: an operator of each kind is cut once. The derivation is written only for the
+pipeline that is chosen.
 """
 
 from __future__ import annotations
@@ -30,26 +31,26 @@ from search.map.rules.fully_sharded import PlacedGraph, fully_sharded
 from search.map.rules.templates import CutTemplates, behind_reductions
 from search.map.space.axes import Strategy
 from search.pipeline.crossing import Crossings
-from search.pipeline.micro import Chosen, MicroBatches
+from search.pipeline.micro import GroupStrategies, MicroBatches
 from search.pipeline.slicing import Slicing
 
 WHOLE = (None,)
-"""No operand comes in parts."""
+"""No operand arrives in parts."""
 
 
 def build(
     batches: MicroBatches,
-    chosen: Chosen,
+    chosen: GroupStrategies,
     bounds: Sequence[int],
     interleave: int = 1,
     sharded: int = 1,
     crossings: Crossings | None = None,
 ) -> Cut:
-    """The graph in which the operators between two bounds run as one chunk of a stage, which has a
-    group of devices of its own, with the steps that led to it from the model. ``interleave``: how
-    many chunks each stage has; ``sharded``: into how many parts weights go, at most; ``crossings``:
-    how tensors come to a stage, by default whole."""
-    scribe = Scribe.after(batches.streams.opened)
+    """Build a pipeline with its derivation from the model. The operators between two bounds are one
+    chunk of a stage, and each stage has its own group of devices. ``interleave``: the number of
+    chunks of each stage; ``sharded``: the most parts in which weights are stored; ``crossings``:
+    chooses how tensors arrive at a stage, by default whole."""
+    scribe = Scribe.after(batches.streams.unfolding)
     given = batches, chosen, bounds, interleave, sharded, crossings
     made = _Builder(*given, scribe).run()
     return Cut(made.graph, made.views, tuple(scribe.steps))
@@ -57,26 +58,26 @@ def build(
 
 def placed(
     batches: MicroBatches,
-    chosen: Chosen,
+    chosen: GroupStrategies,
     bounds: Sequence[int],
     interleave: int = 1,
     sharded: int = 1,
     crossings: Crossings | None = None,
 ) -> PlacedGraph:
-    """The same graph without the steps that led to it, which is made far sooner."""
+    """Build the same graph without its derivation, which is far faster."""
     return _Builder(batches, chosen, bounds, interleave, sharded, crossings).run()
 
 
 @dataclass
 class _Builder:
     batches: MicroBatches
-    chosen: Chosen
+    chosen: GroupStrategies
     bounds: Sequence[int]
     interleave: int
     sharded: int
     crossings: Crossings | None
     scribe: Scribe | None = None
-    """Writes down the steps, where they are wanted."""
+    """Writes the derivation down, if given."""
     _views: dict[Node, MachineView] = field(init=False, default_factory=dict[Node, MachineView])
     _new: dict[Value, Value] = field(init=False, default_factory=dict[Value, Value])
     _cutter: Builder = field(init=False)
@@ -103,13 +104,13 @@ class _Builder:
         return fully_sharded(made, weights, self.sharded, parting, self.scribe)
 
     def _first(self, number: int) -> int:
-        """The first device of the stage that an operator is of."""
+        """The first device of the stage of an operator."""
         stages = (len(self.bounds) - 1) // self.interleave
         stage = (bisect_right(self.bounds, number) - 1) % stages
         return stage * self.batches.cost.machine.devices
 
     def _operator(self, node: Node, strategy: Strategy, first: int) -> None:
-        """Cut an operator by its strategy, on devices from ``first`` on."""
+        """Cut an operator by its strategy, on the devices from ``first`` on."""
         inputs = tuple(self._new[value] for value in node.inputs)
         outer, inner, view = self._templated(node, inputs, strategy, first, WHOLE * len(inputs))
         ways = self._ways(node, inputs, inner, view)
@@ -128,8 +129,9 @@ class _Builder:
         first: int,
         ways: tuple[InParts | None, ...],
     ) -> tuple[tuple[Value, ...], Node, MachineView]:
-        """What an operator's outputs become, the operator itself, and its view. ``ways``: in which
-        parts its operands come."""
+        """Cut an operator by its template. Returns the values that stand for its outputs, the
+        operator on blocks, and its machine view. ``ways``: the parts in which its operands
+        arrive."""
 
         def cut(made: Node) -> CutNode:
             return Slicing(self.batches, self._cutter).cut(node, made, strategy, 0, ways)
@@ -147,7 +149,7 @@ class _Builder:
         ways: tuple[InParts | None, ...],
         scribe: Scribe,
     ) -> tuple[tuple[Value, ...], Node, MachineView]:
-        """The same, rule by rule."""
+        """As ``_templated``, but rule by rule, with the derivation."""
         made = Node(node.call, inputs)
         scribe.rename(dict(zip(node.outputs, made.outputs, strict=True)))
         slicing = Slicing(self.batches, self._cutter, scribe)
@@ -157,8 +159,9 @@ class _Builder:
     def _ways(
         self, node: Node, inputs: tuple[Value, ...], inner: Node, view: MachineView
     ) -> tuple[InParts | None, ...]:
-        """In which parts each operand comes to an operator that runs as ``inner``, if in any: those
-        in slices that cross to its stage. An operand that is read twice comes once."""
+        """The parts in which each operand arrives at an operator that runs as ``inner``, or None:
+        only sliced operands from other stages have parts. An operand that is read twice arrives
+        once."""
         ways: dict[Value, InParts | None] = dict.fromkeys(inputs)
         if self.crossings is None or node not in self.batches.streams.axes:
             return WHOLE * len(inputs)
@@ -176,7 +179,7 @@ class _Builder:
 
 
 def _behind(value: Value) -> list[Value]:
-    """A value, what its slices are joined from, and what is behind the reductions before that."""
+    """A value, the slices that it is joined from, and the values behind the last reductions."""
     if value.node.is_leaf or value.node.name != "batch":
         return behind_reductions(value)
     return [value, *behind_reductions(value.node.inputs[0])]

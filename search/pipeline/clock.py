@@ -1,19 +1,19 @@
 """Seconds of a step of a pipeline by its schedule: 1F1B, interleaved or not, ZB-H1, or
 PipeDream-2BW.
 
-By 1F1B stages take turns as ``pcg.plan.pipeline`` says, each of which waits for the chunk before
-or, on the way back, the one after it. All gradients are exchanged and weights updated before the
-next step begins. Of p equal stages with v chunks each, devices wait for (p - 1) / (v m) of the time
-for which they work on m micro-batches. ZB-H1 (Qi et al., ICLR 2024) is 1F1B with passes for weights
-of their own, which wait for nothing but their turn. PipeDream-2BW (Narayanan et al., ICML 2021)
-takes the next step's micro-batches without waiting for updates: the forward passes under way still
-use the weights of one update before, so that each stage holds two versions, and a step takes as
-long as its slowest stage works.
+In 1F1B, stages take turns as ``pcg.plan.pipeline`` says. Each turn waits for the previous chunk or,
+on the way back, for the next one. All gradients are exchanged and all weights updated before the
+next step begins. With p equal stages of v chunks each and m micro-batches, devices wait for (p - 1)
+/ (v m) of the time for which they work. ZB-H1 (Qi et al., ICLR 2024) is 1F1B with separate passes
+for weights, which wait for nothing but their turn. PipeDream-2BW (Narayanan et al., ICML 2021)
+begins with the micro-batches of the next step without waiting for updates. Forward passes under way
+still use the weights of one update before. So each stage holds two versions of weights, and a step
+takes as long as its slowest stage works.
 
-Of many micro-batches only some are followed: once all turns of ``STEADY`` rounds in a row, of as
-many micro-batches as there are stages, come as much later as those of the round before, all later
-rounds do, as nothing waits for what is longer ago. Complexity: one look-up for each turn of each
-stage that is followed. Exact up to rounding.
+Of many micro-batches only some are followed. A round has as many micro-batches as there are stages.
+Once all turns of ``STEADY`` consecutive rounds come equally much later than those of the round
+before, so do all later rounds, since no turn waits for turns further back. Complexity: one look-up
+for each turn that is followed. Exact up to rounding.
 """
 
 from __future__ import annotations
@@ -24,48 +24,48 @@ from dataclasses import dataclass
 from pcg.plan.pipeline import ScheduleKind, TurnKind, has_weights_pass, turns
 
 TurnEnds = dict[TurnKind, list[list[float]]]
-"""When turns are done: by kind, number of the chunk, and micro-batch."""
+"""The time at which each turn ends: by kind, number of the chunk, and micro-batch."""
 STEADY = 3
-"""So many rounds long ago nothing waits for."""
+"""No turn waits for turns of this many rounds before."""
 DRAINING = 4
-"""In so many last rounds the order may be another."""
+"""The number of last rounds whose order may differ."""
 FIRST_ROUNDS = 1 + STEADY + DRAINING + 1
 MORE_ROUNDS = 4
-"""By what factor more are followed where so many do not come to a steady state."""
+"""The factor by which more rounds are followed if they come to no steady state."""
 ROUNDING = 1e-12
-"""Of a step: turns that differ by as little come at the same time."""
+"""The fraction of a step below which two turns count as simultaneous."""
 
 _SOURCE: Mapping[TurnKind, int] = {"forward": -1, "backward": 1, "weights": 0}
-"""How many chunks on is the one that a turn waits for; none, where that is 0."""
+"""The offset of the chunk for which a turn waits; 0 if it waits for none."""
 NEVER = -1.0
-"""When what has not been done yet is done."""
+"""The end of a turn that has not been done yet."""
 WEIGHT_VERSIONS: Mapping[ScheduleKind, int] = {"1f1b": 1, "2bw": 2, "zb-h1": 1}
-"""How many versions of its weights a stage holds."""
+"""The number of versions of its weights that a stage holds."""
 
 
 @dataclass(frozen=True)
 class StageSeconds:
-    """What a stage does in a step, or one of its chunks, in seconds; transfers count at both of
-    their ends."""
+    """The work of a stage, or of one of its chunks, in a step, in seconds. Transfers count at both
+    of their ends."""
 
     forward: float
-    """One micro-batch."""
+    """Of one micro-batch."""
     backward: float
-    """One micro-batch; without its pass for weights, where it has one."""
+    """Of one micro-batch, without its pass for weights if it has one."""
     before: float = 0.0
-    """Once a step, before the first micro-batch: what reads no samples."""
+    """Once a step, before the first micro-batch: operators that read no samples."""
     after: float = 0.0
-    """Once a step, after the last one: the exchange of gradients, and the update."""
+    """Once a step, after the last micro-batch: the exchange of gradients, and the update."""
     weights: float = 0.0
-    """The pass for weights of one micro-batch, where it has one."""
+    """The pass for weights of one micro-batch, if it has one."""
 
     def busy(self, micro_batches: int) -> float:
-        """All its work of a step."""
+        """All the work of a step."""
         each = self.forward + self.backward + self.weights
         return self.before + micro_batches * each + self.after
 
     def of(self, kind: TurnKind) -> float:
-        """A turn."""
+        """The seconds of one turn."""
         match kind:
             case "forward":
                 return self.forward
@@ -81,9 +81,8 @@ def step_seconds(
     kind: ScheduleKind = "1f1b",
     interleave: int = 1,
 ) -> float:
-    """Seconds of a step: until the last stage has updated its weights, or in 2BW's steady state.
-    ``chunks``: in the order in which data flows, ``interleave`` of each stage; stages where that
-    is 1."""
+    """Seconds of a step: until the last stage has updated its weights, or in the steady state of
+    2BW. ``chunks``: in the order in which data flows; each stage has ``interleave`` of them."""
     if kind == "2bw":
         return max(stage.busy(micro_batches) for stage in chunks)
     stages = len(chunks) // interleave
@@ -99,8 +98,8 @@ def step_seconds(
 
 
 def _steady(ends: TurnEnds, stages: int) -> float | None:
-    """Seconds of each further round, where rounds come one like the other until the last ones, in
-    which no new micro-batches begin."""
+    """Seconds of each further round, if rounds follow each other evenly before the last ones, in
+    which no new micro-batches begin; otherwise None."""
     each: list[float] = []
     for way in ends.values():
         for own in way:
@@ -113,12 +112,12 @@ def _steady(ends: TurnEnds, stages: int) -> float | None:
 
 
 def _closing(ends: TurnEnds) -> list[list[float]]:
-    """By chunk, when the turns are done that come last of a micro-batch."""
+    """For each chunk, the ends of the turns that come last of a micro-batch."""
     return ends.get("weights", ends["backward"])
 
 
 def _last(chunks: Sequence[StageSeconds], ends: TurnEnds, stages: int) -> float:
-    """When the last stage has updated its weights."""
+    """The time at which the last stage has updated its weights."""
     after = [sum(chunk.after for chunk in chunks[s::stages]) for s in range(stages)]
     last = _closing(ends)
     return max(last[s][-1] + after[s] for s in range(stages))
@@ -127,7 +126,7 @@ def _last(chunks: Sequence[StageSeconds], ends: TurnEnds, stages: int) -> float:
 def flush_ends(
     chunks: Sequence[StageSeconds], micro_batches: int, interleave: int = 1
 ) -> list[float]:
-    """When each stage has done its last backward pass, by 1F1B."""
+    """The time at which each stage has done its last backward pass, by 1F1B."""
     ends = turn_ends(chunks, micro_batches, interleave)
     return [ends["backward"][number][-1] for number in range(len(chunks) // interleave)]
 
@@ -138,7 +137,7 @@ def turn_ends(
     interleave: int = 1,
     kind: ScheduleKind = "1f1b",
 ) -> TurnEnds:
-    """When each turn is done by 1F1B or ZB-H1."""
+    """The end of each turn by 1F1B or ZB-H1."""
     count, last = len(chunks) // interleave, len(chunks) - 1
     ways: tuple[TurnKind, ...] = "forward", "backward"
     if has_weights_pass(kind):

@@ -1,11 +1,11 @@
 """How tensors cross from one stage to another: whole, or in parts that are gathered there.
 
-Problem: the devices of a stage that want the same piece of a tensor each receive it over the slow
-links between stages. Method: each receives a part, and they gather the parts over their own links
-(``pcg.placement.in_parts``; Narayanan et al., SC 2021, section 4.1), with the number of parts that
-takes least: both stages are busy while anything crosses, and one gathers. On the way back it is the
-same in reverse, and takes as long. Complexity: the divisors of the copies, a transfer each. What is
-priced is what runs.
+Problem: several devices of a stage want the same shard of a tensor. Each would receive it over the
+slow links between stages. Method: each receives a part, and they gather the parts over their own
+links (``pcg.placement.in_parts``; Narayanan et al., SC 2021, section 4.1). The number of parts is
+the one that takes least time: both stages are busy while the tensor crosses, and one while it
+gathers. The way back is the same in reverse, and takes as long. Complexity: a transfer for each
+divisor of the copies. The priced transfers are those that run.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pcg.placement.layout import Layout
 from pcg.placement.transfer import transfer
 from search.cost.collectives import seconds
 from search.cost.cost import CostModel
-from search.cost.derivation import Applied
-from search.map.rules.fully_sharded import says_parts
+from search.cost.derivation import Applied, in_both_directions
+from search.map.rules.fully_sharded import is_parting
 from search.map.space.axes import Peers
 from substitutions.rules.match import build, matches_at
 from substitutions.rules.rule import Rule
@@ -30,7 +30,7 @@ from substitutions.rules.rule import Rule
 
 @dataclass(frozen=True)
 class Crossings:
-    """Chooses how tensors come to a stage. ``cost`` is of the whole machine."""
+    """Chooses how tensors arrive at a stage. ``cost``: of the whole machine."""
 
     cost: CostModel
     _known: Memo[tuple[Layout, Layout], InParts | None] = field(
@@ -38,7 +38,7 @@ class Crossings:
     )
 
     def best(self, source: Layout, wanted: Layout) -> InParts | None:
-        """In which parts a tensor crosses; None where that takes no less than whole."""
+        """The parts in which a tensor crosses fastest; None if whole is as fast."""
         pair = source.one_slice or source, wanted.one_slice or wanted
         return self._known.get(pair, lambda: self._best(*pair))
 
@@ -59,7 +59,8 @@ class Crossings:
 
 
 def _ways(wanted: Layout) -> Iterator[InParts]:
-    """Into as many parts as divide the copies, along the first dimension that has as many."""
+    """The ways to cut in parts: numbers of parts that divide the copies, each along the first
+    dimension that it divides."""
     copies = min(map(len, wanted.holders.values()))
     block = wanted.type.block
     for parts in (n for n in range(2, copies + 1) if copies % n == 0):
@@ -69,10 +70,10 @@ def _ways(wanted: Layout) -> Iterator[InParts]:
 
 
 def parted(rules: Iterable[Rule], value: Value, how: InParts) -> Applied | None:
-    """A tensor as the combine of its parts, by one of some rules; None where none says so."""
+    """A tensor as the combine of its parts, by one of some rules; None if no rule says so."""
     graph = Graph((value,))
-    for rule in (way for both in rules for way in (both, both.reversed)):
-        if not says_parts(rule):
+    for rule in in_both_directions(rules):
+        if not is_parting(rule):
             continue
         match = next(matches_at(rule, value.node, graph), None)
         free = dict.fromkeys(rule.free_symbols, how.parts)
@@ -85,8 +86,9 @@ def parted(rules: Iterable[Rule], value: Value, how: InParts) -> Applied | None:
 
 
 def crossing_seconds(link: Link, alike: Peers, volume: float) -> float:
-    """Seconds for which a stage is busy with a tensor that crosses a link, at either end, forward:
-    an estimate. ``alike``: the devices that want the same piece of it, of ``volume`` bytes."""
+    """An estimate of the seconds for which a stage, at either end, is busy with a tensor that
+    crosses a link, forward. ``alike``: the devices that want the same shard, of ``volume``
+    bytes."""
     whole = link.latency + volume / link.bandwidth
     if alike.members == 1:
         return whole

@@ -1,10 +1,10 @@
-"""How many micro-batches the chunks of a stage hold, at each time when that may be most.
+"""The numbers of micro-batches that the chunks of a stage hold, at each time when bytes may be
+most.
 
-Problem: bytes on a stage are most at some turn of its order, and there are as many turns as
-micro-batches. Where micro-batches have a pass for weights, it is a turn too. Method: what is under
-way by chunk is the same again and again while rounds of micro-batches follow one another, so of
-many rounds a few tell all, and each state is told once. Exact, which tests compare with all turns.
-Complexity: the turns of a few rounds.
+Problem: a stage holds most bytes at some turn of its order, and there are as many turns as
+micro-batches, passes for weights included. Method: while rounds of micro-batches follow each other,
+the numbers of micro-batches under way, by chunk, repeat. So a few rounds are enough, and each state
+is listed once. Exact; tests compare it with all turns. Complexity: the turns of a few rounds.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from typing import NamedTuple
 from pcg.plan.pipeline import ScheduleKind, has_weights_pass, turns, under_way
 
 ROUNDS = 4
-"""After so many rounds alike nothing new comes."""
+"""After this many equal rounds no new state comes."""
 
 
 class Flight(NamedTuple):
-    """A turn forward or back: the chunk at work, and how many micro-batches wait, by chunk, for
-    their backward pass or their pass for weights. In a pass for weights no more is held than in the
-    backward pass before it."""
+    """A turn forward or back: the chunk at work, and for each chunk the number of micro-batches
+    that wait for their backward pass. In a pass for weights no more is held than in the backward
+    pass before it."""
 
     working: int
     waiting: tuple[int, ...]
     left: tuple[int, ...] = ()
-    """How many wait for their pass for weights, where they have one."""
+    """For each chunk, the number of micro-batches that wait for their pass for weights, if they
+    have one."""
 
 
 @lru_cache(maxsize=4096)
@@ -37,7 +38,8 @@ def flights(
     interleave: int = 1,
     kind: ScheduleKind = "1f1b",
 ) -> tuple[Flight, ...]:
-    """All of a stage (from 0); of one chunk without a pass for weights, the turn when most wait."""
+    """All flights of a stage, which is numbered from 0; for one chunk without a pass for weights,
+    only the turn when most micro-batches wait."""
     if has_weights_pass(kind):
         return _with_weights(stage, stages, micro_batches, kind)
     if interleave == 1:

@@ -1,8 +1,8 @@
-"""Strategies of micro-batches on one group of devices, and what they cost.
+"""The strategies of micro-batches on one group of devices, and their costs.
 
 All micro-batches of a step go through an operator one after the other, and all operators count as
-if they ran one after the other. So the sum to be the least is that of whole graphs, with prices for
-one slice of the batch: what is done for every micro-batch counts as often as there are slices.
+if they ran one after the other. So the sum to be minimized is that of whole graphs, with prices for
+one slice of the batch: work for every micro-batch counts as often as there are slices.
 """
 
 from __future__ import annotations
@@ -39,34 +39,35 @@ Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Costs:
-    """What micro-batches cost: of one operator by its strategies, or of one strategy each of all
-    operators, in the order of ``MicroBatches.nodes``."""
+class MicroBatchCosts:
+    """The costs of micro-batches: of one operator by its strategies; or of all operators with one
+    strategy each, in the order of ``MicroBatches.nodes``."""
 
     micro: Vector
-    """Seconds for one micro-batch, forward and backward; 0 for an operator that is run once a
+    """Seconds for one micro-batch, forward and backward; 0 for an operator that runs once a
     step."""
     once: Vector
-    """Seconds a step: exchange and update of its weights, and all of an operator run once."""
+    """Seconds once a step: exchange and update of weights, and the whole operator if it runs
+    once."""
     weights: Vector
-    """Bytes of the weights that it is the first to read, on the fullest device."""
+    """Bytes of the weights of which it is the first reader, on the fullest device."""
     activations: Vector
-    """Bytes that it keeps of one micro-batch."""
+    """Bytes that it saves of one micro-batch."""
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen:
-    """A strategy for every operator on a group, by mesh axes, in the order of ``nodes``."""
+class GroupStrategies:
+    """A strategy by mesh axes for every operator on a group, in the order of ``nodes``."""
 
     strategies: tuple[Strategy, ...]
-    costs: Costs
-    """With the transfers of each operator's operands."""
+    costs: MicroBatchCosts
+    """The costs, with the resharding of each operator's operands."""
 
 
 @dataclass(frozen=True, eq=False)
 class MicroResharding:
-    """Seconds of a tensor's way from the operator that makes it to one that reads it. ``times``: 2
-    where its gradient comes back; ``repeated``: for every micro-batch."""
+    """Seconds of the resharding of a tensor from its maker to a reader. ``times``: 2 if its
+    gradient moves back, otherwise 1; ``repeated``: whether it is done for every micro-batch."""
 
     source: int
     target: int
@@ -79,7 +80,8 @@ class MicroResharding:
 class MicroBatches:
     """Chooses strategies for micro-batches of a model on a group of devices.
 
-    ``cost`` is of the group's own machine; ``slices`` how many micro-batches the batch is cut into.
+    ``cost``: of the machine that the group is; ``slices``: the number of micro-batches of the
+    batch.
     """
 
     streams: Streams
@@ -87,21 +89,22 @@ class MicroBatches:
     cuts: Cuts
     slices: int
     allowed: Allowed = everything
-    """Which strategies may be used."""
+    """The strategies that may be used."""
     transfers: Transfers | None = None
-    """Those between the devices of a group, which other numbers of slices share."""
+    """The transfers among the devices of a group, shared with other numbers of slices."""
     pricing: Pricing = field(init=False)
     nodes: tuple[Node, ...] = field(init=False)
-    crossing: Memo[tuple[Chosen, Link], CrossingSeconds] = field(
-        init=False, default_factory=Memo[tuple[Chosen, Link], CrossingSeconds]
+    crossing: Memo[tuple[GroupStrategies, Link], CrossingSeconds] = field(
+        init=False, default_factory=Memo[tuple[GroupStrategies, Link], CrossingSeconds]
     )
-    """What tensors take that cross between stages, by strategies and link, for it to be worked out
-    once."""
-    _costs: Memo[tuple[int, Duties], Costs] = field(
-        init=False, default_factory=Memo[tuple[int, Duties], Costs]
+    """The seconds of tensors that cross between stages, by strategies and link."""
+    _costs: Memo[tuple[int, Duties], MicroBatchCosts] = field(
+        init=False, default_factory=Memo[tuple[int, Duties], MicroBatchCosts]
     )
-    _known: tuple[list[Costs], list[MicroResharding]] | None = field(init=False, default=None)
-    """Tables of all operators, which prices of memory share."""
+    _known: tuple[list[MicroBatchCosts], list[MicroResharding]] | None = field(
+        init=False, default=None
+    )
+    """The tables of all operators, for all prices of memory."""
 
     def __post_init__(self) -> None:
         slices = Slices(self.slices, self.streams.axes)
@@ -113,52 +116,52 @@ class MicroBatches:
     def spaces(self) -> Spaces:
         return self.pricing.spaces
 
-    def choose(self, byte_price: float = 0.0, in_flight: float = 1.0) -> Chosen:
-        """The strategies with which all micro-batches of a step take least time on the group, one
-        after the other. ``byte_price``: seconds that a byte of memory on a device is taken to
-        cost; activations count ``in_flight`` times."""
+    def choose(self, byte_price: float = 0.0, in_flight: float = 1.0) -> GroupStrategies:
+        """The strategies with which all micro-batches of a step take the least time on the group,
+        one after the other. ``byte_price``: the cost in seconds of a byte of memory on a device;
+        activations count ``in_flight`` times."""
         spaces = [self.spaces.of(node) for node in self.nodes]
         costs, reshardings = self.tables()
         factors: list[Factor] = []
-        for i, own in enumerate(costs):
-            held = own.weights + in_flight * own.activations
-            factors.append(Factor((i,), self.slices * own.micro + own.once + byte_price * held))
-        for one in reshardings:
-            times = one.times * (self.slices if one.repeated else 1)
-            factors.append(one.seconds.factor(one.source, one.target, times))
+        for i, table in enumerate(costs):
+            held = table.weights + in_flight * table.activations
+            factors.append(Factor((i,), self.slices * table.micro + table.once + byte_price * held))
+        for resharding in reshardings:
+            times = resharding.times * (self.slices if resharding.repeated else 1)
+            factors.append(resharding.seconds.factor(resharding.source, resharding.target, times))
         pairs = list(zip(self.nodes, spaces, strict=True))
-        masks = [np.flatnonzero(self.allowed(node, own)) for node, own in pairs]
+        masks = [np.flatnonzero(self.allowed(node, space)) for node, space in pairs]
         return self.chosen(self._places(spaces, masks, factors))
 
-    def chosen(self, places: Sequence[int]) -> Chosen:
-        """The strategies at some places of all operators' spaces, and what they cost."""
+    def chosen(self, places: Sequence[int]) -> GroupStrategies:
+        """The strategies at given places of all operators' spaces, with their costs."""
         pairs = zip(self.nodes, places, strict=True)
         strategies = (self.spaces.of(node).strategy(at) for node, at in pairs)
-        return Chosen(tuple(strategies), _summed(places, *self.tables()))
+        return GroupStrategies(tuple(strategies), _summed(places, *self.tables()))
 
     def _places(
         self, spaces: Sequence[Space], masks: Sequence[Places], factors: Sequence[Factor]
     ) -> list[int]:
-        """The places of the strategies that together cost least."""
+        """The places of the strategies with the least sum."""
         sizes = [len(own) for own in spaces]
         if len(self.nodes) <= MOST_FREE:
             return least_places(sizes, masks, factors)[1]
-        looks = self.pricing.colours(self.streams.graph)
-        return tied_places([looks[node] for node in self.nodes], sizes, masks, factors)[1]
+        colours = self.pricing.colours(self.streams.graph)
+        return tied_places([colours[node] for node in self.nodes], sizes, masks, factors)[1]
 
     def forget(self) -> None:
-        """Let the tables go, which take much memory; they would be made again."""
+        """Drop the tables, which take much memory. They are made again when needed."""
         self._known = None
         self.crossing.clear()
         self._costs.clear()
         self.pricing.forget()
 
     def strategies(self) -> int:
-        """Of all operators together."""
+        """The number of strategies of all operators."""
         return sum(len(self.spaces.of(node)) for node in self.nodes)
 
     def streams_through(self, node: Node) -> bool:
-        """Whether an operator works on micro-batches, and not once a step."""
+        """Whether an operator works on micro-batches rather than once a step."""
         return self.spaces.slices.axis(node) is not None
 
     def block_bytes(
@@ -171,20 +174,20 @@ class MicroBatches:
         return self.spaces.slices.elements(value) * self.cost.itemsize / parts
 
     def alike(self, node: Node, position: int, strategy: Sequence[int]) -> int:
-        """The mesh axes, as bits, along which devices of the group need the same of an operand."""
+        """The mesh axes, as bits, along which devices need the same block of an operand."""
         axes = self.spaces.of(node).axes
         uncut = (e < 0 or axes[e].operands[position] is None for e in strategy)
         return sum(1 << place for place, same in enumerate(uncut) if same)
 
-    def tables(self) -> tuple[list[Costs], list[MicroResharding]]:
-        """What every operator costs by itself, and every resharding between two of them. Those of
-        operators that are alike are one object."""
+    def tables(self) -> tuple[list[MicroBatchCosts], list[MicroResharding]]:
+        """The costs of every operator by itself, and of every resharding between two operators. The
+        tables of operators that are alike are one object."""
         self._known = self._known or self._tables()
         return self._known
 
-    def _tables(self) -> tuple[list[Costs], list[MicroResharding]]:
+    def _tables(self) -> tuple[list[MicroBatchCosts], list[MicroResharding]]:
         graph, number = self.streams.graph, {node: i for i, node in enumerate(self.nodes)}
-        costs: list[Costs] = []
+        costs: list[MicroBatchCosts] = []
         reshardings: list[MicroResharding] = []
         for node, duties in self.pricing.duties(graph, self.nodes, keeps=True).items():
             check_time()
@@ -195,26 +198,26 @@ class MicroBatches:
                     back = 2.0 if position in duties.needs else 1.0
                     repeated = self.streams_through(value.node)
                     reshardings.append(MicroResharding(*ends, pairs, back, repeated))
-            costs.append(self._own_costs(node, duties))
+            costs.append(self._costs_of(node, duties))
         return costs, reshardings
 
-    def _own_costs(self, node: Node, duties: Duties) -> Costs:
+    def _costs_of(self, node: Node, duties: Duties) -> MicroBatchCosts:
         key = self.spaces.kind(node), duties
-        return self._costs.get(key, lambda: self._worked_out(node, duties))
+        return self._costs.get(key, lambda: self._computed_costs(node, duties))
 
-    def _worked_out(self, node: Node, duties: Duties) -> Costs:
+    def _computed_costs(self, node: Node, duties: Duties) -> MicroBatchCosts:
         space = self.spaces.of(node)
-        task = self.pricing.own(node, duties.without_weights)
-        full = self.pricing.own(node, duties)
+        task = self.pricing.operator_costs(node, duties.without_weights)
+        full = self.pricing.operator_costs(node, duties)
         step = sum(full.exchanges, full.seconds)
         blocks = self._weight_bytes(node)
         held = sum((blocks[at] for at in duties.weights), np.zeros(len(space)))
-        # Weights that are only read pass through no micro-batch.
+        # Weights are only read, and are not saved for each micro-batch.
         read = sum(blocks.values(), np.zeros(len(space)))
         activations = np.maximum(task.memory - PASSING * read, 0.0)
         if not self.streams_through(node):
-            return Costs(np.zeros(len(space)), step, held, activations)
-        return Costs(task.seconds, step - task.seconds, held, activations)
+            return MicroBatchCosts(np.zeros(len(space)), step, held, activations)
+        return MicroBatchCosts(task.seconds, step - task.seconds, held, activations)
 
     def _weight_bytes(self, node: Node) -> Mapping[int, Vector]:
         """Bytes on a device of the weights that an operator reads, by operand."""
@@ -231,15 +234,17 @@ class MicroBatches:
 
 
 def _summed(
-    places: Sequence[int], costs: Sequence[Costs], reshardings: Sequence[MicroResharding]
-) -> Costs:
-    """What all operators cost by the strategies at some places."""
+    places: Sequence[int], costs: Sequence[MicroBatchCosts], reshardings: Sequence[MicroResharding]
+) -> MicroBatchCosts:
+    """The costs of all operators with the strategies at given places."""
     rows = list(zip(costs, places, strict=True))
-    micro = np.array([own.micro[at] for own, at in rows])
-    once = np.array([own.once[at] for own, at in rows])
-    for one in reshardings:
-        one_way = one.seconds.forth[places[one.source], places[one.target]]
-        seconds = micro if one.repeated else once
-        seconds[one.target] += one.times * one_way
-    weights = np.array([own.weights[at] for own, at in rows])
-    return Costs(micro, once, weights, np.array([own.activations[at] for own, at in rows]))
+    micro = np.array([table.micro[at] for table, at in rows])
+    once = np.array([table.once[at] for table, at in rows])
+    for resharding in reshardings:
+        one_way = resharding.seconds.forth[places[resharding.source], places[resharding.target]]
+        seconds = micro if resharding.repeated else once
+        seconds[resharding.target] += resharding.times * one_way
+    weights = np.array([table.weights[at] for table, at in rows])
+    return MicroBatchCosts(
+        micro, once, weights, np.array([table.activations[at] for table, at in rows])
+    )

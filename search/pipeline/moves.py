@@ -1,14 +1,15 @@
-"""Stages of a small pipeline, moved while that makes its price less.
+"""Stages of a small pipeline, moved as long as its price falls.
 
-Problem: outlines are estimates. They take forward for a third of the work, leave out what overlaps
-within a stage, and make the slowest stage even where the first and the last wait. So the bounds
-that look best are not always those that are best once they are built, nor is the number of chunks.
+Problem: outlines are estimates. They take the forward pass for a third of the work, leave out
+overlap within a stage, and balance the slowest stage even if the first and the last wait. So the
+bounds with the best estimate are not always the best once they are built, nor is the number of
+chunks.
 
-Method: local search under the price of what is built. From a pipeline, a bound, or several in a
-row, moves by one operator to either side, or one alone by two, since the pipeline between may not
-fit. Whichever of these is fastest is next, as long as it is faster. The same begins at stages with
-one chunk more, until that pays no more. A heuristic: it ends where no single move pays. Complexity:
-by step, pipelines built twice for each run of bounds.
+Method: local search by the price of the pipeline that is built. In each step, a bound, or several
+consecutive ones, move by one operator to either side. A single bound also moves by two, since the
+pipeline between may not fit. The fastest result is next, as long as it is faster. The search is
+repeated with one chunk more for each stage, until that gains nothing. A heuristic: it ends where no
+single move gains. Complexity: in each step, two pipelines are built for each run of bounds.
 """
 
 from __future__ import annotations
@@ -18,38 +19,39 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
 from math import inf
 
-from search.pipeline.outline import Outline, Way, with_chunks
+from search.pipeline.outline import Outline, OutlineKey, with_chunks
 
 FEW_DEVICES = 24
-"""Pipelines of few operators on so many devices are improved: to build them takes milliseconds."""
+"""The most devices for which pipelines of few operators are improved. Building one takes
+milliseconds."""
 
 
 @dataclass
 class BoundMoves:
-    """Improves pipelines of a small model. ``price``: seconds of a step of an outline that is
-    built, infinite where it does not fit."""
+    """Improves pipelines of a small model. ``price``: builds an outline and returns the seconds of
+    a step, infinite if it does not fit."""
 
     price: Callable[[Outline], float]
     more_chunks: bool
-    """Whether stages may have more of them."""
-    _priced: dict[Way, float] = field(init=False, default_factory=dict[Way, float])
+    """Whether stages may get more chunks."""
+    _priced: dict[OutlineKey, float] = field(init=False, default_factory=dict[OutlineKey, float])
 
     def improve(self, one: Outline) -> float:
-        """Seconds of the best that is found from a pipeline on."""
+        """Seconds of the best pipeline that is found from a given one."""
         best, before = self._climb(one), inf
         chunks = one.interleave + 1
         while self.more_chunks and one.stages > 1 and chunks * one.stages <= one.bounds[-1]:
             made = with_chunks(one.in_any_memory, chunks)
             seconds = inf if made is None else self._climb(made)
             best = min(best, seconds)
-            # One chunk may be by ZB-H1, and two slower than that while more are not.
+            # One chunk may use ZB-H1. Two chunks may be slower than that, and more be faster again.
             if seconds >= before:
                 break
             before, chunks = seconds, chunks + 1
         return best
 
     def _climb(self, one: Outline) -> float:
-        """Seconds where no single move pays."""
+        """Seconds of the pipeline at which no single move gains."""
         seconds = self._seconds(one)
         while True:
             near = [(self._seconds(other), other) for other in moved(one)]
@@ -59,14 +61,14 @@ class BoundMoves:
             seconds, one = least, other
 
     def _seconds(self, one: Outline) -> float:
-        if one.way not in self._priced:
-            self._priced[one.way] = self.price(one)
-        return self._priced[one.way]
+        if one.key not in self._priced:
+            self._priced[one.key] = self.price(one)
+        return self._priced[one.key]
 
 
 def moved(one: Outline) -> Iterator[Outline]:
-    """A pipeline with some bounds in a row moved by one operator to the same side, or one bound by
-    two, where that leaves no chunk without any."""
+    """A pipeline with some consecutive bounds moved by one operator to the same side, or one bound
+    by two, if no chunk loses all operators."""
     inner = range(1, len(one.bounds) - 1)
     for first, last in combinations_with_replacement(inner, 2):
         for way in (-1, 1) if first < last else (-2, -1, 1, 2):

@@ -35,18 +35,18 @@ from search.pipeline.clock import (
     step_seconds,
 )
 from search.pipeline.crossing import crossing_seconds
-from search.pipeline.micro import Chosen, Costs, MicroBatches, Vector
+from search.pipeline.micro import GroupStrategies, MicroBatchCosts, MicroBatches, Vector
 from search.pipeline.stage_batches import StageBatches, by_kind, in_stages, least_of
 
 PRICES = (0.0, 0.5, 4.0, 32.0)
-"""Prices of a device's whole memory that are tried until stages fit, as parts of a step's time."""
+"""The prices of a device's whole memory that are tried until stages fit, as fractions of a step."""
 
 
 @dataclass(frozen=True)
 class Sparing:
-    """What an outline takes to be saved by recomputation, before that is chosen: the part of the
-    activations that is ``left``, the part of the time that it takes, and into how many parts the
-    weights of a stage are cut and gathered again."""
+    """The assumed effect of recomputation, before it is chosen. ``left``: the fraction of
+    activations that is left; ``time``: the factor on the time of a micro-batch; ``parts``: the
+    number of parts in which the weights of a stage are stored and gathered again."""
 
     left: float = 1.0
     time: float = 1.0
@@ -55,19 +55,21 @@ class Sparing:
 
 PLAIN = Sparing()
 
-_Crossed = Callable[[int, Band, Band], StageTable]
-Way = tuple[int, tuple[int, ...], int]
-"""Micro-batches, bounds and chunks of a pipeline."""
+ByStage = tuple[GroupStrategies, ...]
+"""The strategies of all operators, as on the group of each stage."""
+_CrossingTable = Callable[[int, Band, Band], StageTable]
+"""The seconds that a chunk of a number spends on tensors of other chunks."""
+OutlineKey = tuple[int, tuple[int, ...], int]
+"""The micro-batches, bounds and chunks of a pipeline."""
 
 
 @dataclass(frozen=True)
 class Outline:
-    """A pipeline that has not been built. ``bounds`` are of its chunks, in the order of the
-    operators, ``interleave`` for each stage; ``seconds`` of a step, estimated."""
+    """A pipeline that has not been built. ``bounds``: those of its chunks, in the order of the
+    operators, with ``interleave`` chunks for each stage; ``seconds``: of a step, estimated."""
 
     groups: StageBatches
-    choices: tuple[Chosen, ...]
-    """Strategies of all operators, as on the group of each stage."""
+    choices: ByStage
     bounds: tuple[int, ...]
     seconds: float
     interleave: int = 1
@@ -80,28 +82,28 @@ class Outline:
 
     @property
     def batches(self) -> MicroBatches:
-        """Those of the first stage, which in all but costs are those of any."""
+        """The micro-batches on the first group. Those on other groups differ in costs only."""
         return self.groups.each[0]
 
     @cached_property
-    def chosen(self) -> Chosen:
-        """The strategy of each operator in its stage."""
+    def chosen(self) -> GroupStrategies:
+        """The strategy of each operator on the group of its stage."""
         return in_stages(self.choices, self.bounds)
 
     @property
     def in_any_memory(self) -> Outline:
-        """The same with no limit of memory."""
+        """The same outline without a limit of memory."""
         return replace(self, groups=replace(self.groups, share=inf))
 
     @property
-    def way(self) -> Way:
-        """What tells it from others with the same strategies."""
+    def key(self) -> OutlineKey:
+        """A key that tells it from other pipelines with the same strategies."""
         return self.groups.slices, self.bounds, self.interleave
 
 
 def stage_counts(machine: Machine) -> list[tuple[int, int]]:
-    """Numbers of stages, and the devices that each has, such that groups of devices in a row do not
-    straddle units of the machine; ascending."""
+    """The numbers of stages for which groups of consecutive devices do not straddle units of the
+    machine, each with the number of devices of a stage; ascending."""
     units = [1]
     for level in machine.levels:
         units.append(units[-1] * level.count)
@@ -115,9 +117,9 @@ def stage_counts(machine: Machine) -> list[tuple[int, int]]:
 
 
 def micro_batch_counts(batch: int, stages: int = 1) -> list[int]:
-    """Numbers of micro-batches that a batch can be cut into, ascending: the divisors above 1, and
-    no fewer than ``stages``, for else devices would wait half of the time, and 2BW would need more
-    versions."""
+    """The numbers of micro-batches into which a batch can be cut, ascending: its divisors above 1
+    that are at least ``stages``. With fewer, devices would wait half of the time, and 2BW would
+    need more versions of weights."""
     return [count for count in _divisors(batch) if count > 1 and count >= stages]
 
 
@@ -129,11 +131,11 @@ def _divisors(number: int) -> list[int]:
 def outline(
     groups: StageBatches,
     kind: ScheduleKind,
-    first: tuple[Chosen, ...],
+    first: ByStage,
     sparing: Sparing = PLAIN,
 ) -> Outline | None:
-    """The stages that take least time and fit the memory; strategies that take less of it where
-    those of ``first``, by stage, do not fit. None where none do."""
+    """The stages that take least time and fit in memory. If those with the strategies ``first`` do
+    not fit, strategies that take less memory are tried. None if no stages fit."""
     for price in PRICES:
         check_time()
         choices = _sparing(groups, first, price)
@@ -144,9 +146,9 @@ def outline(
 
 
 def interleaved(one: Outline) -> Outline:
-    """A pipeline whose stages have several chunks, as many as pay: with one more than that, its
-    steps would take longer, or one operator alone takes longer than a chunk is to take. ``one``:
-    with one chunk each, by 1F1B."""
+    """A pipeline whose stages have as many chunks as gain time. It ends where one chunk more would
+    make the step longer, or one operator takes longer than a chunk should. ``one``: a pipeline by
+    1F1B with one chunk for each stage."""
     best, costs = one, least_of(one.choices)
     each = one.groups.slices * costs.micro + costs.once
     most = int(each.sum() / each.max() / one.stages) if each.max() > 0 else 0
@@ -160,19 +162,21 @@ def interleaved(one: Outline) -> Outline:
 
 
 def with_chunks(one: Outline, chunks: int) -> Outline | None:
-    """A pipeline by 1F1B whose stages have so many chunks, as even as they can be; None where there
-    is none that fits."""
+    """A pipeline by 1F1B whose stages have ``chunks`` chunks, as even as possible. None if none
+    fits."""
     return _balanced(one.groups, one.choices, "1f1b", chunks, one.sparing)
 
 
 def with_weights_pass(one: Outline) -> Outline:
-    """The same pipeline with a pass for weights, by ZB-H1. ``one``: with one chunk each, by 1F1B.
-    What is recomputed goes back at once, so that there is nothing to put off."""
+    """The same pipeline with a pass for weights, by ZB-H1. ``one``: a pipeline by 1F1B with one
+    chunk for each stage. It is returned unchanged if it recomputes, since its gradients are not put
+    off."""
     batches, slices = one.batches, one.groups.slices
     late = np.array([_is_late(batches, node) for node in batches.nodes])
     if one.sparing != PLAIN or not late.any():
         return one
-    # A third of forward and backward, as each of both gradients takes as long as the product.
+    # The weight's gradient is a third of forward and backward, whose three products are equally
+    # long.
     own = by_kind(one.choices, lambda chosen: sums(np.where(late, chosen.costs.micro / 3, 0.0)))
     between = _between(one.groups, one.choices, 1)
     stages = _estimated(one.groups, [chosen.costs for chosen in one.choices], between, one.bounds)
@@ -193,15 +197,15 @@ def _is_late(batches: MicroBatches, node: Node) -> bool:
 
 
 def least_excess(groups: StageBatches, kind: ScheduleKind) -> float:
-    """Bytes by which a device misses its limit with the stages that take least memory, estimated:
-    the device that misses by most."""
+    """An estimate of the bytes by which the fullest stage exceeds the memory of its devices, with
+    the stages that take least memory."""
     choices = _sparing(groups, groups.choose(MicroBatches.choose), PRICES[-1])
     operators = by_kind(choices, partial(_bytes, groups.each[0], kind=kind))
     flights, limits = in_flight(groups.stages, groups.slices), groups.limits
     holds, most = ChunkMemory(operators, flights, limits), max(limits)
 
     def missed(number: int, starts: Band, ends: Band) -> StageTable:
-        # Not less than what the stage holds, so that bands are those of all stages.
+        # At least the bytes of the stage, so that the bands of cuts hold.
         return holds.held(number, starts, ends) + (most - limits[number])
 
     least = np.minimum.reduce([own.weights + own.activations for own in set(operators)])
@@ -212,31 +216,31 @@ def least_excess(groups: StageBatches, kind: ScheduleKind) -> float:
 
 
 def _each(holds: ChunkMemory, bounds: Sequence[int]) -> list[float]:
-    """What each chunk holds."""
+    """The bytes of each chunk."""
     return [
         float(holds.held(number, Band(a, a), Band(b, b))[0, 0])
         for number, (a, b) in enumerate(pairwise(bounds))
     ]
 
 
-def _sparing(groups: StageBatches, first: tuple[Chosen, ...], price: float) -> tuple[Chosen, ...]:
-    """Strategies where memory has a price; those of ``first`` where it has none."""
+def _sparing(groups: StageBatches, first: ByStage, price: float) -> ByStage:
+    """The strategies with a price of memory; ``first`` if the price is 0."""
     if not price:
         return first
     costs, slices = least_of(first), groups.slices
     seconds = slices * costs.micro.sum() + costs.once.sum()
     flying = (1 + min(groups.stages, slices)) / 2
 
-    def choose(own: MicroBatches) -> Chosen:
+    def choose(own: MicroBatches) -> GroupStrategies:
         return own.choose(price * seconds / groups.limit(own), flying)
 
     return groups.choose(choose)
 
 
 def _bytes(
-    batches: MicroBatches, chosen: Chosen, kind: ScheduleKind, sparing: Sparing = PLAIN
+    batches: MicroBatches, chosen: GroupStrategies, kind: ScheduleKind, sparing: Sparing = PLAIN
 ) -> OperatorBytes:
-    """Bytes of each operator's weights, and of what it keeps of one micro-batch."""
+    """Bytes of each operator's weights, and of the tensors that it saves of one micro-batch."""
     training, costs = batches.cost.training, chosen.costs
     older = (WEIGHT_VERSIONS[kind] - 1) * training.parameter_bytes
     each = (training.held_bytes + older) / batches.cost.itemsize
@@ -245,7 +249,7 @@ def _bytes(
 
 def _balanced(
     groups: StageBatches,
-    choices: tuple[Chosen, ...],
+    choices: ByStage,
     kind: ScheduleKind,
     interleave: int = 1,
     sparing: Sparing = PLAIN,
@@ -279,7 +283,7 @@ def _balanced(
 
 @dataclass(frozen=True, eq=False)
 class _Seconds:
-    """Seconds of each operator in a step, and their sums over stages."""
+    """The seconds of each operator in a step, and their sums over stages."""
 
     operators: Vector
 
@@ -288,9 +292,11 @@ class _Seconds:
         return sums(self.operators)
 
 
-def _between(groups: StageBatches, choices: Sequence[Chosen], interleave: int) -> _Crossed:
-    """What each chunk spends in a step on tensors from chunks before and to later ones, as if
-    those were its neighbours."""
+def _between(
+    groups: StageBatches, choices: Sequence[GroupStrategies], interleave: int
+) -> _CrossingTable:
+    """The seconds that each chunk spends in a step on tensors from earlier chunks and to later
+    ones, as if these were its neighbours."""
     stages, last = groups.stages, groups.stages * interleave - 1
     tables: list[CrossingSeconds] = []
     for number in range(last):
@@ -302,17 +308,21 @@ def _between(groups: StageBatches, choices: Sequence[Chosen], interleave: int) -
 
     def of(number: int, starts: Band, ends: Band) -> StageTable:
         nothing = np.zeros((len(starts.positions), len(ends.positions)))
-        comes = tables[number - 1].comes(starts, ends) if number else nothing
-        goes = tables[number].goes(starts, ends) if number < last else nothing
-        return comes + goes
+        received = tables[number - 1].received(starts, ends) if number else nothing
+        sent = tables[number].sent(starts, ends) if number < last else nothing
+        return received + sent
 
     return of
 
 
 def _estimated(
-    groups: StageBatches, costs: Sequence[Costs], between: _Crossed, bounds: tuple[int, ...]
+    groups: StageBatches,
+    costs: Sequence[MicroBatchCosts],
+    between: _CrossingTable,
+    bounds: tuple[int, ...],
 ) -> list[StageSeconds]:
-    """Of each chunk; ``costs`` by stage. Forward is taken to be a third of forward and backward."""
+    """The estimated times of chunks. ``costs``: by stage. The forward pass is taken for a third of
+    both passes."""
     micro = by_kind(costs, lambda own: sums(own.micro))
     once = by_kind(costs, lambda own: sums(own.once))
     estimated: list[StageSeconds] = []
@@ -325,11 +335,11 @@ def _estimated(
     return estimated
 
 
-def _crossing(batches: MicroBatches, chosen: Chosen, link: Link) -> CrossingSeconds:
+def _crossing(batches: MicroBatches, chosen: GroupStrategies, link: Link) -> CrossingSeconds:
     return CrossingSeconds(list(_crossings(batches, chosen, link)))
 
 
-def _crossings(batches: MicroBatches, chosen: Chosen, link: Link) -> Iterator[Crossing]:
+def _crossings(batches: MicroBatches, chosen: GroupStrategies, link: Link) -> Iterator[Crossing]:
     """Every tensor of micro-batches that some operator reads, as if it crossed to the next group
     over a link: a device gets what it needs, or a part, from one of the group before."""
     trained = gradient_nodes(batches.streams.graph)

@@ -1,11 +1,12 @@
 """Start times of the passes of micro-batches through the stages of a pipeline, as they are priced.
 
-1F1B and ZB-H1: as ``search.pipeline.clock`` counts it, from the start of a step to its end.
-PipeDream-2BW has no start: one step begins while others are under way. What is found is one step of
-many that follow each other, each as many seconds after the one before as the slowest stage works in
-a step, such that no stage does two things at a time. Stages turn between one forward and one
-backward pass, and each has one more micro-batch under way than the next, as in 1F1B; where stages
-are so uneven that the slowest would have to wait, as the price leaves out, each has 2, 4, ... more.
+For 1F1B and ZB-H1, they are those of ``search.pipeline.clock``, from the start of a step to its
+end. PipeDream-2BW has no such start, since one step begins while others are under way. The result
+is then one of many steps that follow each other. Each begins as many seconds after the one before
+as the slowest stage works in a step, and no stage does two things at a time. Stages alternate one
+forward and one backward pass. As in 1F1B, each stage has one more micro-batch under way than the
+next stage. If stages are so uneven that the slowest would have to wait, which the price leaves out,
+each has 2, 4, ... more.
 """
 
 from __future__ import annotations
@@ -20,24 +21,24 @@ from search.cost.progress import check_time
 from search.pipeline.clock import StageSeconds, step_seconds, turn_ends
 
 SWEEPS = 100
-"""So often the turns of a steady state are gone through until nothing waits any longer."""
+"""The number of sweeps over the turns of a steady state, after which it counts as not settled."""
 ROUNDING = 1e-12
-"""Of a step: what starts as little later does not."""
+"""The fraction of a step by which a turn has to be later to count as later."""
 PassKind = Literal["before", "forward", "backward", "weights", "after"]
 
 
 @dataclass(frozen=True)
 class Pass:
-    """What a stage does in one go; seconds from the start of a step."""
+    """A pass of a stage. ``start``: seconds from the start of a step."""
 
     kind: PassKind
     stage: int
     batch: int
-    """Which micro-batch: the first for what comes before all, the last for what comes after."""
+    """The number of the micro-batch: the first one for ``before``, the last one for ``after``."""
     start: float
     seconds: float
     chunk: int = 0
-    """Which of the stage's chunks."""
+    """The number of the stage's chunk."""
 
     @property
     def end(self) -> float:
@@ -47,7 +48,7 @@ class Pass:
 def passes(
     chunks: Sequence[StageSeconds], micro_batches: int, kind: ScheduleKind, interleave: int = 1
 ) -> Iterator[Pass]:
-    """All that the stages do in a step; ``chunks`` as of ``step_seconds``."""
+    """All passes of the stages in a step. ``chunks``: as for ``step_seconds``."""
     if kind == "2bw":
         starts = _steady(chunks, micro_batches)
     else:
@@ -74,13 +75,13 @@ def _once(chunk: StageSeconds) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class _Starts:
-    """When a chunk begins what it does in a step; its passes by micro-batch."""
+    """The start times of a chunk's passes in a step, by micro-batch."""
 
     before: float
     forward: Sequence[float]
     backward: Sequence[float]
     weights: Sequence[float] = ()
-    """Where micro-batches have a pass for weights."""
+    """Empty if micro-batches have no pass for weights."""
 
 
 def _flushed(
@@ -111,17 +112,17 @@ def _steady(stages: Sequence[StageSeconds], micro_batches: int) -> list[_Starts]
 
 @dataclass
 class _Steady:
-    """The turns of stages in a steady state, as early as they can be.
+    """The turns of stages in a steady state, as early as possible.
 
-    Turn i of a stage sends micro-batch ``i + ahead`` forward and then i back; micro-batches are
-    counted on from step to step. A stage is ``lead`` turns ahead of the next one.
+    In turn i, a stage sends micro-batch ``i + ahead`` forward, and then i back. The numbers of
+    micro-batches go on from step to step. A stage is ``lead`` turns ahead of the next one.
     """
 
     stages: Sequence[StageSeconds]
     turns: int
     lead: int
     forward: list[list[float]] = field(init=False)
-    """By stage and turn, when the forward pass starts."""
+    """By stage and turn, the start of the forward pass."""
     backward: list[list[float]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -129,7 +130,8 @@ class _Steady:
         self.forward, self.backward = ([[0.0] * self.turns for _ in self.stages] for _ in range(2))
 
     def settled(self) -> list[_Starts] | None:
-        """None where turns are put off again and again: steps then take more than their time."""
+        """The start times; None if turns are put off again and again, so that steps take longer
+        than their time."""
         order = range(len(self.stages))
         for _ in range(SWEEPS):
             check_time()
@@ -139,7 +141,8 @@ class _Steady:
         return None
 
     def _put_off(self, s: int) -> bool:
-        """Let a stage's turns wait for what they need; whether any starts later than before."""
+        """Let the turns of a stage wait for their inputs. Returns whether any of them starts later
+        than before."""
         stage, forward, backward = self.stages[s], self.forward[s], self.backward[s]
         is_later, least = False, ROUNDING * self.period
         clock = backward[-1] + stage.backward + stage.after - self.period
@@ -158,23 +161,23 @@ class _Steady:
         return self.lead * (len(self.stages) - 1 - s)
 
     def _received(self, s: int, turn: int) -> float:
-        """When the stage before has sent what a turn takes forward."""
+        """The time at which the previous stage has sent the input of a forward pass."""
         if not s:
             return 0.0
         return self._forward_at(s - 1, turn - self.lead) + self.stages[s - 1].forward
 
     def _returned(self, s: int, turn: int) -> float:
-        """When the next stage has sent what a turn takes back."""
+        """The time at which the next stage has sent the input of a backward pass."""
         if s == len(self.stages) - 1:
             return 0.0
         return self.backward[s + 1][turn] + self.stages[s + 1].backward
 
     def _forward_at(self, s: int, turn: int) -> float:
-        """When the forward pass of a turn starts, of this step or another."""
+        """The start of the forward pass of a turn, in this step or another."""
         steps, turn = divmod(turn, self.turns)
         return self.forward[s][turn] + steps * self.period
 
     def _starts(self, s: int) -> _Starts:
-        """Those of the micro-batches of one step."""
+        """The start times for the micro-batches of one step."""
         forward = [self._forward_at(s, batch - self._ahead(s)) for batch in range(self.turns)]
         return _Starts(forward[0] - self.stages[s].before, forward, self.backward[s])

@@ -1,12 +1,12 @@
-"""The price of a pipeline that is built: seconds of each stage, and bytes on its devices.
+"""The price of a built pipeline: seconds of each stage, and bytes on its devices.
 
-Steps of the schedule that work on slices are priced for one slice, the others once a step. What a
-stage does for one micro-batch, or one of its chunks, is simulated as a program of its own
-(``search.cost.simulate``), so that communication within it overlaps with computation; micro-batches
+Steps of the schedule that work on slices are priced for one slice, other steps once a step. The
+work of a stage, or of one of its chunks, for one micro-batch is simulated as a program of its own
+(``search.cost.simulate``), so that communication overlaps with computation within it. Micro-batches
 follow one another without overlap. A transfer between chunks keeps both ends busy, one after the
-other. What is recomputed is so within the backward pass of each micro-batch, and held for the one
-under way only. By ZB-H1 the gradients of weights that may come late are no part of the backward
-pass, but a pass of their own, and what they are made of is held between the two.
+other. Recomputation is part of the backward pass of each micro-batch, and its results are held for
+one micro-batch at a time. By ZB-H1, the gradients of weights that may come late are not part of the
+backward pass, but of a pass of their own. Their operands are held between the two.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ _BySet = dict[tuple[int, ...], Bytes]
 
 @dataclass(frozen=True)
 class StageGroups:
-    """Stages on devices in a row, ``size`` for each, and micro-batches that they work on."""
+    """Stages on consecutive devices, ``size`` for each, and the number of micro-batches."""
 
     stages: int
     size: int
     micro_batches: int
     interleave: int = 1
-    """Chunks of each stage."""
+    """The number of chunks of each stage."""
 
     @property
     def devices(self) -> int:
         return self.stages * self.size
 
     def on(self, devices: Iterable[int]) -> frozenset[int]:
-        """The stages that some devices are of."""
+        """The stages of some devices."""
         return _groups_of(devices if isinstance(devices, tuple) else tuple(devices), self.size)
 
     def of(self, step: Compute | Reshard) -> frozenset[int]:
@@ -70,8 +70,8 @@ def _groups_of(devices: tuple[int, ...], size: int) -> frozenset[int]:
 
 @dataclass(frozen=True)
 class ChunkRun:
-    """What a chunk does with one micro-batch, simulated. ``steps``: those of its tasks, by number
-    in the schedule, where loads do not count."""
+    """The simulated work of a chunk for one micro-batch. ``steps``: the numbers of its tasks' steps
+    in the schedule, without loads."""
 
     micro: TimedTasks
     steps: tuple[int, ...]
@@ -79,22 +79,22 @@ class ChunkRun:
 
 @dataclass(frozen=True)
 class StageRuns:
-    """What a stage does, simulated. Tasks are numbered as in the stage; ``repeated``, ``single``
-    and ``weights`` have their numbers in the schedule, where loads do not count."""
+    """The simulated work of a stage. Tasks have the numbers of the stage. ``repeated``, ``single``
+    and ``weights`` hold their numbers in the schedule, without loads."""
 
     chunks: tuple[ChunkRun, ...]
     micro: TimedTasks
     """One micro-batch, through all chunks."""
     last: TimedTasks
-    """The last one, with the exchange and update of weights: a part of it is hidden behind the
-    backward pass."""
+    """The last micro-batch, with the exchange and update of weights. A part of these is hidden
+    behind the backward pass."""
     once: TimedTasks
-    """What is done once a step."""
+    """The work that is done once a step."""
     repeated: tuple[int, ...]
     single: tuple[int, ...]
     weights: tuple[int, ...]
     late: TimedTasks | None = None
-    """The pass for weights of one micro-batch, where it has one; ``micro`` is then without it."""
+    """The pass for weights of one micro-batch, if it has one. Then ``micro`` is without it."""
 
     @property
     def weights_seconds(self) -> float:
@@ -103,20 +103,20 @@ class StageRuns:
 
     @property
     def exchanging(self) -> float:
-        """Seconds that the exchange and update of weights take after the last micro-batch."""
+        """Seconds of the exchange and update of weights after the last micro-batch."""
         own = self.micro.simulation.step_seconds + self.weights_seconds
         return self.last.simulation.step_seconds - own
 
     @property
     def seconds(self) -> StageSeconds:
-        """Of all chunks together."""
+        """The work of all chunks together."""
         every = [self.chunk_seconds(number) for number in range(len(self.chunks))]
         forward, backward = sum(c.forward for c in every), sum(c.backward for c in every)
         once = every[0].before, every[0].after
         return StageSeconds(forward, backward, *once, sum(c.weights for c in every))
 
     def chunk_seconds(self, number: int) -> StageSeconds:
-        """Of one chunk; what is done once a step counts to the first."""
+        """The work of one chunk. Work that is done once a step counts to the first chunk."""
         micro, once = self.chunks[number].micro.simulation, self.once.simulation
         if number:
             return StageSeconds(micro.forward, micro.backward)
@@ -132,9 +132,9 @@ def stage_seconds(
     remade: Collection[Node] = (),
     kind: ScheduleKind = "1f1b",
 ) -> tuple[StageSeconds, ...]:
-    """What each chunk of a schedule does, in the order in which data flows; ``cost`` is of the
+    """The work of each chunk of a schedule, in the order in which data flows. ``cost``: of the
     whole machine. The results of ``remade`` are recomputed."""
-    # What a stage's runs are made of is large, and goes before the next one's is there.
+    # The runs of a stage are large, and are dropped before those of the next stage are made.
     chunks = range(groups.interleave)
     stages = [
         [stage.chunk_seconds(chunk) for chunk in chunks]
@@ -144,7 +144,7 @@ def stage_seconds(
 
 
 def in_order(stages: Sequence[StageRuns], interleave: int) -> tuple[StageSeconds, ...]:
-    """What each chunk of some stages does, in the order in which data flows."""
+    """The work of each chunk of some stages, in the order in which data flows."""
     return tuple(stage.chunk_seconds(chunk) for chunk in range(interleave) for stage in stages)
 
 
@@ -155,7 +155,8 @@ def stage_runs(
     remade: Collection[Node] = (),
     kind: ScheduleKind = "1f1b",
 ) -> tuple[StageRuns, ...]:
-    """What each stage of a schedule does; the arguments are those of ``stage_seconds``."""
+    """The simulated work of each stage of a schedule. The arguments are those of
+    ``stage_seconds``."""
     return tuple(_each_stage(steps, cost, groups, remade, kind))
 
 
@@ -166,7 +167,7 @@ def _each_stage(
     remade: Collection[Node],
     kind: ScheduleKind,
 ) -> Iterator[StageRuns]:
-    """What each stage does, one after the other."""
+    """The simulated work of each stage, one after the other."""
     passed = gradients(steps)
     chunks = chunks_on(steps, groups)
     done = again(saved_tensors(steps), remade, groups.size, chunks.numbers if chunks else {})
@@ -198,7 +199,7 @@ def _each_stage(
 
 
 def chunks_on(steps: Schedule, groups: StageGroups) -> Chunks | None:
-    """Those of an interleaved pipeline; without, all is of one chunk."""
+    """The chunks of an interleaved pipeline; None if there is one chunk for each stage."""
     if groups.interleave == 1:
         return None
     return chunks_of(steps, groups.stages, groups.size, groups.interleave)
@@ -215,8 +216,8 @@ def _stage(
     chunk: Callable[[int], int],
     kind: ScheduleKind,
 ) -> StageRuns:
-    """``own``: the steps that a stage takes part in; ``weights``: those that it trains; ``chunk``:
-    in which of its chunks it takes part in a step."""
+    """The simulated work of a stage. ``own``: the steps in which it takes part; ``weights``: those
+    that it trains; ``chunk``: a function from a step to the stage's chunk."""
     repeated = tuple(i for i in own if timed[i].repeated)
     single = tuple(i for i in own if not timed[i].repeated)
 
@@ -251,7 +252,8 @@ def _with_weights_pass(
     single: tuple[int, ...],
     weights: tuple[int, ...],
 ) -> StageRuns:
-    """``whole``: what a stage does with the last micro-batch, and ``once``: once a step."""
+    """The simulated work of a stage with a pass for weights. ``whole``: its work for the last
+    micro-batch; ``once``: its work once a step."""
     devices, overlap = cost.machine.devices, cost.overlaps
     micro, late = (run(own, devices) for own in tasks_by_pass(whole, overlap=overlap))
     last = run(tasks(whole, overlap=overlap, has_weights_pass=True), devices)
@@ -266,7 +268,7 @@ def stage_bytes(
     kind: ScheduleKind,
     remade: Collection[Node] = (),
 ) -> tuple[int, ...]:
-    """Bytes on the fullest device of each stage, at its fullest time."""
+    """Bytes on the fullest device of each stage at its fullest time."""
     held = np.sum(held_by_device(steps, cost, groups, kind, remade), axis=0)
     return tuple(int(n) for n in held.reshape(groups.stages, groups.size).max(axis=1))
 
@@ -278,7 +280,7 @@ def fullest(
     kind: ScheduleKind,
     remade: Collection[Node] = (),
 ) -> Memory:
-    """What is on the fullest device of all."""
+    """The memory of the fullest device of all."""
     kinds = held_by_device(steps, cost, groups, kind, remade)
     device = int(np.sum(kinds, axis=0).argmax())
     return Memory(device, *(int(held[device]) for held in kinds))
@@ -291,9 +293,9 @@ def held_by_device(
     kind: ScheduleKind,
     remade: Collection[Node] = (),
 ) -> tuple[Bytes, Bytes, Bytes, Bytes]:
-    """Bytes on each device of what ``Memory`` has: versions of its weights, their gradients and the
-    optimizer's states; all that one micro-batch has at its fullest time, and of the others under
-    way what waits for their backward pass."""
+    """Bytes on each device by the kinds of ``Memory``: versions of weights, gradients, optimizer
+    states; and activations, which are those of one micro-batch at its fullest time, and of the
+    other micro-batches under way the tensors that wait for the backward pass."""
     peaks, waiting, left = _micro_batch_bytes(steps, cost, groups, kind, remade)
     activations = np.zeros(groups.devices, np.int64)
     for stage in range(groups.stages):
@@ -314,9 +316,9 @@ def _micro_batch_bytes(
     kind: ScheduleKind,
     remade: Collection[Node],
 ) -> tuple[Bytes, Bytes, Bytes]:
-    """By chunk and device: what one micro-batch at work has at its fullest time, with all that is
-    there besides, and what it leaves behind to wait for its backward pass, and for its pass for
-    weights."""
+    """[chunks, devices], three times: bytes of one micro-batch at work at its fullest time,
+    unsliced tensors included; the bytes that it leaves for its backward pass; and those for its
+    pass for weights."""
     chunks = chunks_on(steps, groups)
     within = groups.size, chunks.numbers if chunks else {}
     living = liveness(steps, remade, *within, has_weights_pass=has_weights_pass(kind))
@@ -324,37 +326,38 @@ def _micro_batch_bytes(
     # Tensors lie on few different sets of devices.
     changes, waits, left = (_BySet() for _ in range(3))
     for life in living.lifetimes:
-        one, devices = life.layout.one_slice, life.layout.devices
+        slice_layout, devices = life.layout.one_slice, life.layout.devices
         if devices not in changes:
             changes[devices] = np.zeros((groups.interleave, living.end + 2), np.int64)
             waits[devices], left[devices] = np.zeros((2, groups.interleave), np.int64)
         number = chunks.slots.get(life.slot, 0) // groups.stages if chunks else 0
-        block = prod((one or life.layout).type.block) * itemsize(life)
-        # What is not sliced is there for all chunks.
-        change = changes[devices] if one is None else changes[devices][number : number + 1]
+        block = prod((slice_layout or life.layout).type.block) * itemsize(life)
+        # A tensor without slices is there for all chunks.
+        change = changes[devices] if slice_layout is None else changes[devices][number : number + 1]
         change[:, life.first] += block
         change[:, life.last + 1] -= block
-        if one is not None and life.first < turn <= life.last:
+        if slice_layout is not None and life.first < turn <= life.last:
             waits[devices][number] += block
-        if one is not None and life.last == living.end - 1:
+        if slice_layout is not None and life.last == living.end - 1:
             left[devices][number] += block
     return _by_device((changes, waits, left), groups.devices)
 
 
 def _by_device(given: tuple[_BySet, _BySet, _BySet], devices: int) -> tuple[Bytes, Bytes, Bytes]:
-    """What sets of devices hold, by each device; of the first, of changes in time, the most."""
+    """The bytes of sets of devices, for each device. The first are changes in time, of which the
+    peak is taken."""
     changes, waits, left = given
     # Devices that are in the same sets hold the same at any time.
     alike, which = np.unique(_inside(changes, devices), axis=1, return_inverse=True)
     among, columns = alike.astype(np.int64), which.ravel()
     held = np.stack([*changes.values()]).cumsum(axis=2)
     peaks = [(held[:, chunk].T @ among).max(axis=0) for chunk in range(len(held[0]))]
-    waiting, after = (np.stack([*own.values()], axis=1) @ among for own in (waits, left))
+    waiting, after = (np.stack([*by_set.values()], axis=1) @ among for by_set in (waits, left))
     return np.stack(peaks)[:, columns], waiting[:, columns], after[:, columns]
 
 
 def _inside(sets: Collection[tuple[int, ...]], devices: int) -> NDArray[np.bool_]:
-    """By set and device, whether one has the other."""
+    """[sets, devices]: whether a set has a device."""
     inside = np.zeros((len(sets), devices), bool)
     for row, members in zip(inside, sets, strict=True):
         row[list(members)] = True
@@ -364,7 +367,7 @@ def _inside(sets: Collection[tuple[int, ...]], devices: int) -> NDArray[np.bool_
 def _weights(
     steps: Schedule, cost: CostModel, groups: StageGroups, kind: ScheduleKind
 ) -> tuple[Bytes, Bytes, Bytes]:
-    """Bytes on each device of weights, of their gradients, and of the optimizer's states."""
+    """Bytes on each device of weights, of their gradients, and of optimizer states."""
     fixed, trained = np.zeros((2, groups.devices), np.int64)
     with_gradients = set(gradients(steps).weights)
     for node, layout in steps.homes.items():

@@ -19,7 +19,7 @@ from search.pipeline.micro import MicroBatches
 
 @dataclass(frozen=True)
 class Slicing:
-    """Slices and cuts operators of a model. ``scribe``: writes down how, where that is wanted."""
+    """Slices and cuts operators of a model. ``scribe``: writes the derivation down, if given."""
 
     batches: MicroBatches
     cutter: Builder
@@ -33,9 +33,9 @@ class Slicing:
         first: int,
         ways: Sequence[InParts | None],
     ) -> CutNode:
-        """An operator of the whole graph, as it reads what is sliced and cut already, by its
-        strategy on devices from ``first`` on. ``ways``: in which parts each operand comes that is
-        in slices, if in any."""
+        """Slice and cut an operator of the whole graph (``whole``) on devices from ``first`` on.
+        ``node``: the operator, reading operands that are already sliced and cut; ``ways``: the
+        parts in which each sliced operand arrives, or None."""
         outer, made = node.outputs, node
         if whole in self.batches.streams.axes and self.batches.slices > 1:
             outer, made = self._sliced(whole, node, ways)
@@ -48,12 +48,12 @@ class Slicing:
     def _sliced(
         self, whole: Node, node: Node, ways: Sequence[InParts | None]
     ) -> tuple[tuple[Value, ...], Node]:
-        """The outputs of an operator in slices, and the operator on slices itself."""
+        """The outputs of an operator in slices, and the operator on slices."""
         sliced = applied(self.batches.streams.rules[whole], node, self.batches.slices)
         assert sliced is not None
         self._write(sliced)
         before = trace(sliced.made[0])[0].node
-        # An operand that is read twice comes once.
+        # An operand that is read twice arrives once.
         hows = dict(zip(before.inputs, ways, strict=True))
         joined = {value: self._joined(value, how) for value, how in hows.items()}
         after = Node(before.call, tuple(joined[value] for value in before.inputs))
@@ -62,26 +62,28 @@ class Slicing:
         return self._replaced(sliced.made, same), after
 
     def _joined(self, value: Value, how: InParts | None) -> Value:
-        """An operand as the operator reads it: without a batch that a pipeline follows, if it is
-        that, and then in parts if it comes so."""
+        """An operand as the operator reads it. If it is a pipeline of a batch, these two are
+        cancelled, and it arrives in the given parts."""
         cancelled = self._cancelled(value)
         if cancelled is None:
             return value
         plain = cancelled.made[0]
         parts = how and parted(self.batches.spaces.cuts.rules, value, how)
-        for one in (parts, cancelled):
-            if one is not None:
-                self._write(one)
+        for step in (parts, cancelled):
+            if step is not None:
+                self._write(step)
         if parts is None:
             return plain
-        # The rule is about what this operator alone reads, before it becomes what others read too.
+        # The rule is applied to the value that this operator alone reads. Only then is that value
+        # replaced by the one that others read too.
         (join,) = parts.made
         after = Graph((join, join.node.inputs[0])).replace({value: plain}).outputs
         self._rename(dict(zip((join, join.node.inputs[0]), after, strict=True)))
         return after[0]
 
     def _cancelled(self, value: Value) -> Applied | None:
-        """How an operand goes without a batch that a pipeline follows, if it is that."""
+        """The application that cancels a pipeline and the batch before it; None if an operand is
+        not of this form."""
         if value.node.is_leaf or value.node.name != "pipeline":
             return None
         rules = self.batches.streams.cancel.get(value.rank, ())
@@ -90,15 +92,15 @@ class Slicing:
     def _replaced(
         self, values: tuple[Value, ...], replaced: Mapping[Value, Value]
     ) -> tuple[Value, ...]:
-        """Values with others in what they are made of, which stay what they are to readers."""
+        """The values after a replacement in their operands. They keep their meaning for readers."""
         images = Graph(values).replace(replaced).outputs
         pairs = zip(values, images, strict=True)
         self._rename({a: b for a, b in pairs if a not in replaced})
         return images
 
-    def _write(self, one: Applied) -> None:
+    def _write(self, step: Applied) -> None:
         if self.scribe is not None:
-            self.scribe.write(one)
+            self.scribe.write(step)
 
     def _rename(self, same: Mapping[Value, Value]) -> None:
         if self.scribe is not None:

@@ -21,8 +21,9 @@ from typing import TypeVar
 import numpy as np
 
 from pcg.machine import Machine
+from pcg.machine_part import machine_part
 from search.cost.cost import CostModel
-from search.pipeline.micro import Chosen, Costs, MicroBatches, Vector
+from search.pipeline.micro import GroupStrategies, MicroBatchCosts, MicroBatches, Vector
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -30,14 +31,14 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, eq=False)
 class StageBatches:
-    """The micro-batches of a model on the groups of a machine's stages."""
+    """The micro-batches of a model on the group of devices of each stage."""
 
     machine: Machine
-    """All devices."""
+    """The machine with all devices."""
     each: tuple[MicroBatches, ...]
-    """By stage; one object for all groups of a kind."""
+    """The micro-batches on each group, one object for all groups of a kind."""
     share: float = 1.0
-    """The part of the memory of its devices that a stage may take."""
+    """The fraction of the memory of its devices that a stage may take."""
 
     @property
     def stages(self) -> int:
@@ -50,64 +51,68 @@ class StageBatches:
 
     @property
     def size(self) -> int:
-        """Devices of a stage."""
+        """The number of devices of a stage."""
         return self.each[0].cost.machine.devices
 
     @property
     def limits(self) -> tuple[float, ...]:
-        """Bytes that a stage may hold on each device, by stage."""
+        """The available bytes on a device of each stage."""
         return by_kind(self.each, self.limit)
 
     def limit(self, group: MicroBatches) -> float:
-        """Bytes that a stage on such a group may hold on each device."""
+        """The available bytes on a device of a group."""
         return self.share * group.cost.machine.memory_limit()
 
-    def choose(self, choose: Callable[[MicroBatches], Chosen]) -> tuple[Chosen, ...]:
-        """The strategies of all operators as on the group of each stage."""
+    def choose(
+        self, choose: Callable[[MicroBatches], GroupStrategies]
+    ) -> tuple[GroupStrategies, ...]:
+        """The strategies of all operators, chosen for the group of each stage."""
         return by_kind(self.each, choose)
 
     def forget(self) -> None:
-        """Let the tables of all groups go, which take much memory."""
+        """Release the tables of all groups, which take much memory."""
         by_kind(self.each, MicroBatches.forget)
 
 
 def group_costs(
     machine: Machine, stages: int, cost_on: Callable[[Machine], CostModel]
 ) -> tuple[CostModel, ...]:
-    """The cost model of the group of each stage; one object for all groups of a kind."""
+    """The cost model of each stage's group, one object for all groups of a kind."""
     size = machine.devices // stages
     if len(machine.kinds) == 1:
         return (cost_on(machine.with_devices(size)),) * stages
     costs: list[CostModel] = []
     for stage in range(stages):
-        group = machine.part(stage * size, size)
+        group = machine_part(machine, stage * size, size)
         known = next((cost for cost in costs if cost.machine == group), None)
         costs.append(known or cost_on(group))
     return tuple(costs)
 
 
 def alike(batches: MicroBatches, machine: Machine, stages: int) -> StageBatches:
-    """Stages on groups of one kind."""
+    """The micro-batches of a pipeline whose groups are all of one kind."""
     return StageBatches(machine, (batches,) * stages)
 
 
 def by_kind(given: Sequence[K], make: Callable[[K], V]) -> tuple[V, ...]:
-    """What is made of each, once for equal ones."""
+    """The results of a function for each item. Equal items share one result."""
     made = {one: make(one) for one in dict.fromkeys(given)}
     return tuple(made[one] for one in given)
 
 
-def least_of(choices: Sequence[Chosen]) -> Costs:
-    """The least that each operator costs by some choices."""
+def least_of(choices: Sequence[GroupStrategies]) -> MicroBatchCosts:
+    """The least cost of each operator among several strategies."""
     every = [*dict.fromkeys(choices)]
     if len(every) == 1:
         return every[0].costs
-    return Costs(*(np.minimum.reduce(own) for own in zip(*map(_vectors, every), strict=True)))
+    return MicroBatchCosts(
+        *(np.minimum.reduce(own) for own in zip(*map(_vectors, every), strict=True))
+    )
 
 
-def in_stages(choices: Sequence[Chosen], bounds: Sequence[int]) -> Chosen:
-    """The strategy and the costs of each operator in its own stage. ``choices``: of all operators
-    as on the group of each stage; ``bounds``: of chunks, which stages have in turn."""
+def in_stages(choices: Sequence[GroupStrategies], bounds: Sequence[int]) -> GroupStrategies:
+    """The strategy and the costs of each operator on the group of its stage. ``choices``: those of
+    all operators, by stage; ``bounds``: of chunks, which are assigned to stages in turn."""
     if len(set(choices)) == 1:
         return choices[0]
     own = [
@@ -117,10 +122,10 @@ def in_stages(choices: Sequence[Chosen], bounds: Sequence[int]) -> Chosen:
     ]
     strategies = tuple(chosen.strategies[operator] for chosen, operator in own)
     costs = np.array([[vector[at] for vector in _vectors(chosen)] for chosen, at in own])
-    return Chosen(strategies, Costs(*costs.T))
+    return GroupStrategies(strategies, MicroBatchCosts(*costs.T))
 
 
-def _vectors(chosen: Chosen) -> tuple[Vector, ...]:
-    """Of ``Costs``, in its order."""
+def _vectors(chosen: GroupStrategies) -> tuple[Vector, ...]:
+    """The fields of its costs, in order."""
     costs = chosen.costs
     return costs.micro, costs.once, costs.weights, costs.activations

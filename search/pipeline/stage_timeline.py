@@ -1,10 +1,11 @@
-"""The timeline of a pipeline: what each device does when, as the price of a step assumes it.
+"""The timeline of a pipeline: the work of each device over time, as the price of a step assumes it.
 
-Within a pass of a micro-batch through a stage, or one of its chunks, devices do what they did when
-that was simulated by itself. A transfer between chunks is drawn at both of its ends, for it is
-priced at both, one after the other; the exchange of gradients behind the backward pass of the last
-micro-batch. Where there are several chunks, that begins while earlier ones still go back; where
-there are passes for weights, what is complete by the last of them follows that.
+Within a pass of a micro-batch through a stage, or through one of its chunks, devices do what they
+did in the simulation of this pass by itself. A transfer between chunks is drawn at both of its
+ends, since it is priced at both, one after the other. The exchange of gradients is drawn behind the
+backward pass of the last micro-batch. With several chunks, it begins while earlier chunks are still
+in their backward pass. With passes for weights, gradients that are complete after the last of these
+are exchanged after it.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ from search.pipeline.pass_times import Pass, passes
 from search.pipeline.price import StageGroups, StageRuns, in_order, stage_runs
 
 ROUNDING = 1e-9
-"""Of a step; a part of an event that is shorter is left out where the event is cut."""
+"""The fraction of a step below which a part of an event is left out where the event is cut in
+two."""
 
 
 @dataclass(frozen=True)
 class PipelineRun:
-    """A step of a pipeline, simulated. In PipeDream-2BW's steady state the events of the steps
-    that are under way are shown within the time of one."""
+    """A simulated step of a pipeline. In the steady state of PipeDream-2BW, the events of all steps
+    under way are shown within the time of one."""
 
     groups: StageGroups
     pipeline: PipelineFile
@@ -39,12 +41,12 @@ class PipelineRun:
 
     @cached_property
     def seconds(self) -> tuple[StageSeconds, ...]:
-        """What each stage does, in all of its chunks together."""
+        """The work of each stage, in all of its chunks together."""
         return tuple(stage.seconds for stage in self.stages)
 
     @cached_property
     def passes(self) -> tuple[Pass, ...]:
-        """Those of one step, each with its own time."""
+        """The passes of one step, each with its own time."""
         return tuple(passes(self._chunks, *self._order))
 
     @cached_property
@@ -60,23 +62,23 @@ class PipelineRun:
         return self.groups.micro_batches, self.pipeline.schedule, self.groups.interleave
 
     def busy(self, stage: int) -> float:
-        """Seconds that a stage works in a step."""
+        """Seconds for which a stage works in a step."""
         return self.seconds[stage].busy(self.groups.micro_batches)
 
     def waiting(self, stage: int) -> float:
-        """Seconds of a step in which a stage has nothing to do."""
+        """Seconds of a step in which a stage has no work."""
         return max(self.step_seconds - self.busy(stage), 0.0)
 
     @property
     def last(self) -> int:
-        """The stage with which the step ends; in a steady state, the slowest one."""
+        """The stage with which the step ends; in a steady state, the slowest stage."""
         stages = range(self.groups.stages)
         if self.pipeline.schedule == "2bw":
             return max(stages, key=self.busy)
         return max((p for p in self.passes if p.kind == "after"), key=lambda p: p.end).stage
 
     def phases(self, stage: int) -> Mapping[str, float]:
-        """How a stage spends the step, in seconds."""
+        """The time use of a stage in a step, in seconds."""
         own, count = self.seconds[stage], self.groups.micro_batches
         micro, last = (r.simulation for r in (self.stages[stage].micro, self.stages[stage].last))
         once = self.stages[stage].once.simulation.backward
@@ -90,33 +92,35 @@ class PipelineRun:
         }
 
     def shown(self) -> Iterator[Pass]:
-        """The passes as a timeline shows them: in the time of one step."""
-        for one in self.passes:
-            for start, seconds in self._within(one.start, one.seconds):
-                yield replace(one, start=start, seconds=seconds)
+        """The passes as a timeline shows them, within the time of one step."""
+        for stage_pass in self.passes:
+            for start, seconds in self._within(stage_pass.start, stage_pass.seconds):
+                yield replace(stage_pass, start=start, seconds=seconds)
 
-    def some(self, devices: Iterable[int], most: int) -> frozenset[int]:
-        """The first micro-batches and the last, as many as have about so many events at ``most``
-        on all of these devices together, but two at least."""
+    def shown_batches(self, devices: Iterable[int], most: int) -> frozenset[int]:
+        """The first micro-batches and the last: as many as together have about ``most`` events on
+        the given devices, but at least two."""
         stages = (self.stages[device // self.groups.size] for device in devices)
         each = sum(len(stage.micro.tasks) for stage in stages)
         last = self.groups.micro_batches - 1
         return frozenset((*range(min(last, max(most // max(each, 1) - 1, 1))), last))
 
     def events(self, device: int, batches: Container[int] | None = None) -> Iterator[Event]:
-        """What a device takes part in, of all micro-batches or only of some."""
+        """The events of a device, for all micro-batches or the given ones."""
         stage = device // self.groups.size
-        own = _Stage.of(self.stages[stage], device)
+        stage_events = _StageEvents.of(self.stages[stage], device)
         last = self.groups.micro_batches - 1
-        for one in self.passes:
-            if one.stage != stage or (batches is not None and one.batch not in batches):
+        for stage_pass in self.passes:
+            if stage_pass.stage != stage or (
+                batches is not None and stage_pass.batch not in batches
+            ):
                 continue
-            for event in own.of_pass(one, is_last=one.batch == last):
-                for start, seconds in self._within(one.start + event.start, event.seconds):
+            for event in stage_events.of_pass(stage_pass, is_last=stage_pass.batch == last):
+                for start, seconds in self._within(stage_pass.start + event.start, event.seconds):
                     yield replace(event, start=start, seconds=seconds)
 
     def usage(self, device: int) -> Usage:
-        """How a device spends the step."""
+        """The time use of a device in the step."""
         stage = self.stages[device // self.groups.size]
         micro, last, once = (usage(r, device) for r in (stage.micro, stage.last, stage.once))
         times = self.groups.micro_batches - 1
@@ -129,12 +133,12 @@ class PipelineRun:
         )
 
     def busiest(self) -> Usage:
-        """The device that is busy for longest."""
+        """The time use of the busiest device."""
         return max(map(self.usage, range(self.groups.devices)), key=lambda used: used.busy)
 
     def _within(self, start: float, seconds: float) -> Iterator[tuple[float, float]]:
-        """Where something falls in the time of one step: in two parts if it goes on while the next
-        step begins."""
+        """The start and length of an event within the time of one step: in two parts if the event
+        goes on while the next step begins."""
         if self.pipeline.schedule != "2bw" or not seconds:
             yield start, seconds
             return
@@ -151,7 +155,7 @@ class PipelineRun:
 def pipeline_run(
     steps: Schedule, cost: CostModel, pipeline: PipelineFile, remade: Collection[Node] = ()
 ) -> PipelineRun:
-    """Simulate a schedule that is a pipeline; ``cost`` is of the whole machine. The results of
+    """Simulate a schedule that is a pipeline. ``cost``: of the whole machine. The results of
     ``remade`` are recomputed."""
     size = cost.machine.devices // pipeline.stages
     groups = StageGroups(pipeline.stages, size, pipeline.micro_batches, pipeline.interleave)
@@ -160,25 +164,25 @@ def pipeline_run(
 
 
 @dataclass(frozen=True)
-class _Stage:
-    """A device's part in what its stage does; seconds from the start of the pass. Steps and weights
-    have the numbers of the schedule."""
+class _StageEvents:
+    """The events of a device in each pass of its stage, in seconds from the start of the pass.
+    Steps and weights have the numbers of the schedule."""
 
     before: Sequence[Event]
     forward: Sequence[Sequence[Event]]
     """By chunk."""
     backward: Sequence[Sequence[Event]]
     last: Sequence[Sequence[Event]]
-    """The backward passes of the last micro-batch, the one through the first chunk with what
-    follows."""
+    """The backward passes of the last micro-batch, by chunk. That of the first chunk includes the
+    exchange and update of weights."""
     after: Sequence[Event]
     weights: Sequence[Event] = ()
-    """The pass for weights, where there is one."""
+    """The pass for weights, if there is one."""
     last_weights: Sequence[Event] = ()
-    """That of the last micro-batch, with what follows."""
+    """The pass for weights of the last micro-batch, with the exchange and update after it."""
 
     @classmethod
-    def of(cls, stage: StageRuns, device: int) -> _Stage:
+    def of(cls, stage: StageRuns, device: int) -> _StageEvents:
         part = partial(_part, stage, device)
         micro, once = stage.micro.simulation, stage.once.simulation.forward
         turns = [chunk.micro.simulation.forward for chunk in stage.chunks]
@@ -189,7 +193,7 @@ class _Stage:
         weights: list[Event] = []
         exchanged: list[Event] = []
         if stage.late is not None:
-            # What is sent before the pass for weights follows the backward pass.
+            # Exchanges that begin before the pass for weights belong to the backward pass.
             begin = stage.micro.simulation.step_seconds
             sent = part(stage.last, stage.repeated, 0.0, SYNC, UPDATE)
             weights = part(stage.late, stage.repeated, 0.0, BACKWARD)
@@ -213,18 +217,23 @@ class _Stage:
             [*weights, *exchanged],
         )
 
-    def of_pass(self, one: Pass, *, is_last: bool) -> Iterator[Event]:
+    def of_pass(self, stage_pass: Pass, *, is_last: bool) -> Iterator[Event]:
         """The events of a pass."""
-        match one.kind:
+        match stage_pass.kind:
             case "before":
                 yield from self.before
             case "forward":
-                yield from (replace(event, batch=one.batch) for event in self.forward[one.chunk])
+                yield from (
+                    replace(event, batch=stage_pass.batch)
+                    for event in self.forward[stage_pass.chunk]
+                )
             case "backward":
                 of = self.last if is_last else self.backward
-                yield from _of_batch(of[one.chunk], one.batch)
+                yield from _of_batch(of[stage_pass.chunk], stage_pass.batch)
             case "weights":
-                yield from _of_batch(self.last_weights if is_last else self.weights, one.batch)
+                yield from _of_batch(
+                    self.last_weights if is_last else self.weights, stage_pass.batch
+                )
             case "after":
                 yield from self.after
 
@@ -238,21 +247,23 @@ def _part(
     *phases: int,
     at: float = 0.0,
 ) -> list[Event]:
-    """What a device does of some phases from ``start`` on, counted from there, and ``at`` later."""
-    told: list[Event] = []
+    """The events of a device in some phases from ``start`` on, counted from there and delayed by
+    ``at``."""
+    numbered_events: list[Event] = []
     for event in events(run, device):
         task = event.task
         if task.phase in phases and event.end > start:
             of = stage.weights if task.phase in (SYNC, UPDATE) else numbers
-            # What begins before all of the way forward is done is cut there.
+            # An event that begins before the forward pass ends is cut there.
             begin = max(event.start, start)
             numbered = task._replace(what=of[task.what])
-            told.append(Event(numbered, begin - start + at, event.end - begin))
-    return told
+            numbered_events.append(Event(numbered, begin - start + at, event.end - begin))
+    return numbered_events
 
 
 def _of_batch(given: Iterable[Event], batch: int) -> Iterator[Event]:
-    """Events of a pass of a micro-batch; what is done once a step is of none."""
+    """Events of a pass of a micro-batch. Work that is done once a step belongs to no
+    micro-batch."""
     for event in given:
         whole = event.task.phase in (SYNC, UPDATE)
         yield replace(event, batch=None if whole else batch)

@@ -1,15 +1,15 @@
 """Streams: the operators of a model that can work on the batch slice by slice.
 
-The samples are the first dimension of the model's inputs. An operator *streams* where it reads all
-its samples at one index that the library has a rule for (``op(x) = batch(op(pipeline(x)))``). What
-reads no samples is done once a step. What is left, the *tail*, sums over samples: it must be linear
-in them, for then the gradient that it hands back to one slice depends on no other slice, and the
-backward pass of the first slice can start before the last slice has come.
+The samples are the first dimension of the model's inputs. An operator *streams* if it reads all its
+samples at one index for which the library has a rule (``op(x) = batch(op(pipeline(x)))``).
+Operators that read no samples run once a step. The remaining operators, the *tail*, sum over
+samples. They must be linear in them: then the gradient for one slice depends on no other slice, and
+the backward pass of the first slice can start before the last slice has arrived.
 
-What depends on inputs alone may be computed *ahead*, once a step of the whole batch, before the
-first slice. The tail need not be linear in that: so a mean over the labels that count is divided by
-their number in the whole batch, which is known when the first slice goes back. Only what the tail
-asks for is computed so, with what that reads; slices are taken of it as of an input.
+Values that depend on inputs alone may be computed *ahead*: once a step for the whole batch, before
+the first slice. The tail need not be linear in these. So a mean over the labels that count is
+divided by their number in the whole batch, which is known when the first slice goes back. Only what
+the tail needs is computed ahead, with its operands. Slices of it are taken as of an input.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pcg.graph.graph import Graph, Node, Value
 from pcg.readings.work import gradient_nodes
 from pcg.types.infer import index_sizes
 from pcg.types.parallel_operators import IN_TIME
-from search.cost.derivation import Derivation
-from search.map.rules.cuts import Cuts, opened
+from search.cost.derivation import Derivation, in_both_directions
+from search.map.rules.cuts import Cuts, with_unfolded
 from search.map.space.samples import sampled
 from substitutions.rules.rule import Rule
 from substitutions.rules.store import Library
@@ -32,38 +32,39 @@ from substitutions.rules.store import Library
 
 @dataclass(frozen=True)
 class Streams:
-    """A whole-model graph of which the samples can be taken slice by slice.
+    """A whole-model graph whose samples can be taken slice by slice.
 
-    ``axes`` has the sample index of every operator that streams, and ``rules`` the rule that
-    slices it; ``tail`` the operators after them, and ``ahead`` those that are computed of the whole
-    batch before any slice. The others read no samples. ``opened``: the rules that led from the
-    model to ``graph``.
+    ``axes``: the sample index of every operator that streams; ``rules``: the rule that slices it;
+    ``tail``: the operators after these; ``ahead``: the operators that are computed for the whole
+    batch before any slice. All other operators read no samples. ``unfolding``: the derivation of
+    ``graph`` from the model.
     """
 
     graph: Graph
     batch: int
-    """What the number of slices divides: samples, or the groups of samples of batch norms."""
+    """The number of samples, or of groups of samples of batch norms. The number of slices divides
+    it."""
     axes: Mapping[Node, str]
     rules: Mapping[Node, Rule]
     tail: frozenset[Node]
     ahead: frozenset[Node]
     cancel: Mapping[int, tuple[Rule, ...]]
     """The rules ``pipeline(batch(x, i, k), i, k) = x``, by the rank of x."""
-    opened: Derivation
+    unfolding: Derivation
 
 
 def streams(graph: Graph, library: Library) -> Streams:
-    """The graph with operators that sum over samples unfolded where rules say so, and the roles of
-    its operators. Raises NegativeAnswer for a model with no samples to slice, or with an operator
-    that reads all samples together and is not linear in them."""
+    """Return the graph, with operators that sum over samples unfolded where rules say so, and the
+    roles of its operators. Raises NegativeAnswer if the model has no samples to slice, or an
+    operator that reads all samples together and is not linear in them."""
     batch = _batch(graph)
     rules = library.concrete(graph)
-    closed = _Roles.of(graph, Cuts(rules, IN_TIME))
-    graph, steps = opened(graph, Derivation.start(graph), closed.tail, rules)
+    first_roles = _Roles.of(graph, Cuts(rules, IN_TIME))
+    graph, steps = with_unfolded(graph, Derivation.start(graph), first_roles.tail, rules)
     rules = library.concrete(graph)  # blocks of an axis are an axis more
     roles = _Roles.of(graph, Cuts(rules, IN_TIME))
     if roles.mixing is not None:
-        name = (closed.mixing or roles.mixing).name
+        name = (first_roles.mixing or roles.mixing).name
         problem = "reads all samples together, so the batch cannot be taken in slices"
         raise NegativeAnswer(f"pipeline: {name} {problem}")
     if not roles.axes:
@@ -72,14 +73,14 @@ def streams(graph: Graph, library: Library) -> Streams:
     sizes = {node: _size(node, axis) for node, axis in roles.axes.items()}
     if (slices := gcd(batch, *sizes.values())) == 1:
         least = min(sizes, key=lambda node: gcd(batch, sizes[node]))
-        problem = f"has {sizes[least]} groups of samples, which share no factor with {batch}"
-        raise NegativeAnswer(f"pipeline: {least.name} {problem}")
+        problem = f"shares no factor with the {sizes[least]} groups of samples of {least.name}"
+        raise NegativeAnswer(f"pipeline: batch {batch} {problem}, so it cannot be taken in slices")
     return Streams(graph, slices, roles.axes, roles.rules, tail, roles.ahead, cancel, steps)
 
 
 class _Roles:
-    """The sample index of every operator that streams, and what comes after them. ``ahead``: the
-    operators that are computed of the whole batch before any slice."""
+    """The sample index of every operator that streams, and the tail after these. ``ahead``: the
+    operators that are computed for the whole batch before any slice."""
 
     def __init__(self, graph: Graph, cuts: Cuts, ahead: frozenset[Node] = frozenset()) -> None:
         self.axes: dict[Node, str] = {}
@@ -88,7 +89,8 @@ class _Roles:
         self.ahead = ahead
         self._dims: dict[Value, int] = dict.fromkeys(sampled(graph), 0)
         self._dependent = {value.node for value in self._dims}
-        """Everything that depends on a sample; of what is computed ahead, what has samples."""
+        """All nodes that depend on a sample; of those computed ahead, only nodes that have
+        samples."""
         self._cuts = cuts
         for node in graph.nodes:
             if any(value.node in self._dependent for value in node.inputs):
@@ -96,7 +98,7 @@ class _Roles:
 
     @staticmethod
     def of(graph: Graph, cuts: Cuts) -> _Roles:
-        """With as much computed ahead as is asked for."""
+        """The roles with as much computed ahead as the tail needs."""
         given, roles = _of_inputs(graph), _Roles(graph, cuts)
         while more := roles._asked_ahead(given) - roles.ahead:
             roles = _Roles(graph, cuts, roles.ahead | more)
@@ -104,12 +106,13 @@ class _Roles:
 
     @property
     def mixing(self) -> Node | None:
-        """The first operator that does not stream and is not linear in what depends on samples."""
+        """The first operator that does not stream and is not linear in values that depend on
+        samples."""
         return next((node for node in self.tail if not self._is_linear(node)), None)
 
     def _asked_ahead(self, given: frozenset[Node]) -> frozenset[Node]:
-        """What would have to be computed ahead for all that mixes samples to be linear in the rest,
-        with what it reads. ``given``: the operators that can be."""
+        """The operators to compute ahead so that all of the tail is linear in the rest, with their
+        operands. ``given``: the operators that can be computed ahead."""
         asked: set[Node] = set()
         for node in self.tail:
             if not self._is_linear(node):
@@ -122,13 +125,14 @@ class _Roles:
         return frozenset(asked)
 
     def _is_linear(self, node: Node) -> bool:
-        """Whether an operator is linear in what comes of slices: partial sums may pass there."""
+        """Whether an operator is linear in values that depend on slices. Partial sums may pass
+        through such operands."""
         ranks = tuple(value.rank for value in node.inputs)
         reads = frozenset(i for i, value in enumerate(node.inputs) if self._is_late(value.node))
         return reads in node.operator_call.typing(ranks).carriers
 
     def _is_late(self, node: Node) -> bool:
-        """Whether what a node makes is known only after slices have come."""
+        """Whether the value of a node is known only after slices have arrived."""
         return node in self._dependent and not node.is_leaf and node not in self.ahead
 
     def _operator(self, node: Node) -> None:
@@ -136,7 +140,7 @@ class _Roles:
         rule = None if axis is None else self._cuts.of(node).get(axis[0])
         if node in self.ahead:
             if axis is None:
-                return  # no samples are left in it
+                return  # the result has no samples
         elif axis is None or rule is None:
             self._dependent.add(node)
             self.tail.append(node)
@@ -148,7 +152,8 @@ class _Roles:
             self._dims[node.value(port)] = dim
 
     def _sample_axis(self, node: Node) -> tuple[str, tuple[int, ...]] | None:
-        """The index at which all samples are read, and where it stands in the outputs."""
+        """The index at which all samples are read, and its dimension in each output; None if there
+        is no such index."""
         reads = {i: v for i, v in enumerate(node.inputs) if v.node in self._dependent}
         if any(value not in self._dims for value in reads.values()):
             return None
@@ -162,7 +167,7 @@ class _Roles:
 
 
 def _size(node: Node, axis: str) -> int:
-    """The length of an index of an operator: of samples, or of groups of samples."""
+    """The length of an index of an operator: the number of samples, or of groups of samples."""
     return index_sizes(node.operator_call, [value.type for value in node.inputs])[axis]
 
 
@@ -171,7 +176,8 @@ def _batch(graph: Graph) -> int:
     if batch is None:
         raise NegativeAnswer("pipeline: the model has no input with a dimension of samples")
     if batch == 1:
-        raise NegativeAnswer("pipeline: one sample cannot be cut into micro-batches")
+        problem = "batch 1 cannot be cut in micro-batches, expected 2 or more samples"
+        raise NegativeAnswer(f"pipeline: {problem}")
     return batch
 
 
@@ -182,9 +188,9 @@ def _of_inputs(graph: Graph) -> frozenset[Node]:
 
 
 def _cancelling(rules: tuple[Rule, ...]) -> Mapping[int, tuple[Rule, ...]]:
-    """The library's rules that a pipeline after its batch is nothing, by the rank of the tensor."""
+    """The rules that cancel a pipeline and the batch before it, by the rank of the tensor."""
     cancelling: dict[int, tuple[Rule, ...]] = {}
-    for rule in (way for both in rules for way in (both, both.reversed)):
+    for rule in in_both_directions(rules):
         top = rule.left[0].node
         if top.is_leaf or top.name != "pipeline" or not rule.right[0].node.is_leaf:
             continue

@@ -1,14 +1,15 @@
-"""Which numbers of stages and micro-batches are tried, and the outlines that they make.
+"""The numbers of stages and micro-batches that are tried, and the resulting outlines.
 
-Problem: to choose strategies for a number of stages and one of micro-batches takes a part of a
-second, and there may be hundreds of either. Method: few micro-batches wait for each other and many
-pay for every kernel, so that seconds fall and then rise. Of one number of stages the rungs of a
-ladder are tried, each at least twice the one before, until a step takes longer than with the last
-one; in the end the numbers between the best rung and its neighbours, on each side until they pay no
-more. Numbers of stages are gone through down from ``USUAL_STAGES``, and up from there as long as
-deeper pipelines pay or nothing fits. Exact where seconds fall and then rise in either number;
-strategies that change from one number to the next may make small steps in that. Complexity: the
-product of two logarithms, times the choice of strategies.
+Problem: choosing strategies for one number of stages and one of micro-batches takes a fraction of a
+second, and there may be hundreds of both numbers. Method: with few micro-batches stages wait for
+each other, and with many each pays for its kernels. So the time of a step first falls and then
+rises with their number. For each number of stages, the rungs of a ladder are tried, each at least
+twice the one before, until a step takes longer than with the last. In the end, the numbers between
+the best rung and its neighbours are tried, on each side until they gain nothing. Numbers of stages
+are tried downwards from ``USUAL_STAGES``, and upwards from there as long as deeper pipelines gain
+time or nothing fits. Exact if the time falls and then rises in either number; strategies that
+change from one number to the next may disturb that slightly. Complexity: the product of two
+logarithms, times the choice of strategies.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from search.map.choose.resharding import Transfers
 from search.map.rules.cuts import Cuts
 from search.map.space.allow import Allowed
 from search.map.space.axes import Mesh, Strategy
-from search.pipeline.micro import Chosen, MicroBatches
+from search.pipeline.micro import GroupStrategies, MicroBatches
 from search.pipeline.outline import (
     PLAIN,
+    ByStage,
     Outline,
     Sparing,
     interleaved,
@@ -43,28 +45,29 @@ from search.pipeline.stage_batches import StageBatches, by_kind, group_costs, le
 from search.pipeline.streams import Streams
 
 USUAL_STAGES = 16
-"""Deeper pipelines are tried where this many stages are better than fewer, or do not fit."""
+"""Deeper pipelines are tried if this many stages are better than fewer, or do not fit."""
 FEW_OPERATORS = 24
-"""Of so few operators, outlines are cheap."""
+"""The number of operators up to which outlines are cheap."""
 SLACK = 1.2
-"""Of few operators, outlines are tried that may take so many times as long as the best, for what is
-estimated to be best may not fit once it is built."""
+"""For few operators, outlines up to this many times as slow as the best are tried, as the best by
+estimate may not fit once it is built."""
 GROWTH = 2
-"""By what factor a rung of the ladder is larger than the one before, at least."""
+"""The least factor between a rung of the ladder and the one before."""
 SPARING = {
     Recompute.SELECTIVE: Sparing(left=0.7, time=1.05),
     Recompute.FULL: Sparing(left=0.1, time=4 / 3),
     Recompute.AUTO: Sparing(left=0.1, time=4 / 3),
 }
-"""What outlines take recomputation to save and to take; what is built is counted and simulated. To
-recompute all is one more pass forward beside one forward and two back."""
-PLAINLY = (Recompute.AUTO, Recompute.NONE)
-"""With these, nothing is recomputed where that fits."""
+"""The assumed effect of recomputation in outlines. Built pipelines are counted and simulated.
+Recomputing all is one more forward pass beside one forward and one backward pass, which is twice as
+long."""
+PLAIN_FIRST = (Recompute.AUTO, Recompute.NONE)
+"""The modes in which a pipeline that fits recomputes nothing."""
 
 
 def ladder(counts: Sequence[int]) -> list[int]:
-    """Some of ascending counts: the first, and always the next one that is ``GROWTH`` times as
-    large."""
+    """Some of ascending counts: the first, and then always the next one that is at least ``GROWTH``
+    times as large."""
     rungs: list[int] = []
     for count in counts:
         if not rungs or count >= GROWTH * rungs[-1]:
@@ -73,8 +76,8 @@ def ladder(counts: Sequence[int]) -> list[int]:
 
 
 def beside(counts: Sequence[int], rung: int) -> tuple[list[int], list[int]]:
-    """The counts between a rung and those next to it: the smaller ones, and the larger ones, each
-    from the rung on."""
+    """The counts between a rung and its neighbours: the smaller ones and the larger ones, each in
+    the order away from the rung."""
     rungs = ladder(counts)
     at = rungs.index(rung)
     first = rungs[at - 1] if at else 0
@@ -85,7 +88,7 @@ def beside(counts: Sequence[int], rung: int) -> tuple[list[int], list[int]]:
 
 @dataclass(frozen=True)
 class _Groups:
-    """The costs on the devices of each stage, and what numbers of micro-batches share."""
+    """The cost model of each stage, and the transfers that all numbers of micro-batches share."""
 
     costs: tuple[CostModel, ...]
     transfers: Transfers
@@ -95,7 +98,7 @@ class _Groups:
         return len(self.costs)
 
 
-class _Found(NamedTuple):
+class _OutlineFigures(NamedTuple):
     """An outline: its seconds, its stages, and its micro-batches."""
 
     seconds: float
@@ -104,7 +107,7 @@ class _Found(NamedTuple):
 
 
 @dataclass
-class Tries:
+class OutlineSearch:
     """The outlines of pipelines of a model on a machine that are worth building."""
 
     source: Streams
@@ -112,23 +115,25 @@ class Tries:
     machine: Machine
     kind: ScheduleKind
     cost_on: Callable[[Machine], CostModel]
-    """Of the devices of a stage."""
+    """Returns the cost model of the devices of a stage."""
     allowed: Allowed
     faster_than: float
-    """Seconds of a step; what does not take less is left out."""
+    """Seconds of a step: outlines that are not faster are left out."""
     phases: Phases
     teller: Teller
     recompute: Recompute = Recompute.AUTO
     """What may be recomputed in the backward pass of a micro-batch."""
     share: float = 1.0
-    """The part of a device's memory that an outline may take."""
+    """The fraction of a device's memory that an outline may take."""
     _least: float = field(init=False)
-    """Seconds of the best outline so far. What needs to recompute may not fit in the end, and rules
-    nothing out."""
+    """Seconds of the best outline so far. Outlines with recomputation may not fit in the end, and
+    do not count."""
     _slack: float = field(init=False, default=1.0)
-    """So many times the least seconds are tried."""
-    _best: dict[bool, _Found] = field(init=False, default_factory=dict[bool, "_Found"])
-    """The best one, of those that rule others out and of those that do not."""
+    """Outlines up to this many times the least seconds are tried."""
+    _best: dict[bool, _OutlineFigures] = field(
+        init=False, default_factory=dict[bool, "_OutlineFigures"]
+    )
+    """The best outline of those that rule others out (True), and of those that do not (False)."""
 
     def __iter__(self) -> Iterator[Outline]:
         self._least = self.faster_than
@@ -159,8 +164,8 @@ class Tries:
             least = seconds
         return least
 
-    def _refined(self, best: _Found) -> Iterator[Outline]:
-        """From a rung away to either side, as long as it pays."""
+    def _refined(self, best: _OutlineFigures) -> Iterator[Outline]:
+        """Try the numbers on either side of a rung, as long as they gain time."""
         groups = self._groups(best.stages)
         for side in beside(micro_batch_counts(self.source.batch, best.stages), best.micro_batches):
             least = min(self._least, best.seconds)
@@ -175,9 +180,9 @@ class Tries:
         return _Groups(costs, Transfers(Mesh(costs[0].machine)))
 
     def _tried(self, groups: _Groups, count: int) -> Generator[Outline, None, float | None]:
-        """Seconds of the outline, if there is one that fits; None where not even without any
-        waiting a step would take less than the best, for more micro-batches never make work
-        less."""
+        """Try one number of micro-batches. Returns the seconds of the fastest outline, infinite if
+        none fits. Returns None if a step would not beat the best even without any waiting; this
+        holds for more micro-batches too, which never make the work less."""
         stages = groups.stages
         noun = "stage" if stages == 1 else "stages"
         work = f"{stages} {noun} x {count} micro-batches"
@@ -196,7 +201,7 @@ class Tries:
                 ways = interleaved(made), with_weights_pass(made)
                 made = min(ways, key=lambda one: one.seconds)
             least = min(least, made.seconds)
-            self._note(made, _Found(made.seconds, stages, count))
+            self._note(made, _OutlineFigures(made.seconds, stages, count))
             if made.seconds < self.faster_than:
                 yield made
         batches.forget()
@@ -209,20 +214,20 @@ class Tries:
 
         return StageBatches(self.machine, by_kind(groups.costs, on), self.share)
 
-    def _note(self, made: Outline, outcome: _Found) -> None:
-        self.phases.has_plan = True  # what is outlined can be built
-        rules_out = made.sparing == PLAIN or self.recompute not in PLAINLY
+    def _note(self, made: Outline, outcome: _OutlineFigures) -> None:
+        self.phases.has_plan = True  # an outline can be built
+        rules_out = made.sparing == PLAIN or self.recompute not in PLAIN_FIRST
         known = self._best.get(rules_out)
         if outcome.seconds < (known.seconds if known else self.faster_than):
             self._best[rules_out] = outcome
         if rules_out:
             self._least = min(self._least, outcome.seconds)
 
-    def _outlined(self, batches: StageBatches, choices: tuple[Chosen, ...]) -> Iterator[Outline]:
-        """Outlines of some stages. Where the fastest strategies do not fit, what is recomputed
-        may be what helps, and then weights that are gathered again for each micro-batch."""
+    def _outlined(self, batches: StageBatches, choices: ByStage) -> Iterator[Outline]:
+        """Outlines with a number of stages. If the fastest strategies do not fit, recomputation is
+        tried, and then weights that are gathered again for each micro-batch."""
         given = batches, self.kind, choices
-        made = outline(*given) if self.recompute in PLAINLY else None
+        made = outline(*given) if self.recompute in PLAIN_FIRST else None
         if made is not None:
             yield made
         if self.recompute is Recompute.NONE or (
@@ -238,5 +243,5 @@ class Tries:
             yield spared
 
 
-def _strategies(choices: Sequence[Chosen]) -> list[tuple[Strategy, ...]]:
+def _strategies(choices: Sequence[GroupStrategies]) -> list[tuple[Strategy, ...]]:
     return [chosen.strategies for chosen in choices]

@@ -1,4 +1,4 @@
-"""Families of strategies: those that each planner may choose from, such as data parallelism."""
+"""Families of strategies: the sets of strategies that planners choose from."""
 
 from __future__ import annotations
 
@@ -25,26 +25,27 @@ FamilyKey = tuple[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Strategies:
-    """What a planner may use, to choose the best of."""
+    """Strategies among which a planner chooses the best, for one graph."""
 
     name: str
     mask: Allowed
     data_parallel: bool = False
     brief: bool = True
-    """Whether few ways to overlap communication are tried."""
+    """Whether only a few settings of overlapping communication are tried."""
     by_hand: bool = False
-    """Whether there is nothing to choose, so that it is known beforehand what is promised."""
+    """Whether nothing is left to choose, so that the bound of the plan is known beforehand."""
     fully_sharded: bool = False
-    """Whether weights are fully sharded, on all devices."""
+    """Whether weights are fully sharded over all devices."""
     last: bool = False
-    """Whether to look only where no plan is known that fits, or where fully sharded weights may
-    save time: of data parallelism, that of updating all weights everywhere."""
+    """Whether they are tried only if no plan is known that fits, or if fully sharded weights may
+    save time: that of updating all weights on all devices, as data parallelism does."""
     along: tuple[int, ...] = ()
-    """The mesh axes that are for products, where these are settled."""
+    """The mesh axes of tensor parallelism, if they are fixed."""
 
     @property
     def key(self) -> FamilyKey:
-        """What tells it from others for a graph, and is the same for another graph."""
+        """A key that tells these strategies from others, equal for corresponding ones of any
+        graph."""
         return self.name, self.along
 
 
@@ -52,7 +53,7 @@ Family = Callable[[Graph, Chooser], Iterator[Strategies]]
 
 
 def _joint(graph: Graph, chooser: Chooser) -> Iterator[Strategies]:
-    # What others may find is tried too: the bound on strategies may leave it out.
+    # The strategies of other planners are tried too, as the bound on strategies may leave them out.
     yield from _data(graph, chooser)
     yield from _tensor(graph, chooser)
     if has_tables(graph):
@@ -66,7 +67,7 @@ def _data(graph: Graph, chooser: Chooser) -> Iterator[Strategies]:
 
 
 def _zero(graph: Graph, chooser: Chooser) -> Iterator[Strategies]:
-    """Data parallelism with weights, gradients and the optimizer's states in parts."""
+    """Data parallelism with weights, gradients and optimizer states fully sharded."""
     yield Strategies("fully sharded weights", data_parallel(graph), fully_sharded=True)
 
 
@@ -75,7 +76,7 @@ def _expert(graph: Graph, chooser: Chooser) -> Iterator[Strategies]:
 
 
 def _megatron(graph: Graph, chooser: Chooser) -> Iterator[Strategies]:
-    """Data parallelism, alone or with tensor parallelism: within a node, or by hand across."""
+    """Data parallelism, alone or with tensor parallelism within a node, or by hand across nodes."""
     yield from _data(graph, chooser)
     yield from _tensor(graph, chooser)
 
@@ -84,7 +85,7 @@ def _tensor(graph: Graph, chooser: Chooser) -> Iterator[Strategies]:
     inside = chooser.mesh.machine.devices_per_node
     count = len(chooser.mesh)
     inner = [n for n in range(1, count + 1) if chooser.mesh.strides[count - n] < inside]
-    # Across nodes as well, so that the exchange of large gradients stays within some.
+    # Tensor parallelism across nodes keeps the exchange of large gradients within nodes.
     outer = [n for n in range(1, count) if prod(chooser.mesh.primes[:n]) <= inside]
     yield from _of_degrees(graph, chooser, inner, outer)
 
@@ -92,8 +93,8 @@ def _tensor(graph: Graph, chooser: Chooser) -> Iterator[Strategies]:
 def _of_degrees(
     graph: Graph, chooser: Chooser, inner: Sequence[int], outer: Sequence[int] = ()
 ) -> Iterator[Strategies]:
-    """Tensor parallelism along so many of the innermost mesh axes, as by hand and as it is best,
-    and by hand along so many of the outermost."""
+    """Tensor parallelism along ``n`` of the innermost mesh axes, by hand and with strategies to
+    choose; and by hand along ``n`` of the outermost. ``inner`` and ``outer``: the numbers ``n``."""
     count, hand = len(chooser.mesh), ColumnsThenRows(graph, chooser.spaces.of)
     for n in inner:
         innermost = tuple(range(count - n, count))
@@ -111,8 +112,8 @@ def _by_hand(hand: ColumnsThenRows, along: tuple[int, ...]) -> Iterator[Strategi
 
 
 def _other_tensor(graph: Graph, chooser: Chooser) -> Iterator[Strategies]:
-    """Tensor parallelism of degrees that only mesh axes which are turned have innermost, such as 2
-    of the 6 devices of a node."""
+    """Tensor parallelism of degrees that are innermost only on a turned mesh, such as 2 of the 6
+    devices of a node."""
     usual, primes = Mesh(chooser.mesh.machine).primes, chooser.mesh.primes
     inner = [n for n in range(1, len(primes)) if prod(primes[-n:]) != prod(usual[-n:])]
     yield from _of_degrees(graph, chooser, inner)
@@ -126,12 +127,12 @@ PLANNERS: Mapping[str, Family] = {
     "megatron": _megatron,
 }
 TURNED: Mapping[str, Family] = {"joint": _other_tensor, "megatron": _other_tensor}
-"""What planners try with mesh axes that are turned, in addition."""
+"""The families that planners also try on a turned mesh."""
 
 
 def cuts_windows(graph: Graph, devices: int, dimensions: frozenset[IndexRole] | None) -> bool:
-    """Whether to cut images with halos: where that is asked for, or not all devices can have
-    samples of their own. ``dimensions``: what may be cut, everything if None."""
+    """Whether images are cut with halos: if this is asked for, or if the samples can't be divided
+    among all devices. ``dimensions``: the roles of indices that may be cut, or None for all."""
     if dimensions is not None:
         return IndexRole.SPATIAL in dimensions
     inputs = [node.leaf for node in graph.leaves if node.leaf.kind == "input"]

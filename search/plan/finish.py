@@ -1,4 +1,4 @@
-"""The plan file of what a planner chose, with its estimates, and the answer that nothing fits."""
+"""The plan that a planner returns, with its estimates; and the answer that no plan fits."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def finished(
     pipeline: PipelineFile | None = None,
     short: Folded | None = None,
 ) -> Plan:
-    """A plan of a model on the machine of a cost model. ``steps``: the schedule of what is cut;
-    ``seconds`` of a step, and ``memory`` bytes on the fullest device, as they were estimated;
-    ``short``: the model with fewer blocks, where that was found."""
+    """The plan of a model on the machine of a cost model. ``steps``: the schedule of the cut graph;
+    ``seconds``: the estimated time of a step; ``memory``: the estimated bytes on the fullest
+    device; ``short``: the model with fewer blocks, if the plan was found with it."""
     return Plan(
         name,
         model,
@@ -60,8 +60,8 @@ def finished(
 
 
 def one_device_seconds(model: Graph, cost: CostModel, short: Folded | None = None) -> float:
-    """Seconds of a step of a model as it is on one device. ``short``: the model with fewer blocks,
-    which takes less time to look at."""
+    """Seconds of a step of the unchanged model on one device. ``short``: the model with fewer
+    blocks, which takes less time to price."""
     try:
         return _alone(short or Folded(model, 0), cost)
     except NotAlike:
@@ -79,7 +79,7 @@ def _alone(model: Folded, cost: CostModel) -> float:
 
 
 def memory_limit(machine: Machine, views: Mapping[Node, MachineView]) -> int:
-    """Bytes that each device has that a plan uses."""
+    """The bytes that are available on each device of a plan."""
     if len(machine.kinds) == 1:
         return machine.memory_limit()
     return machine.memory_limit({device for view in views.values() for device in view.devices})
@@ -88,8 +88,8 @@ def memory_limit(machine: Machine, views: Mapping[Node, MachineView]) -> int:
 def does_not_fit(
     name: str, machine: Machine, over: int, stop: Stop = "exhausted"
 ) -> NegativeAnswer:
-    """That no plan of a model fits. ``over``: bytes that the one that takes least has too many;
-    ``stop``: why there may be one that takes less."""
+    """The answer that no plan of a model fits. ``over``: the missing bytes of the plan that takes
+    least memory; ``stop``: why the search ended."""
     early = "" if stop == "exhausted" else f" (stopped: {stop})"
     return NegativeAnswer(
         f"{name} does not fit {machine.name}: the plan that takes least memory misses by"

@@ -1,15 +1,15 @@
-"""Plans of one family that fit: where the fastest take too much memory, memory gets a price.
+"""Plans of one family that fit in memory. Where the fastest do not, memory gets a price.
 
-Problem: of the choices of strategies of a family, find a fast one whose memory fits.
+Problem: among the choices of strategies of a family, find a fast one that fits in memory.
 
-Method: the fastest choices first. Where these do not fit, a price of a byte is doubled and halved
-between one at which choices fit and one at which they do not, as a Lagrange multiplier is found by
-bisection (Everett, Operations Research 1963). It ends when the prices are within half of each
-other, after ``PRICES`` of them, or sooner where recomputation helps or nothing changes any more.
-The higher the price, the longer choices take, so that it ends too where those of a deep model do
-not fit and promise, with nearly all communication hidden, no step as fast as one that is known.
+Method: try the fastest choices first. If these do not fit, bisect the price of a byte between one
+at which choices fit and one at which they do not, as for a Lagrange multiplier (Everett, Operations
+Research 1963). The bisection ends when the two prices are within half of each other, after
+``PRICES`` prices, or earlier if recomputation helps or nothing changes any more. The higher the
+price, the longer steps take. So it also ends if the choices for a deep model do not fit, and even
+with nearly all communication hidden would be slower than a known plan.
 
-A heuristic: choices that no price leads to are not found.
+A heuristic: choices that are best at no price are not found.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from search.plan.incumbent import PricedPlan, PricedPlans, PricedTrial, SearchSt
 from search.refine.overlap import LEAST_SAVED, Tried
 
 PRICES = 12
-"""How many prices of memory are tried to make a plan fit."""
+"""The most prices of a byte that are tried to make a plan fit."""
 FEW_PRICES = 4
-"""How many, where one that recomputes fits."""
+"""The most prices that are tried once a plan with recomputation fits."""
 SAME = 2
-"""After so many prices in a row that changed nothing, a deep model fits at none."""
+"""After this many prices in a row without a change, a deep model is taken to fit at no price."""
 
 
 @dataclass(frozen=True)
 class Fitting:
-    """Tries the strategies of one family on one graph. ``mask``: those that may be used of them;
-    ``deep``: whether few blocks stand for all."""
+    """Tries the strategies of one family on one graph. ``mask``: those of the family that may be
+    used; ``deep``: whether few blocks stand for all."""
 
     trial: PricedTrial
     allowed: Strategies
@@ -43,24 +43,25 @@ class Fitting:
     deep: bool
 
     def plans(self, search: SearchState) -> Iterator[PricedPlan]:
-        """The best plans, and where they take too much memory, plans that take less; unless one
-        that is known is as fast as they are."""
+        """The fastest plans. If they take too much memory, also plans that take less, unless a
+        known plan is as fast."""
         first = self.tries(0.0)
         if not first:
             return
-        best = [candidate for one in first for candidate in one.judged]
+        best = [candidate for plan in first for candidate in plan.judged]
         if not self.allowed.brief:
-            best += self._in_parts(min(first, key=lambda one: one.seconds))
+            best += self._in_parts(min(first, key=lambda plan: plan.seconds))
         yield from best
-        fastest = min(one.seconds for one in best)
-        if search.known <= fastest or any(one.fits_plainly for one in best):
+        fastest = min(plan.seconds for plan in best)
+        if search.known <= fastest or any(plan.fits_plainly for plan in best):
             return
         yield from self._priced(search, best[0].seconds / best[0].limit, first)
 
     def _priced(
         self, search: SearchState, high: float, first: list[Tried[PricedPlans]]
     ) -> Iterator[PricedPlan]:
-        """Plans at prices of a byte, of which ``high`` is the first. ``first``: those without."""
+        """Plans at several prices of a byte. ``high``: the first price; ``first``: the plans at no
+        price."""
         low = 0.0
         last, same, is_found = first, 0, False
         for number in range(PRICES):
@@ -71,27 +72,27 @@ class Fitting:
             same = same + 1 if plans == last else 0
             if same == SAME and self.deep and not is_found:
                 return
-            last, tried = plans, [candidate for one in plans for candidate in one.judged]
+            last, tried = plans, [candidate for plan in plans for candidate in plan.judged]
             yield from tried
-            if any(one.fits_plainly for one in tried):
+            if any(plan.fits_plainly for plan in tried):
                 high, is_found = price, True
                 if low > 0.0 and high < 1.5 * low:
                     return
                 low = low or price / 4
-            elif self._are_outdone(plans, search):
+            elif self._are_too_slow(plans, search):
                 return
             else:
                 low, high = price, high if high > price else price * 4
 
-    def _are_outdone(self, plans: list[Tried[PricedPlans]], search: SearchState) -> bool:
-        """Whether plans promise no step as fast as one that is known."""
+    def _are_too_slow(self, plans: list[Tried[PricedPlans]], search: SearchState) -> bool:
+        """Whether a known plan is faster than all these plans could be."""
         if not self.deep or not plans or search.known == inf:
             return False
         return all(self.trial.promised_by(one.choice) > search.known for one in plans)
 
     def tries(self, price: float) -> list[Tried[PricedPlans]]:
-        """The plans of the choices that are fastest at a price of a byte; none where they do not
-        come out alike in all blocks."""
+        """The plans of the fastest choices at a price of a byte. None if they do not come out alike
+        in all blocks."""
         trial, allowed = self.trial, self.allowed
         try:
             plans = list(trial.choices(price, self.mask, brief=allowed.brief))
@@ -100,8 +101,8 @@ class Fitting:
             return []
 
     def _in_parts(self, tried: Tried[PricedPlans]) -> PricedPlans:
-        """A plan with its weights fully sharded, where it does not fit, or where what comes after
-        its backward pass, which is what that makes shorter, is more than little."""
+        """A plan with its weights fully sharded, if it does not fit, or if a notable part of its
+        step comes after the backward pass: this is the part that sharding shortens."""
         whole = tried.judged[0]
         if whole.fits and whole.after < LEAST_SAVED * whole.seconds:
             return ()

@@ -1,4 +1,4 @@
-"""What a plan takes: seconds of a step and bytes on the fullest device, recomputed or not."""
+"""The price of a plan: seconds of a step and bytes on the fullest device, with recomputation."""
 
 from __future__ import annotations
 
@@ -15,32 +15,33 @@ from search.cost.memory import peak_memory
 from search.cost.pointwise_chains import worth_recomputing
 from search.cost.progress import Phases
 from search.cost.simulate import recomputing
-from search.cost.units import forward_seconds, in_whole, ways_to_fit
+from search.cost.units import forward_seconds, in_whole, recomputations_to_fit
 from search.cost.unroll import ONCE, NotAlike, Repeated
 from search.map.building import Cut
 from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.fully_sharded import PlacedGraph
 from search.plan.finish import memory_limit
 from search.plan.incumbent import PricedPlan, PricedPlans
-from search.refine.overlap import Simulated, updates
+from search.refine.overlap import SimulatedChoice, updates
 from search.split.blocks import blocks_of, repeated
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Judges plans for the machine that they were chosen for. ``more``: blocks for which the middle
-    block of a graph stands, beside itself."""
+    """Judges plans on the machine that they were chosen for. ``more``: the number of further blocks
+    that the middle block of a graph stands for."""
 
     phases: Phases
     more: int
     deep: bool
-    """Whether few blocks are searched for all."""
+    """Whether few blocks are searched in place of all."""
     recompute: Recompute = Recompute.AUTO
-    """What may be recomputed."""
+    """Which tensors may be recomputed."""
 
-    def judged(self, chooser: Chooser, made: Simulated, known: float) -> Iterator[PricedPlan]:
-        """A plan, and where it doesn't fit, with recomputing what takes much memory and little time
-        to make. ``known``: seconds of a plan that fits; one that is not faster needs no other."""
+    def judged(self, chooser: Chooser, made: SimulatedChoice, known: float) -> Iterator[PricedPlan]:
+        """A plan without recomputation; and if it does not fit, with recomputation of operators
+        whose results take much memory and little time. ``known``: seconds of a plan that fits; a
+        plan that is not faster is not tried with further recomputation."""
         cost, steps = chooser.pricing.cost, made.steps
         limit = memory_limit(cost.machine, made.cut.views)
         strategies = sum(len(chooser.spaces.of(node)) for node in made.choice.strategies)
@@ -53,15 +54,15 @@ class Judge:
             yield plain
         if self.recompute is Recompute.NONE or (self.recompute is Recompute.AUTO and plain.fits):
             return
-        less: list[PricedPlan] = []
+        recomputing_plans: list[PricedPlan] = []
         for nodes, spares in self._recomputed(made, cost, limit, known):
-            # What does not come out alike in all blocks is no way for the whole.
+            # A recomputation that does not come out alike in all blocks cannot stand for the whole.
             with suppress(NotAlike):
-                one = self._remade(plain, steps, cost, nodes, often)
-                less.append(replace(one, spares=spares))
-        yield from less or ([plain] if self.recompute is not Recompute.AUTO else ())
+                recomputing_plan = self._with_recomputation(plain, steps, cost, nodes, often)
+                recomputing_plans.append(replace(recomputing_plan, spares=spares))
+        yield from recomputing_plans or ([plain] if self.recompute is not Recompute.AUTO else ())
 
-    def _remade(
+    def _with_recomputation(
         self,
         plain: PricedPlan,
         steps: Schedule,
@@ -69,15 +70,16 @@ class Judge:
         nodes: frozenset[Node],
         often: Repeated,
     ) -> PricedPlan:
-        """A plan with operators recomputed."""
+        """The plan with the given operators recomputed."""
         seconds = recomputing(steps, cost, nodes, often).simulation.step_seconds
         memory = self.memory(steps, cost, nodes, often)
         return replace(plain, seconds=seconds, memory=memory, recompute=nodes)
 
     def _recomputed(
-        self, made: Simulated, cost: CostModel, limit: int, known: float
+        self, made: SimulatedChoice, cost: CostModel, limit: int, known: float
     ) -> Iterator[tuple[frozenset[Node], bool]]:
-        """What may be recomputed in a plan, and whether that is more than needs no thought."""
+        """The sets of operators to recompute in a plan, each with whether it is more than chains of
+        pointwise operators, which are always worth it."""
         steps, graph = made.steps, made.choice.graph
         if self.recompute is Recompute.AUTO:
             chains = self.phases.timed("memory", lambda: self.recomputed(graph, steps))
@@ -85,14 +87,14 @@ class Judge:
                 yield chains, False
             if made.seconds >= known:
                 return
-        for nodes in self._ways(graph, steps, cost, limit):
+        for nodes in self._recomputations(graph, steps, cost, limit):
             yield nodes, self.recompute is Recompute.AUTO
 
-    def _ways(
+    def _recomputations(
         self, graph: Graph, steps: Schedule, cost: CostModel, limit: int
     ) -> list[frozenset[Node]]:
-        """What may be recomputed for a schedule of a graph to fit: where few blocks are searched
-        for all, the same in each; none where that does not come out alike."""
+        """The sets of operators to recompute for a schedule to fit. If few blocks stand for all,
+        the same is recomputed in each; there is no such set if it does not come out alike."""
         often, blocks = repeated(graph, self.more), blocks_of(graph) if self.deep else None
         alike = None if blocks is None else blocks.spans(steps)
 
@@ -101,15 +103,15 @@ class Judge:
 
         try:
             given = steps, forward_seconds(steps, cost), counted, limit, self.recompute
-            return list(ways_to_fit(*given, alike=alike))
+            return list(recomputations_to_fit(*given, alike=alike))
         except NotAlike:
             return []
 
     def unfit(
         self, chooser: Chooser, choice: Choice, cut: PlacedGraph, steps: Schedule
     ) -> PricedPlans | None:
-        """A plan that does not fit, whatever is recomputed; its seconds are not asked for. None for
-        one that fits."""
+        """The price of a plan that does not fit with any recomputation, with infinite seconds. None
+        if it fits."""
         cost = chooser.pricing.cost
         limit = memory_limit(cost.machine, cut.views)
         often = repeated(choice.graph, self.more)
@@ -123,30 +125,31 @@ class Judge:
         return (PricedPlan(choice, inf, held, limit, strategies, inf, inf),)
 
     def _least(self, graph: Graph, steps: Schedule, cost: CostModel) -> Iterator[frozenset[Node]]:
-        """What is recomputed where a schedule is to take least memory."""
+        """The sets of operators to recompute for a schedule to take least memory."""
         if self.recompute is Recompute.NONE:
             return
         if self.recompute is Recompute.AUTO:
             yield self.recomputed(graph, steps)
-        yield from self._ways(graph, steps, cost, 0)
+        yield from self._recomputations(graph, steps, cost, 0)
 
-    def again(
+    def on_whole(
         self, best: PricedPlan, few: Cut, steps: Schedule, cost: CostModel
     ) -> PricedPlan | None:
-        """A plan as it is for a whole graph, whose schedule is ``steps``, for which it was found
-        with few blocks. None where what it recomputes is not the same there."""
+        """The price for the whole graph of a plan that was found with few blocks. ``few``: its cut
+        graph with few blocks; ``steps``: the schedule of the whole graph. None if the recomputation
+        differs there."""
         nodes = best.recompute
         if nodes:
-            own = schedule(few.graph, few.views)
+            few_steps = schedule(few.graph, few.views)
             try:
-                nodes = in_whole(own, steps, repeated(best.choice.graph, self.more), nodes)
+                nodes = in_whole(few_steps, steps, repeated(best.choice.graph, self.more), nodes)
             except NotAlike:
                 return None
-        return self._remade(best, steps, cost, nodes, ONCE)
+        return self._with_recomputation(best, steps, cost, nodes, ONCE)
 
     def recomputed(self, graph: Graph, steps: Schedule) -> frozenset[Node]:
-        """What is worth to be recomputed in a schedule of a graph: of one with blocks that stand
-        for others, alike in all blocks."""
+        """The operators of a schedule that are always worth recomputing. If blocks stand for
+        others, they are the same in all blocks."""
         blocks = blocks_of(graph) if self.deep else None
         return worth_recomputing(steps, () if blocks is None else blocks.crossing(steps))
 

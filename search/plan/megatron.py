@@ -1,9 +1,10 @@
 """Data x tensor parallelism in Megatron's manner: columns of one product, then rows of the next.
 
-A product with weights whose operand is whole is cut by columns of the weights; what follows works
-on its part, until a product cuts its weights by rows and leaves partial sums (Shoeybi et al.,
-Megatron-LM, 2019, section 3). So every second product communicates, where a search that adds up
-seconds sees no difference to half as much after each, which holds up the exchange of gradients.
+A product with weights whose operand is whole is cut by columns of the weights. The operators that
+follow work on their part, until a product cuts its weights by rows and leaves partial sums (Shoeybi
+et al., Megatron-LM, 2019, section 3). So only every second product communicates. A search that adds
+up seconds sees no difference to half as many bytes after each product; but these hold up the
+exchange of gradients.
 """
 
 from __future__ import annotations
@@ -17,22 +18,22 @@ import numpy as np
 from pcg.graph.graph import Graph, Node, Value
 from pcg.readings.kind import kind_of
 from pcg.types.local import Axis
-from search.map.space.allow import UNUSED, Allowed, Mask, batch_axes, closed, everything
+from search.map.space.allow import UNUSED, Allowed, Mask, batch_axes, everything, uncuttable
 from search.map.space.strategies import REPLICATE, Space
 
 
 class ColumnsThenRows:
-    """What data x tensor parallelism cuts in a graph; nothing where operators such as batch norms
-    mix the samples. ``space_of``: the strategies of an operator."""
+    """The cuts of data x tensor parallelism in a graph. There are none if operators such as batch
+    norms mix the samples. ``space_of``: returns the strategies of an operator."""
 
     def __init__(self, graph: Graph, space_of: Callable[[Node], Space]) -> None:
         self._batch, self._space_of = batch_axes(graph), space_of
-        self._cuts = {} if closed(graph) else _cuts(graph, self._batch)
+        self._cuts = {} if uncuttable(graph) else _cuts(graph, self._batch)
 
     def along(self, mesh_axes: Collection[int]) -> Allowed | None:
-        """Products with weights cut along some mesh axes, the batch along all others: one strategy
-        an operator, but of those that compute from weights alone. None where no product can be cut
-        so."""
+        """Allow one strategy for each operator: products with weights cut along some mesh axes, and
+        the batch along all others. Operators that compute from weights alone keep all strategies.
+        None if no product can be cut so."""
         masks: dict[Node, Mask] = {}
         is_cut = False
         for node, name in self._cuts.items():
@@ -50,8 +51,9 @@ def _allowed(masks: Mapping[Node, Mask], node: Node, space: Space) -> Mask:
 def _mask(
     space: Space, mesh_axes: Collection[int], samples: str | None, name: str | None
 ) -> tuple[Mask, bool] | None:
-    """The strategies of an operator that cut the index of samples along other mesh axes, and one
-    named along some, or else no other; and which of both. None where there are none."""
+    """The strategies of an operator that cut the index ``samples`` along the mesh axes not listed,
+    and the index ``name``, or else none, along those listed; and whether ``name`` is cut. None if
+    there is no such strategy."""
     names = [axis.name for axis in space.axes]
     tensor = [axis in mesh_axes for axis in range(space.strategies.shape[1])]
     places = [names.index(samples)] if samples in names else UNUSED
@@ -64,8 +66,8 @@ def _mask(
 
 
 def _cuts(graph: Graph, batch: Mapping[Node, str]) -> Mapping[Node, str | None]:
-    """By operator that reads more than weights, the index that is cut besides that of samples,
-    ``batch``."""
+    """For each operator that reads more than weights, the index that is cut besides that of the
+    samples (``batch``), or None."""
     constant = {node.value() for node in graph.leaves if node.is_weight}
     cut: dict[Value, int] = {}
     names: dict[Node, str | None] = {}
@@ -85,7 +87,7 @@ def _cuts(graph: Graph, batch: Mapping[Node, str]) -> Mapping[Node, str | None]:
 
 
 def followed(node: Node, axes: Sequence[Axis], cut: Mapping[Value, int]) -> Iterator[Axis]:
-    """The indices along which operands are cut already."""
+    """The indices along which operands are already cut."""
     for axis in axes:
         pairs = zip(axis.operands, node.inputs, strict=True)
         if any(dim is not None and dim == cut.get(value) for dim, value in pairs):
@@ -93,7 +95,7 @@ def followed(node: Node, axes: Sequence[Axis], cut: Mapping[Value, int]) -> Iter
 
 
 def by_columns(node: Node, axes: Sequence[Axis], constant: Collection[Value]) -> Iterator[Axis]:
-    """The indices of a product that its weights have, and nothing else that it reads."""
+    """The indices of a product that its weights have, and no other operand."""
     if kind_of(node) != "contraction":
         return
     for axis in axes:

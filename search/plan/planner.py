@@ -1,17 +1,17 @@
 """The planner over strategies: the fastest plan of a model that fits the memory of its machine.
 
 Problem: choose a variant of the model's graph, a strategy for every operator, and whether weights
-are fully sharded and results recomputed, so that a simulated step takes least time and every device
-has the memory.
+are fully sharded and results recomputed, so that a simulated step takes least time and all devices
+have enough memory.
 
-Method: for each variant and each family of strategies, choices that are fastest with overlap
-(``overlap``); where these do not fit, choices in which memory has a price (``fitting``). The same
-on fewer devices, as long as that is faster. A variant whose bound is slower than the best plan so
-far is left out. What a rewrite makes of a large graph is planned by those families that came near
-the best plan of that graph. Of a deep model, plans of another kind are asked for (``rival``) as
-soon as data parallelism was tried, and what does not promise to be faster than these is left out.
+Method: for each variant and each family of strategies, find the choices that are fastest with
+overlap (``overlap``). If these do not fit, find choices with a price of memory (``fitting``). Do
+the same on fewer devices, as long as that is faster. A variant whose bound is slower than the best
+plan so far is left out. The rewritten form of a large graph is planned only with families that came
+near the best plan of that graph. For a deep model, a plan of another kind is asked for (``rival``)
+once data parallelism was tried. Strategies whose bound is not below that plan are left out.
 
-Every candidate is simulated, and its memory is counted; what is tried is a heuristic selection.
+Each candidate is simulated and its memory counted. The selection of candidates is a heuristic.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from pcg.plan.training import Training
 from search.choices import THRESHOLD, IndexRole, Mode, Recompute
 from search.cost.cost import SGD, CostModel
 from search.cost.efficiency import Speed
-from search.cost.planned import NoPlanInTime, Outdone, Planned, Stop
+from search.cost.planned import NoFasterPlan, NoPlanInTime, Planned, Stop
 from search.cost.progress import OutOfTime, Phases, Teller, now
 from search.cost.unroll import NotAlike
 from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.cuts import Cuts
 from search.map.rules.fully_sharded import PlacedGraph
-from search.map.space.allow import Allowed, along, both, everything
+from search.map.space.allow import Allowed, by_roles, everything, intersection
 from search.map.space.axes import Mesh
 from search.plan.families import PLANNERS, TURNED, Family, Strategies, cuts_windows
 from search.plan.fewer_devices import PartOfMachine, begun_at, fewer, of_each_kind
@@ -47,24 +47,24 @@ from search.plan.fitting import Fitting
 from search.plan.incumbent import PricedPlans, PricedTrial, SearchState
 from search.plan.judging import Judge
 from search.plan.refining import move_once, refine
-from search.refine.overlap import Simulated, Trial
+from search.refine.overlap import SimulatedChoice, Trial
 from search.split.blocks import Folded, folded
 from search.substitute.rewrites import Limits, least_gain
-from search.substitute.variants import Variant, of_whole, on_whole, rewritten, variants
+from search.substitute.variants import Variant, rewritten, variants, whole_choice, whole_variant
 from substitutions.rules.store import Library
 
-_Kept = tuple[int, int, bool, bool, int]
-"""What a chooser is kept for: its first device and how many they are, whether it cuts windows,
-whether mesh axes are turned, and the identity of its rules, which the library keeps."""
+_Key = tuple[int, int, bool, bool, int]
+"""The key of a chooser: the first device, the number of devices, whether windows are cut, whether
+the mesh is turned, and the identity of its rules, which the library keeps alive."""
 
 Rival = Callable[[str, Graph, float], float]
-"""Seconds of a step of the best plan of another kind for a graph of some name, if that takes less
-than so many; else anything longer."""
+"""A function from a graph's name, the graph and a limit in seconds to the step time of the best
+plan of another kind. Above the limit it may return any larger number."""
 
 
 @dataclass
 class MeshPlanner:
-    """Plans by one family of strategies on one machine; the fastest that fits its memory."""
+    """Finds the fastest plan that fits a machine, among the strategies of one family."""
 
     machine: Machine
     library: Library
@@ -72,30 +72,30 @@ class MeshPlanner:
     seconds: float = 600.0
     training: Training = SGD
     speed: Speed | None = None
-    """How fast devices are; by default as the curves that come with Unity say."""
+    """The speed of devices; by default by the efficiency curves that come with Unity."""
     mode: Mode = Mode.JOINT
     dimensions: frozenset[IndexRole] | None = None
-    """What may be cut; everything by default."""
+    """The roles of indices that may be cut; all by default."""
     teller: Teller = field(default_factory=Teller)
     recompute: Recompute = Recompute.AUTO
-    """What may be recomputed in the backward pass."""
+    """Which tensors may be recomputed in the backward pass."""
     threshold: float = THRESHOLD
-    """So many times as slow as the best a graph may be and still be rewritten."""
+    """A graph is rewritten further if it is at most this many times as slow as the best."""
     rival: Rival | None = None
-    """Asked for deep models."""
+    """Called for deep models only."""
     _phases: Phases = field(init=False, default_factory=Phases)
-    _choosers: dict[_Kept, Chooser] = field(init=False, default_factory=dict[_Kept, Chooser])
+    _choosers: dict[_Key, Chooser] = field(init=False, default_factory=dict[_Key, Chooser])
     _short: Folded = field(init=False)
-    """What is searched."""
+    """The graph that is searched."""
     _variants_of: dict[Graph, Variant] = field(init=False, default_factory=dict[Graph, Variant])
-    """How each graph that is tried came about."""
+    """The variant of each graph that is tried."""
 
     def __post_init__(self) -> None:
         one_of("planner", self.family, PLANNERS)
         joint = self.family == "joint" and self.mode is not Mode.ALGEBRA
         if not (joint or self._cuts_data):
             what = self.family if self.family != "joint" else self.mode
-            raise InputError(f"planner {what}", "cuts along data, which is not allowed")
+            raise InputError(f"planner {what}", "cuts along data, expected data in --allow")
 
     @seldom_collected()
     def plan(self, name: str, graph: Graph) -> Planned:
@@ -112,8 +112,8 @@ class MeshPlanner:
         return self._planned(name, graph, Folded(graph, 0), start)
 
     def _planned(self, name: str, graph: Graph, short: Folded, start: float) -> Planned:
-        """The plan of a graph that another stands for. Raises NotAlike where that turns out to be
-        unlike it."""
+        """The plan of ``graph``, found with ``short`` in its place. Raises NotAlike if the two
+        turn out to differ in more than the number of blocks."""
         self._short, self._choosers, self._variants_of = short, {}, {}
         search = SearchState()
         stop = self._searched(name, graph, search)
@@ -125,23 +125,24 @@ class MeshPlanner:
         data_parallel = min((c.seconds for c in search.data_parallel), default=None)
         if not any(c.fits for c in priced):
             if search.rival < inf:
-                raise Outdone(name, report, data_parallel)
+                raise NoFasterPlan(name, report, data_parallel)
             over = min(c.memory - c.limit for c in priced)
             raise does_not_fit(name, self.machine, over, stop)
         plan = self._finished(name, graph, search)
         return Planned(plan, report, now() - start, data_parallel)
 
     def _finished(self, name: str, graph: Graph, search: SearchState) -> Plan:
-        """The plan of the fastest choice that fits; where few blocks stood for the whole, of the
-        fastest that is the same there and fits there too. Raises NotAlike where there is none."""
+        """The plan of the fastest choice that fits the whole graph, and is the same there if few
+        blocks stood for all. Raises NotAlike if there is none."""
         short, cost = self._short, self._cost(self.machine)
         fitting = sorted((c for c in search.priced if c.fits), key=lambda c: c.seconds)
         for best in fitting:
             trial = search.priced[best]
             choice, before = best.choice, trial.before
             if short.more:
-                variant = of_whole(self._variants_of[trial.graph], graph, short.more, self.library)
-                whole = None if variant is None else on_whole(choice, variant.graph, short.more)
+                variant = self._variants_of[trial.graph]
+                variant = whole_variant(variant, graph, short.more, self.library)
+                whole = None if variant is None else whole_choice(choice, variant.graph, short.more)
                 if variant is None or whole is None:
                     continue
                 choice, before = whole, variant.derivation
@@ -150,7 +151,7 @@ class MeshPlanner:
             if short.more:
                 few = trial.builder.cut(best.choice, trial.before)
                 few = begun_at(search.firsts.get(trial, 0), few)
-                remade = self._judge(short.more).again(best, few, steps, cost)
+                remade = self._judge(short.more).on_whole(best, few, steps, cost)
                 if remade is None or not remade.fits:
                     continue
                 best = remade
@@ -172,7 +173,7 @@ class MeshPlanner:
         return Judge(self._phases, more, self._short.more > 0, self.recompute)
 
     def _searched(self, name: str, graph: Graph, search: SearchState) -> Stop:
-        """Look for plans until all is tried or time is up, or somebody interrupts: which it was."""
+        """Search until all is tried, time is up, or the user interrupts. Returns which it was."""
         try:
             with self._phases.under_way():
                 self._on_all_devices(self._short.graph, search, partial(self._asked, name, graph))
@@ -190,7 +191,7 @@ class MeshPlanner:
         return "exhausted"
 
     def _asked(self, name: str, graph: Graph, known: float) -> float:
-        """Seconds of the rival's plan, where one is asked for."""
+        """Seconds of the rival's plan; infinite if there is no rival or the graph is not deep."""
         if self.rival is None or not self._short.more:
             return inf
         self._forget()
@@ -199,13 +200,13 @@ class MeshPlanner:
     def _on_all_devices(
         self, graph: Graph, search: SearchState, rival: Callable[[float], float]
     ) -> None:
-        """Try the graph, and what rewrites make of it before and after it is cut. ``rival``:
-        seconds of the best plan of another kind, by those of the best plan so far."""
+        """Try the graph, and its rewritten forms before and after it is cut. ``rival``: a function
+        from the seconds of the best plan so far to those of the best plan of another kind."""
         cost = self._cost(self.machine)
         graphs = self._variants(graph, search)
         trials = [self._trial(variant, cost, search) for variant in islice(graphs, 1)]
         if self.family == "joint" and self.mode is Mode.JOINT and self._cuts_data:
-            # So that there is a plan early: the first graph is the model's, and needs no rewriting.
+            # A first plan is found early: the first graph is the model's, without rewrites.
             (data,) = PLANNERS["data-parallel"](trials[0].graph, trials[0].chooser)
             self._fitting(trials[0], data).tries(0.0)
         search.rival = rival(search.known)
@@ -220,13 +221,13 @@ class MeshPlanner:
             again = self._phases.timed("rewriting", lambda: self._rewritten(base, search))
             if again is not None:
                 better = self._trial(again, cost, search)
-                search.came_of[better] = base
+                search.rewritten_from[better] = base
                 self._try(better, search)
         self._with_axes_turned(search)
 
     def _with_axes_turned(self, search: SearchState) -> None:
-        """Try all graphs with the mesh axes within a node in the other order, if there is one; but
-        for those that were not planned without, and large ones that were faster once rewritten."""
+        """Try all graphs with the mesh axes within a node in reverse order, if that is another
+        mesh. Graphs without a plan are left out, and large ones that were faster once rewritten."""
         is_other = Mesh(self.machine).primes != Mesh(self.machine, turned=True).primes
         if self.family not in TURNED or self.mode is Mode.ALGEBRA or not is_other:
             return
@@ -241,7 +242,7 @@ class MeshPlanner:
         """Try all graphs on the first devices alone, and on those of each kind."""
         base, is_mixed = search.base, len(self.machine.kinds) > 1
         variants = [self._variants_of[one.graph] for one in search.trials]
-        # Of a small graph most is the latency of kernels; of several kinds nobody knows the work.
+        # A small graph spends most time on kernels' latency; for several kinds no bound is known.
         work = 0.0 if base.is_small or is_mixed else base.least_work()
         self._narrowed(PartOfMachine(0, self.machine), variants, work, search)
         for part in of_each_kind(self.machine):
@@ -251,10 +252,9 @@ class MeshPlanner:
     def _narrowed(
         self, part: PartOfMachine, variants: list[Variant], work: float, search: SearchState
     ) -> None:
-        """Try all graphs on the first devices of a part, and on fewer yet where that is faster:
-        what does not divide by 3 is cut by 2, and little work is soon done by few. Not where the
-        work alone, spread over them, would take longer than the plan that is known. What does not
-        fit all fits fewer no better."""
+        """Try all graphs on the first devices of a part, and on ever fewer as long as that is
+        faster. A number of devices is left out if the work alone, spread over them, would take
+        longer than the known plan. So are all if no plan fits, as fewer have less memory."""
         best = part
         while search.known < inf:
             whole, known = best, search.known
@@ -269,7 +269,7 @@ class MeshPlanner:
                 return
 
     def _forget(self) -> None:
-        """Let the tables of numbers of devices go, which take much memory."""
+        """Drop the tables of all choosers, which take much memory."""
         for chooser in self._choosers.values():
             chooser.forget()
 
@@ -308,7 +308,7 @@ class MeshPlanner:
             if allowed.data_parallel and trial.chooser.pricing.cost.machine == self.machine:
                 search.data_parallel += made[:1]
             if made:
-                search.tried(trial, allowed.key, min(candidate.seconds for candidate in made))
+                search.note_family(trial, allowed.key, min(candidate.seconds for candidate in made))
 
     def _fitting(self, trial: PricedTrial, allowed: Strategies) -> Fitting:
         mask = self._masked(trial.graph, allowed.mask)
@@ -319,11 +319,11 @@ class MeshPlanner:
         return self.dimensions is None or IndexRole.DATA in self.dimensions
 
     def _to_compare(self, trial: PricedTrial, allowed: Strategies) -> PricedPlans:
-        """What strategies come to that may not be used themselves, on all devices."""
+        """The price on all devices of strategies that may not be used, for comparison."""
         if trial.chooser.pricing.cost.machine != self.machine:
             return ()
 
-        def judge(made: Simulated) -> PricedPlans:
+        def judge(made: SimulatedChoice) -> PricedPlans:
             return tuple(self._judge(self._short.more).judged(trial.chooser, made, 0.0))
 
         apart = replace(trial, judge=judge)
@@ -333,11 +333,12 @@ class MeshPlanner:
             return ()
 
     def _masked(self, graph: Graph, mask: Allowed) -> Allowed:
-        """What a family may use, of the dimensions that are allowed."""
-        return mask if self.dimensions is None else both(mask, along(graph, self.dimensions))
+        """The strategies of a mask that cut only the dimensions that are allowed."""
+        roles = self.dimensions
+        return mask if roles is None else intersection(mask, by_roles(graph, roles))
 
     def _chooser(self, graph: Graph, cost: CostModel, turned: bool, first: int) -> Chooser:
-        """The chooser for a graph; graphs of the same rules share what it learns."""
+        """The chooser for a graph. Graphs with the same rules share one."""
         windows = cuts_windows(graph, cost.machine.devices, self.dimensions)
         rules = self.library.concrete(graph)
         key = first, cost.machine.devices, windows, turned, id(rules)
@@ -355,14 +356,14 @@ class MeshPlanner:
         turned: bool = False,
         first: int = 0,
     ) -> PricedTrial:
-        """``first``: the number of the device that is the first of those of the cost model."""
+        """A trial of a variant. ``first``: the number of the cost model's first device."""
         of = variant.graph, cost, turned, first
         chooser = self._phases.timed("rules", lambda: self._chooser(*of))
 
-        def judge(made: Simulated) -> PricedPlans:
+        def judge(made: SimulatedChoice) -> PricedPlans:
             plans = tuple(self._judge(self._short.more).judged(chooser, made, search.known))
             if self.family == "zero" and not made.choice.fully_sharded:
-                return plans  # on the way to fully sharded weights, and none of what was asked for
+                return plans  # a step towards fully sharded weights, but not what was asked for
             search.priced |= dict.fromkeys(plans, trial)
             self._phases.has_plan = True
             self.teller.priced(min((c.seconds for c in plans if c.fits), default=inf))

@@ -1,6 +1,6 @@
-"""The last look at the fastest plan: its operators on any devices, as the simulation says.
+"""The refinement of the fastest plans: operators on any devices, judged by simulation.
 
-A mesh of fewer devices than the machine has may have made the plan. It is refined on all of them.
+The mesh of a plan may have had fewer devices than the machine. The plan is refined on all of them.
 """
 
 from __future__ import annotations
@@ -22,30 +22,33 @@ from search.refine.annealing import NEARBY, WIDELY, WORK
 from search.refine.overlap import Tried
 
 MOST_OPERATORS = 64
-"""Of larger graphs too few states of each operator would be looked at."""
+"""The most operators of a graph that is refined. In a larger one, too few states of each operator
+would be tried."""
 MOST_DEVICES = 24
-"""On more devices a state takes several times as long to simulate."""
+"""The most devices of a machine. On more, a state takes several times as long to simulate."""
 FEW_DEVICES = 16
-"""On more devices than these less is looked at, as each state takes longer to simulate."""
+"""On more devices than these fewer states are tried, as each takes longer to simulate."""
 GAIN = 1.005
-"""A plan that takes so many times what its work takes on all devices has nothing to gain."""
+"""A plan has nothing to gain if it takes at most this many times as long as its work, spread over
+all devices."""
 
 
 MOST_GRAPHS = 2
-"""So many graphs are refined: what a rewrite joined, no change of a mapping takes apart."""
+"""The most graphs that are refined. There are several since a change of mappings cannot undo a
+rewrite."""
 SMALL = 6
-"""Graphs of so many operators are refined even if they are chains: it takes a moment."""
+"""The operators up to which a graph is refined even if it is a chain, as that takes little time."""
 NEAR = 1.5
-"""A plan that takes so many times as long as the fastest may still become faster than that."""
+"""A plan is refined if it takes at most this many times as long as the fastest one."""
 
 
 def refine(
     model: Graph, search: SearchState, machine: Machine, teller: Teller, work: int | None = None
 ) -> None:
-    """Price what the fastest plans of a few graphs become where each operator may run on any
-    devices: plans are looked for widely for each graph, and then near the fastest. Nothing is tried
-    where that cannot gain, or is not known to be worth its time: of chains on devices of one kind
-    unless they are tiny, of many operators or devices, and of plans that take hardly longer than
+    """Refine the fastest plans of a few graphs, with each operator on any devices, and price the
+    results. The search is first wide for each graph, then near the fastest result. It is left out
+    where it cannot gain or is not known to be worth its time: for chains on devices of one kind
+    unless they are tiny, for many operators or devices, and for plans that take hardly longer than
     their work."""
     if machine.devices > MOST_DEVICES:
         return
@@ -54,7 +57,7 @@ def refine(
     refined: list[tuple[Tried[PricedPlans], PricedTrial]] = []
     for best in list(_starts(model, search)):
         trial = search.priced[best]
-        whole = next((one for one in search.trials if _is_of(one, trial.graph, machine)), None)
+        whole = next((t for t in search.trials if _is_of(t, trial.graph, machine)), None)
         if whole is None or _is_work(min(best.seconds, search.known), whole, machine):
             continue
         first = search.firsts.get(trial, 0)
@@ -63,16 +66,16 @@ def refine(
             teller.works_on("refining", "refine", lambda of=whole: of.busy_bound)
             choice = replace(best.choice, mappings=mappings)
             refined.append((whole.refined(choice, work, WIDELY), whole))
-    fitting = (one for one in refined if any(plan.fits for plan in one[0].judged))
-    fastest = min(fitting, key=lambda one: one[0].seconds, default=None)
+    fitting = (pair for pair in refined if any(plan.fits for plan in pair[0].judged))
+    fastest = min(fitting, key=lambda pair: pair[0].seconds, default=None)
     if fastest is not None:
         tried, whole = fastest
         whole.refined(tried.choice, work, NEARBY)
 
 
 def move_once(search: SearchState, allowed: Callable[[Graph], Allowed]) -> None:
-    """Price plans near the fastest that move a tensor once for several readers. ``allowed``: the
-    strategies that may be used in a graph."""
+    """Price plans near the fastest that move a tensor once for several readers. ``allowed``: a
+    function from a graph to the strategies that may be used."""
     plans = (plan for plan in search.priced if plan.fits and not plan.choice.fully_sharded)
     best = min(plans, key=lambda plan: plan.seconds, default=None)
     if best is not None:
@@ -81,36 +84,35 @@ def move_once(search: SearchState, allowed: Callable[[Graph], Allowed]) -> None:
 
 
 def _starts(model: Graph, search: SearchState) -> Iterator[PricedPlan]:
-    """The fastest plans that fit and have their weights whole, one a graph that may gain: of the
-    model's own graph, and of the fastest others."""
+    """The plans to refine: the fastest that fit and don't have fully sharded weights, one for each
+    graph that may gain. The model's own graph comes first, then the fastest others."""
     near = NEAR * search.known
-    mine = (plan for plan in search.priced if plan.fits and not plan.choice.fully_sharded)
-    own: dict[Graph, PricedPlan] = {}
-    for plan in sorted(mine, key=lambda plan: plan.seconds):
+    candidates = (plan for plan in search.priced if plan.fits and not plan.choice.fully_sharded)
+    by_graph: dict[Graph, PricedPlan] = {}
+    for plan in sorted(candidates, key=lambda plan: plan.seconds):
         if plan.seconds <= near and _may_gain(graph := search.priced[plan].graph, search):
-            own.setdefault(graph, plan)
-    of_model = [own.pop(model)] if model in own else []
-    yield from (*of_model, *list(own.values())[: MOST_GRAPHS - len(of_model)])
+            by_graph.setdefault(graph, plan)
+    of_model = [by_graph.pop(model)] if model in by_graph else []
+    yield from (*of_model, *list(by_graph.values())[: MOST_GRAPHS - len(of_model)])
 
 
 def _may_gain(graph: Graph, search: SearchState) -> bool:
-    """Whether a graph has operators, not too many, and is tiny, branched or on devices of several
-    kinds."""
+    """Whether a graph is not too large, and is tiny, branched, or on devices of several kinds."""
     count, kinds = len(graph.operators), search.base.chooser.mesh.machine.kinds
     return 0 < count <= MOST_OPERATORS and (count <= SMALL or len(kinds) > 1 or is_branched(graph))
 
 
 def is_branched(graph: Graph) -> bool:
-    """Whether an operator reads what several others make that are trained, or several of these read
-    what it makes; else what is trained forms chains."""
+    """Whether, among the operators that are trained, one reads results of several others, or
+    several read the result of one. Otherwise these operators form chains."""
     trained = gradient_nodes(graph)
-    own = [node for node in graph.operators if node in trained]
-    read = {node: {v.node for v in node.inputs} for node in own}
-    makers = dict.fromkeys(own, 0)
-    for node in own:
+    operators = [node for node in graph.operators if node in trained]
+    read = {node: {v.node for v in node.inputs} for node in operators}
+    makers = dict.fromkeys(operators, 0)
+    for node in operators:
         for maker in read[node] & makers.keys():
             makers[maker] += 1
-    joins = any(len(read[node] & makers.keys()) > 1 for node in own)
+    joins = any(len(read[node] & makers.keys()) > 1 for node in operators)
     return joins or any(readers > 1 for readers in makers.values())
 
 
@@ -119,26 +121,25 @@ def _is_of(trial: PricedTrial, graph: Graph, machine: Machine) -> bool:
 
 
 def _is_work(seconds: float, trial: PricedTrial, machine: Machine) -> bool:
-    """Whether a step takes hardly longer than the work that is to be done, spread over all devices;
-    where these are of several kinds, nobody knows."""
+    """Whether a step takes hardly longer than its work, spread evenly over all devices. False for
+    devices of several kinds, for which no such bound is known."""
     return len(machine.kinds) == 1 and seconds <= GAIN * trial.least_work() / machine.devices
 
 
 def _on_other(
     builder: Builder, spaces: Spaces, choice: Choice, first: int
 ) -> dict[Node, OperatorMapping] | None:
-    """The mappings of a choice for other strategies of the same operators, whose axes may have
-    other places; None where one has no such axis. ``first``: the device that the choice has as its
-    first."""
+    """The mappings of a choice in terms of other spaces of the same operators, whose axes may have
+    other places. None if an axis is missing there. ``first``: the first device of the choice."""
     mappings: dict[Node, OperatorMapping] = {}
     for node in choice.graph.operators:
-        own, axes = builder.mapping(choice, node), builder.spaces.of(node).axes
+        mapping, axes = builder.mapping(choice, node), builder.spaces.of(node).axes
         places = {axis.name: place for place, axis in enumerate(spaces.of(node).axes)}
         made: list[MappedAxis] = []
-        for axis in own.axes:
+        for axis in mapping.axes:
             place = axis.place if axis.place < 0 else places.get(axes[axis.place].name)
             if place is None:
                 return None
             made.append(axis._replace(place=place))
-        mappings[node] = OperatorMapping(first + own.start, tuple(made))
+        mappings[node] = OperatorMapping(first + mapping.start, tuple(made))
     return mappings

@@ -1,2 +1,2 @@
-"""Other systems' ways to choose a plan, each on our graph, rules, prices and simulator: a folder a
+"""Planners of other systems, each on our graph, rules, prices and simulator: one folder for each
 system."""

@@ -1,5 +1,5 @@
-"""What planners of other systems share: a choice of strategies, made into a plan and priced as ours
-are, with what the backward pass recomputes where it would not fit otherwise."""
+"""The part that planners of other systems share: a choice of strategies is made into a plan and
+priced as our plans are, with recomputation if it would not fit otherwise."""
 
 from __future__ import annotations
 
@@ -25,52 +25,52 @@ from search.map.rules.fully_sharded import PlacedGraph
 from search.plan.finish import does_not_fit, finished
 from search.plan.incumbent import PricedPlan
 from search.plan.judging import Judge
-from search.refine.overlap import Simulated
+from search.refine.overlap import SimulatedChoice
 from substitutions.rules.store import Library
 
-TRIED = 16
-"""So many of the fastest choices that a planner met are counted to find one that fits."""
+MOST_PRICED = 16
+"""The number of a planner's fastest choices that are priced to find one that fits."""
 
 
 @dataclass(frozen=True)
 class PlannerSetting:
-    """What every planner is given beside a graph and its own options."""
+    """The input of every planner besides a graph and its own options."""
 
     machine: Machine
     library: Library
     training: Training = SGD
     speed: Speed | None = None
-    """How fast devices are; by default as the curves that come with Unity say."""
+    """The speed of devices; by default by the efficiency curves that come with Unity."""
     recompute: Recompute = Recompute.AUTO
-    """What may be recomputed in the backward pass."""
+    """Which tensors may be recomputed in the backward pass."""
     teller: Teller = field(default_factory=Teller)
 
     def cost(self, devices: int | None = None) -> CostModel:
-        """Prices on all devices, or on the first so many."""
+        """The cost model of all devices, or of the first ``devices``."""
         machine = self.machine if devices is None else self.machine.with_devices(devices)
         return CostModel(machine, self.training, self.speed)
 
     def chooser(self, graph: Graph, *, windows: bool = False) -> Chooser:
-        """The strategies of a graph's operators on all devices, and their prices. ``windows``:
-        whether images may be cut in rows, with halos."""
+        """The chooser for a graph on all devices. ``windows``: whether images may be cut in rows,
+        with halos."""
         return Chooser.on(self.cost(), Cuts(self.library.concrete(graph), windows=windows))
 
 
 @dataclass(frozen=True)
 class PricedChoice:
-    """A choice of strategies as a plan: ``cut`` with its derivation, and what it takes."""
+    """A choice of strategies as a plan: its cut graph with the derivation, and its price."""
 
     cut: Cut
     judged: PricedPlan
 
     @property
     def seconds(self) -> float:
-        """Of a step."""
+        """Seconds of a step."""
         return self.judged.seconds
 
     @property
     def over(self) -> int:
-        """Bytes that the fullest device has too few; 0 or less where it fits."""
+        """The bytes that the fullest device is short of; 0 or less if the plan fits."""
         return self.judged.memory - self.judged.limit
 
 
@@ -81,22 +81,22 @@ def priced_choice(
     before: Derivation | None = None,
     builder: Builder | None = None,
 ) -> PricedChoice:
-    """A choice, built, simulated and counted: the fastest that fits of it as it is and of it with
-    results recomputed, else what takes least memory. ``before``: what led to the graph of the
-    choice, if that is no model's; ``builder``: cuts the operators, by default without any weight in
+    """Build and price a choice, with and without recomputation. Returns the fastest plan that fits,
+    or else the one that takes least memory. ``before``: the derivation of the choice's graph, if
+    that is not the model's own; ``builder``: cuts the operators, by default without weights in
     parts."""
     cost = chooser.pricing.cost
     cut = (builder or Builder(chooser.spaces)).cut(choice, before)
     steps = schedule(cut.graph, cut.views)
     done = recomputing(steps, cost, ())
-    made = Simulated(choice, PlacedGraph(cut.graph, cut.views), steps, (), done)
+    made = SimulatedChoice(choice, PlacedGraph(cut.graph, cut.views), steps, (), done)
     judge = Judge(Phases(), 0, False, setting.recompute)
     plans = list(judge.judged(chooser, made, inf))
-    fitting = [one for one in plans if one.fits]
+    fitting = [plan for plan in plans if plan.fits]
     best = (
-        min(fitting, key=lambda one: one.seconds)
+        min(fitting, key=lambda plan: plan.seconds)
         if fitting
-        else min(plans, key=lambda one: one.memory - one.limit)
+        else min(plans, key=lambda plan: plan.memory - plan.limit)
     )
     setting.teller.priced(best.seconds if best.fits else inf)
     return PricedChoice(cut, best)
@@ -105,7 +105,7 @@ def priced_choice(
 def until_fitting(
     setting: PlannerSetting, chooser: Chooser, choices: Iterable[Choice]
 ) -> list[PricedChoice]:
-    """The choices in their order, made into plans and priced, up to the first that fits."""
+    """Price choices in their order, up to the first that fits."""
     priced: list[PricedChoice] = []
     for choice in choices:
         priced.append(priced_choice(setting, chooser, choice))
@@ -122,8 +122,8 @@ def planned_choice(
     report: SearchReport,
     start: float,
 ) -> Planned:
-    """The answer of a planner. ``graph``: the model's; ``start``: when the search began, by
-    ``now``. Raises NegativeAnswer where the plan does not fit the machine."""
+    """The answer of a planner. ``graph``: the model's; ``start``: the time when the search began,
+    by ``now``. Raises NegativeAnswer if the plan does not fit the machine."""
     if priced.over > 0:
         raise does_not_fit(name, setting.machine, priced.over, report.stop)
     cut = priced.cut

@@ -1,18 +1,19 @@
 """The integer linear program that chooses one strategy for every operator.
 
-Problem: tables of one and two variables add up to seconds that are to be the least, where bytes
-that values hold add up to a limit at most.
+Problem: tables of one and two variables add up to seconds. Find the values with the least sum, such
+that the bytes which values hold add up to at most a limit.
 
-Method: the integer linear program of Alpa (Zheng et al., OSDI 2022, section 4.2). Every variable
-is a one-hot vector. A table of two variables is quadratic in them; it is linearized by a variable
-for each pair, whose sums over one side are the other side's one-hot vector. Values with equal rows
-in a table share theirs, which changes nothing and leaves fewer. So the pairs need not be declared
-whole numbers. The linear relaxation is solved first: where it comes out in whole numbers, it is the
-answer, and where even it is no better than what is known, there is none. Else HiGHS branches.
+Method: the integer linear program of Alpa (Zheng et al., OSDI 2022, section 4.2). Every variable is
+a one-hot vector. A table of two variables is quadratic in them. It is linearized by a variable for
+each pair of values, whose sums over one side are the one-hot vector of the other side. Values with
+equal rows in a table share the pair variables, which changes nothing and leaves fewer. So these
+need not be declared integer. The linear relaxation is solved first. If its solution is integral, it
+is the answer. If its sum is no better than the known one, there is no answer. Otherwise HiGHS
+branches.
 
-Complexity: exponential at worst; the relaxation of chains is integral. Exact up to ``GAP`` where
-the solver says that it is optimal, which the answer tells by its gap, or up to the gap that is
-asked for.
+Complexity: exponential in the worst case; the relaxation of chains is integral. Exact up to ``GAP``
+if the solver reports an optimum, as the gap in the answer shows; or up to the gap that is asked
+for.
 """
 
 from __future__ import annotations
@@ -31,61 +32,62 @@ from search.map.choose.resharding import NEVER
 
 Vector = NDArray[np.float64]
 UNITS = 1e4
-"""What the smallest sum that there could be is scaled to, as the solver's tolerances are
+"""The value to which the smallest possible sum is scaled, as the solver's tolerances are
 absolute."""
 WHOLE = 1e-6
-"""How far from a whole number a value may be."""
+"""The largest distance from an integer of a value that counts as integral."""
 GAP = 1e-9
-"""Of the sum: by how much less another choice may take."""
+"""The fraction of the sum by which another choice may still be better."""
 
 
 @dataclass(frozen=True)
 class HeldBytes:
-    """Bytes that each value of each variable holds, and how many all may."""
+    """The bytes that each value of each variable holds, and the limit of their sum."""
 
     bytes: Sequence[Vector]
     limit: float
 
 
 @dataclass(frozen=True)
-class Solved:
-    """The least sum: seconds, the place of each variable's value, and what the relaxation says."""
+class Solution:
+    """The least sum in seconds, the place of each variable's value, and the bound by relaxation."""
 
     seconds: float
     places: tuple[int, ...]
     relaxed: float
-    """Seconds of the linear relaxation: no choice takes less."""
+    """Seconds of the linear relaxation: a lower bound of all choices."""
     gap: float
-    """Of the sum: how far the solver left open that there is a better one."""
+    """The fraction of the sum within which the solver did not exclude a better choice."""
 
     is_relaxed: bool
-    """Whether the relaxation came out in whole numbers."""
+    """Whether the solution of the relaxation was integral."""
 
     @property
     def relaxation_gap(self) -> float:
-        """By what part the least sum is above that of the relaxation."""
+        """The fraction by which the relaxation is below the least sum."""
         return max(0.0, 1 - self.relaxed / self.seconds) if self.seconds > 0 else 0.0
 
 
 @dataclass
 class Tally:
-    """How integer programs went: how many had an answer, for how many of these it was that of the
-    linear relaxation, the largest gap between both, and the largest that the solver left open."""
+    """Statistics of integer programs: the number that had an answer, the number solved by the
+    linear relaxation alone, the largest gap between both, and the largest gap that the solver left
+    open."""
 
     solved: int = 0
     integral: int = 0
     relaxation_gap: float = 0.0
     open_gap: float = 0.0
 
-    def add(self, one: Solved) -> None:
+    def add(self, solution: Solution) -> None:
         self.solved += 1
-        self.integral += one.is_relaxed
-        self.relaxation_gap = max(self.relaxation_gap, one.relaxation_gap)
-        self.open_gap = max(self.open_gap, one.gap)
+        self.integral += solution.is_relaxed
+        self.relaxation_gap = max(self.relaxation_gap, solution.relaxation_gap)
+        self.open_gap = max(self.open_gap, solution.gap)
 
     @property
     def line(self) -> str:
-        """For people."""
+        """The statistics as a line for people."""
         noun = "integer program" if self.solved == 1 else "integer programs"
         return (
             f"solved {self.solved:,} {noun}, {self.integral:,} by the linear relaxation alone,"
@@ -100,10 +102,9 @@ def solve(
     better_than: float = inf,
     seconds: float = 60.0,
     gap: float = GAP,
-) -> Solved | None:
-    """The least sum of tables of one or two variables, up to a ``gap``, a part of it. None where
-    none fits, where none takes less than ``better_than``, and where none was found in so many
-    ``seconds``."""
+) -> Solution | None:
+    """Return the least sum of tables of one or two variables, up to a relative ``gap``. None if no
+    choice fits, if none is below ``better_than``, or if none was found within ``seconds``."""
     check_time()
     program = _Program(sizes, factors, held)
     relaxed = program.relaxed()
@@ -118,12 +119,12 @@ def solve(
         values, left = branched
     places = program.places(values)
     total = program.summed(places)
-    return Solved(total, places, bound, left, is_relaxed) if total < better_than else None
+    return Solution(total, places, bound, left, is_relaxed) if total < better_than else None
 
 
 @dataclass
 class _Columns:
-    """Columns and rows of a linear program, as they come."""
+    """The columns and rows of a linear program while it is built."""
 
     costs: list[Vector] = field(default_factory=list[Vector])
     count: int = 0
@@ -134,7 +135,7 @@ class _Columns:
     bounds: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
 
     def add(self, costs: Vector) -> NDArray[np.intp]:
-        """New columns, by number."""
+        """Add columns with the given costs. Returns their numbers."""
         first, self.count = self.count, self.count + len(costs)
         self.costs.append(costs)
         return np.arange(first, self.count)
@@ -172,7 +173,7 @@ class _Program:
         self._solver = self._loaded()
 
     def _link(self) -> None:
-        """Columns and rows for the tables of two variables."""
+        """Add columns and rows for the tables of two variables."""
         for (first, second), table in self._pairs.items():
             rows, left = np.unique(table, axis=0, return_inverse=True)
             small, right = np.unique(rows, axis=1, return_inverse=True)
@@ -215,7 +216,7 @@ class _Program:
         return solver
 
     def relaxed(self) -> tuple[float, Vector] | None:
-        """The sum of the linear relaxation, and its values; None where nothing fits."""
+        """The sum of the linear relaxation, and its values; None if nothing fits."""
         self._solver.run()
         if self._solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
@@ -223,8 +224,8 @@ class _Program:
         return self._solver.getInfo().objective_function_value / self._unit, values
 
     def branched(self, seconds: float, gap: float) -> tuple[Vector, float] | None:
-        """The values of the best choice that is found in so many seconds, or of the first one that
-        is within a gap of the best, and its gap."""
+        """The values of the best choice within the time limit, or of the first one within ``gap``
+        of the optimum, and its gap. None if no choice was found."""
         solver, whole = self._solver, int(sum(map(len, self._own)))
         kinds = np.full(whole, highspy.HighsVarType.kInteger)
         solver.changeColsIntegrality(whole, np.arange(whole, dtype=np.int32), kinds)
@@ -237,7 +238,7 @@ class _Program:
         return np.array(solver.getSolution().col_value), max(0.0, float(info.mip_gap))
 
     def is_whole(self, values: Vector) -> bool:
-        """Whether every variable has one value."""
+        """Whether every variable has exactly one value."""
         own = np.concatenate([values[own] for own in self._variables])
         return bool(np.abs(own - np.rint(own)).max(initial=0.0) <= WHOLE)
 
@@ -245,7 +246,7 @@ class _Program:
         return tuple(int(values[own].argmax()) for own in self._variables)
 
     def summed(self, places: Sequence[int]) -> float:
-        """The sum of the tables themselves at some places."""
+        """The sum of the tables at given places."""
         alone = sum(float(own[at]) for own, at in zip(self._own, places, strict=True))
         pairs = (float(t[places[a], places[b]]) for (a, b), t in self._pairs.items())
         return alone + sum(pairs)

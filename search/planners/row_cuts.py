@@ -1,7 +1,7 @@
-"""A row of operators, cut where little passes: what planners of stages share.
+"""Cuts of a sequence of operators where few bytes pass, for all planners of stages.
 
-Problem: cut the row of a model's operators into parts, such that parts do about the same and the
-sum, or the largest, of what is given for each is the least. Method: dynamic programming over the
+Problem: cut the sequence of a model's operators into parts that do about the same work, such that
+the sum, or the maximum, of the given costs of parts is least. Method: dynamic programming over the
 ends of parts. Complexity: the parts times the square of the operators. Exact.
 """
 
@@ -17,11 +17,12 @@ from pcg.graph.graph import Graph
 from pcg.readings.work import gradient_nodes, work
 
 MOST_AT_ONCE = 4000
-"""Operators of a graph that are looked at one by one; in a larger one, some in a row are one."""
+"""The number of operators up to which each may end a part. In a larger graph, several consecutive
+ones are taken together."""
 GROWTH = 1.25
-"""By what factor parts may do more where there are none."""
+"""The factor by which the limit of parts grows if no parts are within it."""
 ROUNDING = 1e-9
-"""Of sums in another order."""
+"""The relative difference of sums in another order."""
 
 RowVector = NDArray[np.float64]
 
@@ -38,12 +39,12 @@ def operations(graph: Graph) -> RowVector:
 
 
 def row_ends(total: int) -> NDArray[np.intp]:
-    """Where parts of so many operators may end."""
+    """The positions at which parts of ``total`` operators may end."""
     return np.unique(np.linspace(0, total, min(total, MOST_AT_ONCE) + 1).round().astype(int))
 
 
 def readings(graph: Graph) -> Iterator[tuple[int, Sequence[int], float]]:
-    """Of each tensor between operators: the number of its maker, those of its readers (ascending),
+    """For each tensor between operators: the number of its maker, those of its readers (ascending),
     and its elements."""
     number = {node: i for i, node in enumerate(graph.operators)}
     readers: dict[tuple[int, int], set[int]] = defaultdict(set)
@@ -59,7 +60,8 @@ def readings(graph: Graph) -> Iterator[tuple[int, Sequence[int], float]]:
 
 
 def read_before(graph: Graph) -> RowVector:
-    """[first, last]: elements that operators from one to another read of those before them."""
+    """[first, last]: elements that the operators from ``first`` to ``last`` read of earlier
+    ones."""
     count = len(graph.operators)
     first_read = np.zeros((count, count))
     for before, reading, size in readings(graph):
@@ -72,9 +74,9 @@ def read_before(graph: Graph) -> RowVector:
 def balanced_parts(
     flops: RowVector, ends: NDArray[np.intp], count: int, slack: float
 ) -> Iterator[RowVector]:
-    """[first, last]: of parts between ``ends`` (the last one included), by what part of what may be
-    done at most they do, infinite where they do more. At first that is ``1 + slack`` times their
-    share, or as much as one does alone; then always more, as often as asked."""
+    """[first, last]: the work of the parts between ``ends`` (the last one included), as a fraction
+    of the limit; infinite above the limit. The limit is first ``1 + slack`` times an equal share,
+    or the work of the largest operator; each further table has a larger one."""
     sums = np.concatenate([[0.0], np.cumsum(flops)])[ends]
     done = sums[None, 1:] - sums[:-1, None]
     share = max(sums[-1] / count * (1 + slack), float(np.diag(done).max()), 1.0)
@@ -86,8 +88,8 @@ def balanced_parts(
 
 
 def cut_row(costs: RowVector, count: int, *, is_sum: bool) -> tuple[float, list[int]]:
-    """The least sum, or the least maximum, of so many parts in a row, and their bounds.
-    ``costs[i, j]``: of a part from i to j, the latter included; infinite where there is none."""
+    """The least sum, or the least maximum, of ``count`` consecutive parts, and their bounds.
+    ``costs[i, j]``: of the part from i to j, j included; infinite if there is no such part."""
     join = np.add if is_sum else np.maximum
     total = len(costs)
     best = np.concatenate([[0.0], np.full(total, np.inf)])

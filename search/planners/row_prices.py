@@ -1,5 +1,5 @@
-"""What strategies of operators in a row cost: of a whole graph on all devices, or of micro-batches
-on the devices of a stage. Planners of stages choose by these tables and nothing else."""
+"""Prices of strategies of a sequence of operators: of a whole graph on all devices, or of
+micro-batches on the devices of a stage. Planners of stages choose by these tables alone."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pcg.readings.work import gradient_nodes
 from search.map.choose.choosing import Chooser
 from search.map.choose.factors import Factor, Places
 from search.map.space.strategies import IDLE, Space
-from search.pipeline.micro import Costs, MicroBatches
+from search.pipeline.micro import MicroBatchCosts, MicroBatches
 from search.pipeline.outline import PLAIN, Sparing
 
 
 @dataclass(frozen=True, eq=False)
-class TensorWay:
-    """Seconds of what moves between two operators, by number. ``repeated``: for every
-    micro-batch."""
+class TensorTransfer:
+    """Seconds of the resharding between two operators, which are given by number. ``repeated``:
+    whether it is done for every micro-batch."""
 
     factor: Factor
     repeated: bool = True
@@ -31,79 +31,82 @@ class TensorWay:
 
 @dataclass(frozen=True)
 class StageChoice:
-    """Strategies of the operators of a stage, by their places in the spaces."""
+    """Strategies of the operators of a stage, as places in their spaces, with their costs."""
 
     places: tuple[int, ...]
     micro: float
     """Seconds of a micro-batch, forward and backward."""
     once: float
-    """Seconds of what is done once a step."""
+    """Seconds once a step."""
     weights: float
-    """Bytes on the fullest device, with gradients and the optimizer's states."""
+    """Bytes on the fullest device, with gradients and optimizer states."""
     activations: float
     """Bytes that one micro-batch holds."""
 
     def seconds(self, sparing: Sparing, slices: int) -> float:
-        """Of one micro-batch, with its part of what is done once."""
+        """Seconds of one micro-batch, with its part of the work once a step."""
         return self.micro * sparing.time + self.once / slices
 
     def held(self, sparing: Sparing, in_flight: int) -> float:
-        """Bytes with so many micro-batches under way."""
+        """Bytes with ``in_flight`` micro-batches under way."""
         return self.weights / sparing.parts + in_flight * sparing.left * self.activations
 
 
 @dataclass(frozen=True, eq=False)
 class RowPrices:
-    """``costs`` of each operator, and ``ways`` between two of them, for each of ``slices``
-    micro-batches. ``looks``: equal numbers for operators that look alike."""
+    """The ``costs`` of each operator, and the reshardings between two operators (``transfers``),
+    for each of ``slices`` micro-batches. ``colours``: equal for operators that look alike."""
 
     nodes: Sequence[Node]
     spaces: Sequence[Space]
-    looks: Sequence[int]
-    costs: Sequence[Costs]
-    ways: Sequence[TensorWay]
+    colours: Sequence[int]
+    costs: Sequence[MicroBatchCosts]
+    transfers: Sequence[TensorTransfer]
     slices: int = 1
 
     @staticmethod
     def of_batches(batches: MicroBatches) -> RowPrices:
-        """Of micro-batches on the devices of a stage."""
+        """The prices of micro-batches on the devices of a stage."""
         costs, moved = batches.tables()
         wide = batches.cost.training.held_bytes / batches.cost.itemsize
-        known = Memo[int, Costs]()
+        known = Memo[int, MicroBatchCosts]()
         whole = [known.get(id(c), lambda c=c: replace(c, weights=c.weights * wide)) for c in costs]
-        ways = [TensorWay(m.seconds.factor(m.source, m.target, m.times), m.repeated) for m in moved]
-        looks = batches.pricing.colours(batches.streams.graph)
+        transfers = [
+            TensorTransfer(m.seconds.factor(m.source, m.target, m.times), m.repeated) for m in moved
+        ]
+        colours = batches.pricing.colours(batches.streams.graph)
         spaces = [batches.spaces.of(node) for node in batches.nodes]
-        numbers = [looks[node] for node in batches.nodes]
-        return RowPrices(batches.nodes, spaces, numbers, whole, ways, batches.slices)
+        numbers = [colours[node] for node in batches.nodes]
+        return RowPrices(batches.nodes, spaces, numbers, whole, transfers, batches.slices)
 
     @staticmethod
     def of_graph(graph: Graph, chooser: Chooser) -> RowPrices:
-        """Of a whole graph on all devices; all that it holds counts as activations."""
+        """The prices of a whole graph on all devices. All that it holds counts as activations."""
         prices, pricing = chooser.prices(graph), chooser.pricing
         ends = _ends(graph, chooser)
         duties = pricing.duties(graph, prices.nodes, keeps=True)
-        costs: list[Costs] = []
+        costs: list[MicroBatchCosts] = []
         for node in prices.nodes:
-            own, held = prices.alone[node] + ends.get(node, 0.0), pricing.own(node, duties[node])
-            nothing = np.zeros(len(own))
-            costs.append(Costs(own, nothing, nothing, held.memory))
-        looks, spaces = pricing.colours(graph), [chooser.spaces.of(node) for node in prices.nodes]
-        numbers = [looks[node] for node in prices.nodes]
-        ways = [TensorWay(factor) for factor in prices.resharding]
-        return RowPrices(prices.nodes, spaces, numbers, costs, ways)
+            seconds = prices.alone[node] + ends.get(node, 0.0)
+            held = pricing.operator_costs(node, duties[node])
+            nothing = np.zeros(len(seconds))
+            costs.append(MicroBatchCosts(seconds, nothing, nothing, held.memory))
+        colours, spaces = pricing.colours(graph), [chooser.spaces.of(node) for node in prices.nodes]
+        numbers = [colours[node] for node in prices.nodes]
+        transfers = [TensorTransfer(factor) for factor in prices.resharding]
+        return RowPrices(prices.nodes, spaces, numbers, costs, transfers)
 
     def factors(self, first: int, last: int, sparing: Sparing = PLAIN) -> list[Factor]:
-        """The parts of the seconds that a micro-batch takes through the operators from one to
-        before another, with its part of what is done once. Variables count from ``first`` on."""
+        """The terms of the seconds of a micro-batch through the operators from ``first`` to before
+        ``last``, with its part of the work once a step. Variables count from ``first`` on."""
         own = [
             Factor((i,), each.micro * sparing.time + each.once / self.slices)
             for i, each in enumerate(self.costs[first:last])
         ]
-        for way in self._within(first, last):
-            a, b = way.factor.variables
-            times = way.factor.times * (1.0 if way.repeated else 1 / self.slices)
-            own.append(Factor((a - first, b - first), way.factor.values, times))
+        for transfer in self._within(first, last):
+            a, b = transfer.factor.variables
+            times = transfer.factor.times * (1.0 if transfer.repeated else 1 / self.slices)
+            own.append(Factor((a - first, b - first), transfer.factor.values, times))
         return own
 
     def held(self, first: int, last: int, in_flight: int, sparing: Sparing) -> list[np.ndarray]:
@@ -114,41 +117,47 @@ class RowPrices:
         ]
 
     def choice(self, first: int, last: int, places: Sequence[int]) -> StageChoice:
-        """What some operators cost by the strategies at some places."""
+        """The costs of some operators with the strategies at given places."""
         sums = np.zeros(4)
         for each, at in zip(self.costs[first:last], places, strict=True):
             sums += each.micro[at], each.once[at], each.weights[at], each.activations[at]
-        for way in self._within(first, last):
-            a, b = way.factor.variables
-            taken = way.factor.times * float(
-                way.factor.values[places[a - first], places[b - first]]
+        for transfer in self._within(first, last):
+            a, b = transfer.factor.variables
+            taken = transfer.factor.times * float(
+                transfer.factor.values[places[a - first], places[b - first]]
             )
-            sums[0 if way.repeated else 1] += taken
+            sums[0 if transfer.repeated else 1] += taken
         return StageChoice(tuple(places), *map(float, sums))
 
     def content(self, first: int, last: int) -> object:
-        """The same for rows that have the same tables, as long as these prices live."""
+        """A key that is equal for sequences with the same tables, as long as these prices live."""
         moved = (
-            (tuple(v - first for v in way.factor.variables), way.factor.table, way.repeated)
-            for way in self._within(first, last)
+            (
+                tuple(v - first for v in transfer.factor.variables),
+                transfer.factor.table,
+                transfer.repeated,
+            )
+            for transfer in self._within(first, last)
         )
         return tuple(id(own) for own in self.costs[first:last]), tuple(moved)
 
-    def _within(self, first: int, last: int) -> Iterator[TensorWay]:
+    def _within(self, first: int, last: int) -> Iterator[TensorTransfer]:
         for at in range(first, last):
-            yield from (way for way in self._into[at] if way.factor.variables[0] >= first)
+            yield from (
+                transfer for transfer in self._into[at] if transfer.factor.variables[0] >= first
+            )
 
     @cached_property
-    def _into(self) -> Mapping[int, Sequence[TensorWay]]:
-        into: dict[int, list[TensorWay]] = defaultdict(list)
-        for way in self.ways:
-            into[way.factor.variables[1]].append(way)
+    def _into(self) -> Mapping[int, Sequence[TensorTransfer]]:
+        into: dict[int, list[TensorTransfer]] = defaultdict(list)
+        for transfer in self.transfers:
+            into[transfer.factor.variables[1]].append(transfer)
         return into
 
 
 def logical_masks(spaces: Sequence[Space], split: int) -> list[Places]:
-    """The strategies of operators on a logical mesh of two axes, the mesh axes before ``split`` and
-    those from there on: each cuts one index or copies."""
+    """The strategies of operators on a logical mesh of two axes: the mesh axes before ``split``,
+    and the others. Each logical axis cuts one index or copies."""
     known: dict[int, Places] = {}
     return [known.setdefault(id(own), _logical(own, split)) for own in spaces]
 
@@ -162,7 +171,7 @@ def _logical(space: Space, split: int) -> Places:
 
 
 def _ends(graph: Graph, chooser: Chooser) -> dict[Node, np.ndarray]:
-    """What it takes to bring the outputs to one device, and their gradients back."""
+    """The cost of bringing the outputs to one device, and their gradients back."""
     trained, ends = gradient_nodes(graph), dict[Node, np.ndarray]()
     for value in graph.outputs:
         if not value.node.is_leaf:

@@ -1,5 +1,5 @@
-"""Strategies of the operators of a stage, as planners of stages ask for them: once for stages of
-equal content, and with a limit of memory only where the fastest choice does not fit."""
+"""Choices of strategies for stages. Stages of equal content are solved once, and with a limit of
+memory only if the fastest choice does not fit."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from search.pipeline.outline import PLAIN, Sparing
 from search.planners.ilp import HeldBytes
 from search.planners.row_prices import RowPrices, StageChoice
 
-OPEN = 5e-3
-"""Of a stage's seconds: what may be left open where memory is short. Prices are not as near."""
+OPEN_GAP = 5e-3
+"""The relative gap of a stage's seconds that may stay open. Prices are less precise than that."""
 
 
 class StagePlaces(Protocol):
-    """How a planner chooses the strategies of operators from one to before another."""
+    """Chooses the strategies of the operators of a stage."""
 
     def __call__(
         self,
@@ -28,18 +28,19 @@ class StagePlaces(Protocol):
         factors: Sequence[Factor],
         held: HeldBytes | None,
     ) -> Sequence[int] | None:
-        """Their places; None where none fits. Variables of ``factors`` count from ``first`` on."""
+        """Return their places; None if none fits. The operators are those from ``first`` to before
+        ``last``. Variables of ``factors`` count from ``first`` on."""
         ...
 
 
 @dataclass
 class StageChoices:
-    """The strategies of stages by some prices. ``limit``: bytes that a device has."""
+    """The strategies of stages by given prices. ``limit``: available bytes on a device."""
 
     prices: RowPrices
     limit: float
     places: StagePlaces
-    """How strategies are chosen."""
+    """The function that chooses strategies."""
     _known: Memo[object, StageChoice | None] = field(
         init=False, default_factory=Memo[object, "StageChoice | None"]
     )
@@ -47,7 +48,7 @@ class StageChoices:
     def best(
         self, first: int, last: int, in_flight: int, sparing: Sparing = PLAIN
     ) -> StageChoice | None:
-        """Of the operators from one to before another; None where nothing fits."""
+        """The choice for the operators from ``first`` to before ``last``; None if nothing fits."""
         content = self.prices.content(first, last)
         free = self._known.get(content, lambda: self._solved(first, last, None, PLAIN))
         if free is None or free.held(sparing, in_flight) <= self.limit:

@@ -1,10 +1,10 @@
-"""What planners of stages share: the whole machine as one, numbers of stages and of micro-batches
-that are tried, and pipelines that are built as they would run.
+"""The part that planners of stages share: plans on the whole machine, the numbers of stages and
+micro-batches to try, and the building of pipelines.
 
-A planner chooses strategies and stages by its own sums (``StageLevels``). Numbers of stages are all
-those that the machine has; numbers of micro-batches those of a ladder, of which more are tried
-until they pay no more. The best ``FINALISTS`` are built by the rules, simulated and counted, with
-results recomputed where they would not fit. The fastest that fits is the plan.
+A planner chooses strategies and stages by its own sums (``StageLevels``). All numbers of stages
+that the machine allows are tried. Numbers of micro-batches are those of a ladder, tried until they
+gain nothing. The best ``FINALISTS`` pipelines are built by the rules, simulated, and their memory
+counted, with recomputation if they would not fit. The fastest that fits is the plan.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pcg.plan.plan import Plan
 from search.choices import Recompute
 from search.cost.planned import NoPlanInTime, Planned, SearchReport, Stop
 from search.cost.progress import OutOfTime, Phases, now
-from search.cost.units import forward_seconds, ways_to_fit
+from search.cost.units import forward_seconds, recomputations_to_fit
 from search.map.building import Cut
 from search.map.choose.choosing import Choice
 from search.map.rules.cuts import Cuts
@@ -34,35 +34,36 @@ from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import Outline, micro_batch_counts, stage_counts
 from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
 from search.pipeline.streams import Streams, streams
-from search.pipeline.tries import PLAINLY, ladder
+from search.pipeline.tries import PLAIN_FIRST, ladder
 from search.plan.finish import does_not_fit, finished
 from search.planners.common import PlannerSetting, PricedChoice, planned_choice, priced_choice
 from search.planners.row_prices import RowPrices
 
 FINALISTS = 3
-"""Pipelines that are built once one of them fits."""
+"""The number of pipelines that are built once one of them fits."""
 MOST_BUILT = 8
-"""Pipelines that are built at most."""
+"""The most pipelines that are built."""
 CHOOSING = 2 / 3
-"""Of the time, what goes to choosing at most."""
+"""The largest fraction of the time that is spent on choosing."""
 
 
 class StageLevels(Protocol):
-    """How a planner chooses."""
+    """The choices of a planner."""
 
     def whole(self, prices: RowPrices) -> Iterator[Sequence[int]]:
-        """Strategies of all operators of a graph on all devices, by place, the fastest first and
-        then those that take less memory, as long as they are asked for."""
+        """Strategies of all operators of a graph on all devices, as places. The fastest come first,
+        then, as long as the caller asks, strategies that take less memory."""
         ...
 
     def pipelines(self, batches: MicroBatches, prices: RowPrices, stages: int) -> Iterator[Outline]:
-        """The best pipelines of so many stages, by its own sums."""
+        """The best pipelines with ``stages`` stages, by the planner's own sums."""
         ...
 
 
 @dataclass(frozen=True)
 class BuiltStages:
-    """A pipeline with its price: ``seconds`` of a step, ``memory`` bytes on the fullest device."""
+    """A pipeline with its price. ``seconds``: of a step; ``memory``: bytes on the fullest
+    device."""
 
     outline: Outline
     cut: Cut
@@ -73,38 +74,38 @@ class BuiltStages:
 
 
 @dataclass(frozen=True)
-class StagedFound:
-    """What a search came to. One of both is there at least."""
+class StagedResult:
+    """The result of a search. It has pipelines, or a plan without one, or both."""
 
     pipelines: Sequence[BuiltStages]
-    """Those that were built."""
+    """The pipelines that were built."""
     whole: PricedChoice | None
     """The best plan without a pipeline."""
     report: SearchReport
     refused: str | None = None
-    """Why there are no pipelines, where the model has none."""
+    """The reason why the model has no pipelines, or None."""
 
 
 @dataclass(frozen=True)
 class StagedSearch:
-    """A search by some levels. ``micro_batches``: their numbers that are tried, by default those
-    of a ladder; ``seconds`` that it may take."""
+    """A search by the levels of a planner. ``micro_batches``: the numbers to try, by default those
+    of a ladder; ``seconds``: the time limit."""
 
     setting: PlannerSetting
     name: str
-    """Of the planner."""
+    """The name of the planner."""
     levels: StageLevels
     micro_batches: tuple[int, ...] | None = None
     seconds: float = 600.0
 
     def planned(
-        self, name: str, graph: Graph, tried: StagedFound, start: float, notes: tuple[str, ...]
+        self, name: str, graph: Graph, tried: StagedResult, start: float, notes: tuple[str, ...]
     ) -> Planned:
-        """The plan of what was found; raises NegativeAnswer where none fits."""
+        """The plan of a search's result. Raises NegativeAnswer if nothing fits."""
         limit = self.setting.machine.memory_limit()
         notes = notes if tried.refused is None else (*notes, f"no pipelines: {tried.refused}")
-        fitting = [one for one in tried.pipelines if one.memory <= limit]
-        best = min(fitting, key=lambda one: one.seconds, default=None)
+        fitting = [pipeline for pipeline in tried.pipelines if pipeline.memory <= limit]
+        best = min(fitting, key=lambda pipeline: pipeline.seconds, default=None)
         whole, least = tried.whole, inf if best is None else best.seconds
         if whole is not None and whole.over <= 0 and whole.seconds <= least:
             planned = planned_choice(self.setting, name, graph, whole, tried.report, start)
@@ -117,7 +118,7 @@ class StagedSearch:
         return Planned(plan, tried.report, now() - start, notes=notes)
 
     def plan_of(self, name: str, graph: Graph, made: BuiltStages) -> Plan:
-        """The plan of a pipeline that was found for a graph."""
+        """The plan of a pipeline of a graph."""
         return finished(
             name,
             graph,
@@ -136,13 +137,13 @@ class StagedSearch:
             ),
         )
 
-    def found(self, name: str, graph: Graph) -> StagedFound:
-        """The best pipelines, and the best plan without one. Raises NegativeAnswer where neither is
-        to be had."""
+    def found(self, name: str, graph: Graph) -> StagedResult:
+        """Search for the best pipelines, and the best plan without one. Raises NegativeAnswer if
+        there is neither."""
         graph.check()
         machine = self.setting.machine
         if len(machine.kinds) > 1:
-            problem = "has devices of several kinds, and groups of devices are taken to be alike"
+            problem = "has devices of several kinds, expected one kind for equal groups of devices"
             raise NegativeAnswer(f"{self.name}: {machine.name} {problem}")
         phases = Phases.of(now(), self.seconds, len(graph.operators), self.setting.teller)
         wholes, built, tried = list[PricedChoice](), list[BuiltStages](), list[Outline]()
@@ -169,10 +170,10 @@ class StagedSearch:
         strategies = sum(one.batches.strategies() for one in tried)
         strategies += sum(one.judged.strategies for one in wholes)
         report = SearchReport(strategies, len(wholes) + len(built), stop, phases.seconds)
-        return StagedFound(built, min(wholes, key=_rank, default=None), report, refused)
+        return StagedResult(built, min(wholes, key=_rank, default=None), report, refused)
 
     def _try_wholes(self, graph: Graph, phases: Phases, wholes: list[PricedChoice]) -> None:
-        """Results are kept as they come."""
+        """Collect plans without a pipeline in ``wholes`` as they are found."""
         self.setting.teller.works_on(f"{self.name}: all devices", "map")
         for made in self._wholes(graph, phases):
             wholes.append(made)
@@ -181,8 +182,8 @@ class StagedSearch:
     def _try_pipelines(
         self, graph: Graph, phases: Phases, tried: list[Outline], built: list[BuiltStages]
     ) -> Stop:
-        """Choose and build pipelines: why that ended. Raises NegativeAnswer for a model that has
-        none."""
+        """Choose and build pipelines. Returns why it ended. Raises NegativeAnswer if the model has
+        no pipelines."""
         source = phases.timed("rules", lambda: streams(graph, self.setting.library))
         choosing, stop = phases.part(CHOOSING), "exhausted"
         try:
@@ -195,7 +196,7 @@ class StagedSearch:
         return stop
 
     def _wholes(self, graph: Graph, phases: Phases) -> Iterator[PricedChoice]:
-        """Plans without a pipeline, until one fits as it is."""
+        """Plans without a pipeline, until one fits without recomputation."""
         chooser = self.setting.chooser(graph)
         prices = phases.timed("prices", lambda: RowPrices.of_graph(graph, chooser))
         choices = self.levels.whole(prices)
@@ -209,7 +210,7 @@ class StagedSearch:
                 return
 
     def _choose(self, source: Streams, phases: Phases, tried: list[Outline]) -> None:
-        """Pipelines of a model, of all numbers of stages."""
+        """Choose pipelines of a model, for all numbers of stages."""
         setting = self.setting
         cuts = Cuts(setting.library.concrete(source.graph))
         counts = self.micro_batches or tuple(ladder(micro_batch_counts(source.batch)))
@@ -236,7 +237,7 @@ class StagedSearch:
                 least = seconds
 
     def _build(self, ranked: Sequence[Outline], phases: Phases, built: list[BuiltStages]) -> None:
-        """The first of some pipelines, as they would run, until some of them fit."""
+        """Build pipelines in the order of their estimates, until enough are built and one fits."""
         limit = self.setting.machine.memory_limit()
         for one in ranked[:MOST_BUILT]:
             if len(built) >= FINALISTS and any(own.memory <= limit for own in built):
@@ -245,8 +246,8 @@ class StagedSearch:
             phases.has_plan = phases.has_plan or built[-1].memory <= limit
 
     def _built(self, outline: Outline) -> BuiltStages:
-        """A pipeline, the fastest that fits of it as it is and of it with results recomputed; else
-        what takes least memory."""
+        """Build and price a pipeline, with and without recomputation. Returns the fastest plan that
+        fits, or else the one that takes least memory."""
         setting, batches = self.setting, outline.batches
         cost, slices = setting.cost(), batches.slices
         groups = StageGroups(outline.stages, batches.cost.machine.devices, slices)
@@ -261,10 +262,12 @@ class StagedSearch:
             seconds = step_seconds(stage_seconds(steps, cost, groups, nodes), slices)
             return BuiltStages(outline, cut, steps, seconds, counted(nodes), nodes)
 
-        made = [priced(frozenset())] if setting.recompute in PLAINLY else []
+        made = [priced(frozenset())] if setting.recompute in PLAIN_FIRST else []
         if setting.recompute is not Recompute.NONE and not any(o.memory <= limit for o in made):
             seconds = forward_seconds(steps, cost, slices)
-            ways = ways_to_fit(steps, seconds, counted, limit, setting.recompute, groups.size)
+            ways = recomputations_to_fit(
+                steps, seconds, counted, limit, setting.recompute, groups.size
+            )
             made += [priced(nodes) for nodes in ways]
         made = made or [priced(frozenset())]
         best = min(made, key=lambda one: (max(one.memory - limit, 0), one.seconds))
@@ -277,6 +280,6 @@ def _rank(made: PricedChoice) -> tuple[int, float]:
 
 
 def _content(one: Outline) -> object:
-    """What is built of an outline, whatever it is estimated to recompute."""
+    """A key of the pipeline that an outline builds, whatever its assumed recomputation."""
     size = one.batches.cost.machine.devices
     return size, one.batches.slices, one.bounds, one.chosen.strategies

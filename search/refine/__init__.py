@@ -1,3 +1,3 @@
-"""Refine: a choice of strategies, improved under the simulation of whole plans, where what is
-hidden does not count, as long as it gains.
+"""Refine: a choice of strategies, improved step by step under the simulation of whole plans, in
+which hidden communication does not count.
 """

@@ -1,17 +1,17 @@
 """Annealing of a whole plan under its simulation: any operator on any devices.
 
-Problem: choose for every operator what is cut and on which array of devices it runs, so that a
-simulated step takes least time. Meshes know halves and thirds of a machine; branches of unequal
-work, or devices of two speeds, want 5 of 8 and 3 of 8.
+Problem: choose the cuts of every operator and the array of devices on which it runs, so that a
+simulated step takes least time. Meshes can express halves and thirds of a machine. Branches of
+unequal work, or devices of two speeds, may want 5 of 8 devices and 3 of 8.
 
-Method: simulated annealing (Kirkpatrick et al., Science 1983; over plans, Jia et al., MLSys 2019,
-section 5), with changes of operators that hang together (``moves``). It begins widely: with the
-plan that is known, with all on one device, and with branches on devices of their own. Then it goes
-on near the fastest. The threshold that Metropolis' rule draws is known before a state is simulated,
-so that most states are ruled out by a bound or a part of their simulation (``delta``).
+Method: simulated annealing (Kirkpatrick et al., Science 1983; over plans: Jia et al., MLSys 2019,
+section 5), with changes of operators that are connected (``moves``). It first searches widely: from
+the known plan, from all operators on one device, and from branches on devices of their own. Then it
+searches near the fastest plan. Metropolis' rule draws its threshold before a state is simulated, so
+most states are ruled out by a bound or by a part of their simulation (``delta``).
 
-Complexity: ``STATES`` an operator are looked at, and no more operators of states than ``WORK``. The
-same seed gives the same plan. It is a heuristic: nothing is said about what is fastest.
+Complexity: up to ``STATES`` states for each operator are tried, and up to ``WORK`` operators in all
+states together. The same seed gives the same plan. A heuristic: no proof says what is fastest.
 """
 
 from __future__ import annotations
@@ -28,28 +28,29 @@ from search.refine.delta import DeltaSimulator
 from search.refine.moves import Mappings, Moves
 
 Start = Literal["best", "alone", "apart"]
-"""What an annealing begins with: the best plan so far, all operators on one device, or the best
-plan with branches on devices of their own."""
+"""The start of an annealing: the best plan so far, all operators on one device, or the best plan
+with branches on devices of their own."""
 WORK = 320_000
-"""Operators of all states that are looked at, at most."""
+"""The most operators of all states that are tried, added up."""
 STATES = 800
-"""States for each operator that are looked at: of a small graph that is enough."""
+"""The most states that are tried for each operator. They are enough for a small graph."""
 Stages = tuple[tuple[float, float, Start], ...]
-"""Annealings one after the other: what part of the work each has, the temperature that it begins
-with, in parts of the seconds of a step, and what it begins with."""
+"""Annealings in order, each as a fraction of the work, its first temperature as a fraction of the
+seconds of a step, and its start."""
 WIDELY: Stages = ((0.2, 0.03, "best"), (0.2, 0.03, "alone"), (0.15, 0.03, "apart"))
 NEARBY: Stages = ((0.15, 0.02, "best"), (0.15, 0.02, "best"), (0.15, 0.01, "best"))
 LAYOUTS = 60
-"""So many times the branches of a fork are laid out before an annealing of what comes of it."""
+"""The number of layouts of a fork's branches among which the start ``apart`` is chosen."""
 FEW = 10
-"""In a graph of fewer operators one of them takes more of a step, and it is hotter by as much."""
+"""In a graph with fewer operators, each takes a larger part of the step, so the temperature is
+higher in proportion."""
 COLD = 2e-4
-"""The temperature that they end with."""
+"""The last temperature, as a fraction of the seconds of a step."""
 
 
 @dataclass
 class Annealer:
-    """Improves choices for one graph. ``is_over``: whether there is no more time."""
+    """Improves choices for one graph. ``is_over``: whether time is up."""
 
     chooser: Chooser
     delta: DeltaSimulator
@@ -67,7 +68,7 @@ class Annealer:
         """Seconds of states: at least so many, or exactly. A fifth of all are looked at again."""
 
     def annealed(self, choice: Choice, stages: Stages = WIDELY + NEARBY) -> Choice:
-        """The best choice that is found, or the same where none is faster."""
+        """Return the best choice that is found, or ``choice`` if none is faster."""
         builder, nodes = self.delta.pieces.builder, self._graph.operators
         least = self.delta.seconds(choice)
         if least is None:
@@ -91,16 +92,16 @@ class Annealer:
         return replace(choice, mappings=best)
 
     def _start(self, start: Start, best: Mappings) -> Mappings:
-        """What an annealing begins with."""
+        """The first state of an annealing."""
         if start == "best":
             return best
         alone = dict.fromkeys(best, OperatorMapping(0))
         return alone if start == "alone" else self._laid_out(best) or alone
 
     def _laid_out(self, now: Mappings) -> Mappings | None:
-        """The fastest of some in which branches are on devices of their own, which may be slower
-        than before; None where nothing forks. No few changes lead there: one branch on fewer
-        devices gains nothing as long as the others are on all."""
+        """The fastest of some states with branches on devices of their own, possibly slower than
+        before. None if nothing forks. Small changes don't lead there: one branch on fewer devices
+        gains nothing as long as the others are on all."""
         best, least = None, inf
         for _ in range(LAYOUTS):
             other = self._moves.apart(best or now)
@@ -112,15 +113,15 @@ class Annealer:
         return best
 
     def _turned_over(self, now: Mappings) -> Mappings | None:
-        """The same with the last devices in place of the first, on devices of several kinds: no few
-        changes lead there."""
+        """The state with the last devices in place of the first, if devices are of several kinds.
+        Small changes don't lead there."""
         if len(self.chooser.pricing.cost.machine.kinds) == 1:
             return None
         last = self._devices - 1
-        return {node: own.moved(last - own.last) for node, own in now.items()}
+        return {node: mapping.moved(last - mapping.last) for node, mapping in now.items()}
 
     def _run(self, start: Mappings, states: int, heat: float) -> tuple[float, Mappings]:
-        """The best state of an annealing of so many states, and its seconds."""
+        """The best state of an annealing over ``states`` states, and its seconds."""
         first = self._seconds(start, inf)
         assert first is not None, "a state that is known can be simulated"
         now = best = start

@@ -1,16 +1,16 @@
-"""Seconds of plans that differ in an operator or two, by what is known of all their operators.
+"""Seconds of plans that differ in an operator or two, put together of known pieces.
 
-Problem: a descent asks of thousands of choices of strategies whether their plans are faster than
-the best so far, and few are. To cut a graph, schedule and simulate it takes milliseconds, most of
-which go into what is the same for all of them.
+Problem: a descent asks for thousands of choices of strategies whether their plans are faster than
+the best so far, and few are. Cutting, scheduling and simulating a graph takes milliseconds, most of
+them for parts that are the same for all plans.
 
 Method: delta simulation (Jia et al., MLSys 2019, section 5.3). A program is put together of the
-``pieces`` of its operators, of which a change makes few new ones, and of reshardings between them
-that were priced before. Its tasks are simulated until it is known to be no faster than the best.
+``pieces`` of its operators, few of which are new after a change, and of reshardings that were
+priced before. Its tasks are simulated until it is known to be no faster than the best.
 
-The program is that of the schedule of the graph that is cut, and its seconds are the same to the
-last bit. A choice takes time in the operators and tasks that it has; what is new in it takes the
-time to cut an operator more.
+The program is that of the schedule of the cut graph, and its seconds are the same to the last bit.
+A choice takes time in proportion to its operators and tasks, plus the time to cut each operator
+that is new.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from search.refine.pieces import OperatorPiece, OperatorPieces, WantedOperand
 
 
 class _Step(NamedTuple):
-    """A step in the order of forward. ``piece``: of the operator that it computes, None where it
-    reshards."""
+    """A step of the forward pass. ``piece``: that of the operator that it computes; None if it is a
+    resharding."""
 
     piece: OperatorPiece | None
     forward: Duration
@@ -40,7 +40,7 @@ class _Step(NamedTuple):
     operands: tuple[int, ...]
     results: tuple[int, ...]
     reads: tuple[int, ...]
-    """The steps whose results it reads."""
+    """The steps whose results this one reads."""
 
 
 _SumKey = tuple[Duration, tuple[int, ...], tuple[int, ...]]
@@ -49,7 +49,7 @@ _WeightsKey = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(eq=False)
 class DeltaSimulator:
-    """Simulates the plans of choices for one graph, of which each is asked for by itself."""
+    """Simulates the plans of choices for one graph."""
 
     pieces: OperatorPieces
     _simulation: BoundedSimulation = field(init=False)
@@ -63,25 +63,25 @@ class DeltaSimulator:
 
     @staticmethod
     def of(graph: Graph, builder: Builder, cost: CostModel) -> DeltaSimulator:
-        """For the plans that a builder makes of a graph."""
+        """A simulator for the plans that a builder makes of a graph."""
         return DeltaSimulator(OperatorPieces(graph, builder, cost))
 
     def takes_less(self, choice: Choice, limit: float) -> bool | None:
-        """Whether a step of the plan of a choice takes less than so many seconds; None where it is
-        not known here."""
+        """Whether a step of the plan of a choice takes less than ``limit`` seconds. None if this
+        simulator can't tell (see ``program``)."""
         program = self.program(choice)
         if program is None:
             return None
         return self._simulation.seconds(tasks(program), limit) is not None
 
     def seconds(self, choice: Choice, limit: float = inf) -> float | None:
-        """Seconds of a step of the plan of a choice; None where that is no less than a limit, or is
-        not known here."""
+        """Seconds of a step of the plan of a choice. None if they are no less than ``limit``, or if
+        this simulator can't tell (see ``program``)."""
         program = self.program(choice)
         return None if program is None else self._simulation.seconds(tasks(program), limit)
 
     def program(self, choice: Choice) -> TaskProgram | None:
-        """The program of the plan of a choice; None where an operator has no piece, or weights are
+        """The program of the plan of a choice. None if an operator has no piece, or weights are
         fully sharded."""
         if choice.fully_sharded:
             return None
@@ -99,7 +99,7 @@ class DeltaSimulator:
     def _backward(
         self, steps: Sequence[_Step], outputs: Sequence[int]
     ) -> tuple[list[Duration], set[int]]:
-        """The backward pass of each step, and the slots that a gradient comes to, as
+        """The backward pass of each step, and the slots that get a gradient, as
         ``pcg.placement.backward`` finds them."""
         first, scalar = outputs[0], self.pieces.has_loss
         live, read = {first} if scalar else set(outputs), set[int]()
@@ -119,7 +119,7 @@ class DeltaSimulator:
                 (source,), (target,) = step.operands, step.results
                 live.add(source)
                 parts[source] = parts.get(source, 0) + 1
-                # The last step that only puts the loss together has nothing to send back.
+                # The last resharding of the loss has nothing to send back.
                 if not (scalar and target == first and first not in read):
                     backward[at] = self._summed(step.backward, step.results, parts)
             read.update(step.operands)
@@ -128,7 +128,7 @@ class DeltaSimulator:
     def _linked(
         self, made: _Forward, backward: Sequence[Duration], live: Collection[int]
     ) -> TaskProgram:
-        """Steps as a program, with the weights that they train."""
+        """The program of some steps, with the weights that they train."""
         homes = tuple(slot for slot in made.weights if slot in live)
         numbers = {slot: number for number, slot in enumerate(homes)}
         steps: list[ProgramStep] = []
@@ -146,7 +146,8 @@ class DeltaSimulator:
         return TaskProgram(steps, *known)
 
     def _summed(self, back: Duration, results: tuple[int, ...], parts: dict[int, int]) -> Duration:
-        """The backward pass of a step, with the sums of the gradients that come from several."""
+        """The backward pass of a step, with the sums of gradients that come from several
+        readers."""
         counts = tuple([parts.get(slot, 0) for slot in results])
         if max(counts) < 2:
             return back
@@ -157,51 +158,52 @@ class DeltaSimulator:
 
 
 class _Forward:
-    """The steps of a schedule in the order of forward, as ``pcg.placement.schedule`` makes them."""
+    """The steps of the forward pass of a schedule, as ``pcg.placement.schedule`` makes them."""
 
     def __init__(self, pieces: OperatorPieces) -> None:
         self._pieces = pieces
         self.steps: list[_Step] = []
         self.weights: list[int] = []
-        """The slots in which weights are kept, in the order in which they are first read."""
+        """The slots in which weights are stored, in the order in which they are first read."""
         self._produced: dict[int, int] = {}
         self._homes: dict[int, int] = {}
         self._made: set[int] = set()
-        """The slots that were moved to, and those of inputs."""
+        """The slots to which tensors were moved, and those of inputs."""
         self._makers: dict[int, int] = {}
-        """The step that makes a slot."""
+        """The step that makes each slot."""
 
     def compute(self, number: int, piece: OperatorPiece) -> None:
-        """The step of an operator, after all that it reads."""
+        """Add the step of an operator, after the reshardings of its operands."""
         operands = tuple([self._fetched(wanted) for wanted in piece.operands])
         self._produced.update(zip(self._pieces.makes[number], piece.results, strict=True))
         self._add(piece, (piece.forward, piece.backward), operands, piece.results)
 
     def output(self, value: int, outer: Mapping[int, int]) -> int:
-        """The slot in which an output is left, ``outer`` being values as others read them."""
+        """The slot in which an output is left. ``outer``: the numbers of values as they are
+        read."""
         left = self._pieces.output(value, outer)
         return self._produced[value] if left is None else self._fetched(left)
 
     def _fetched(self, wanted: WantedOperand) -> int:
-        """The slot of an operand, to which it is moved where that is needed."""
-        value, slot, own, is_input = wanted
-        if own is None:
+        """The slot of an operand. Adds a resharding if it is needed."""
+        value, slot, home, is_input = wanted
+        if home is None:
             start = self._produced[value]
         elif is_input:
-            start = own
-            self._made.add(own)
+            start = home
+            self._made.add(home)
         else:
             if value not in self._homes:
-                self._homes[value] = own
+                self._homes[value] = home
                 if self._pieces.is_weight[value]:
-                    self.weights.append(own)
+                    self.weights.append(home)
             start = self._homes[value]
-        took = None if start == slot else self._pieces.moves[start, slot]
-        if took is None:
+        movement = None if start == slot else self._pieces.moves[start, slot]
+        if movement is None:
             return start
         if slot not in self._made:
             self._made.add(slot)
-            self._add(None, took, (start,), (slot,))
+            self._add(None, movement, (start,), (slot,))
         return slot
 
     def _add(

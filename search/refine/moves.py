@@ -1,10 +1,11 @@
-"""Random changes of a plan: mappings of an operator, or of several that hang together.
+"""Random changes of a plan: mappings of one operator, or of several that are connected.
 
-What changes together is aligned: an operator next to one that is cut is cut along the same
-dimension of the tensor between them, on the same devices, so that nothing moves there. So a branch
-goes to other devices in one step, where a way operator by operator leads over slower plans.
+Operators that change together are aligned. A neighbour of a cut operator is cut along the same
+dimension of the tensor between them, on the same devices, so that nothing moves between the two. So
+a branch gets to other devices in one change. Changes operator by operator would lead through slower
+plans.
 
-Complexity: the operators that change, and what they read.
+Complexity: the operators that change, and their operands.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from search.split.branches import Branch, forks
 
 Mappings = Mapping[Node, OperatorMapping]
 LONGEST = 8
-"""Operators that change together at random, at most; branches change whole."""
+"""The most operators that change together at random. A branch changes as a whole."""
 
 
 @dataclass(frozen=True)
 class _Edge:
-    """From an operator to one that it reads, or that reads it. ``own`` and ``others``: for each
-    axis of both spaces the dimension of the tensor between them, None where that has copies or
-    partial sums."""
+    """An edge from an operator to one that it reads, or that reads it (``other``). ``own`` and
+    ``others``: for each axis of the first and of the other operator's space, the dimension of the
+    tensor between them; None if the axis stands for copies or partial sums of it."""
 
     other: Node
     own: tuple[int | None, ...]
@@ -38,7 +39,7 @@ class _Edge:
 
 @dataclass(eq=False)
 class Moves:
-    """Changes of mappings of the operators of a graph on so many devices."""
+    """Random changes of the mappings of a graph's operators on ``devices`` devices."""
 
     graph: Graph
     spaces: Spaces
@@ -47,7 +48,7 @@ class Moves:
     _edges: dict[Node, list[_Edge]] = field(init=False, default_factory=dict[Node, list[_Edge]])
     _regions: Sequence[Sequence[Node]] = field(init=False)
     _forks: Sequence[Sequence[Branch]] = field(init=False)
-    """Branches that may run side by side: those of each fork, and the innermost of each."""
+    """Sets of branches that may run side by side: those of each fork, and its innermost ones."""
 
     def __post_init__(self) -> None:
         nodes = self.graph.operators
@@ -66,7 +67,7 @@ class Moves:
         self._regions = [nodes, *dict.fromkeys(b for branches in self._forks for b in branches)]
 
     def moved(self, now: Mappings) -> dict[Node, OperatorMapping]:
-        """The mappings after a change; the same ones where it comes to nothing."""
+        """The mappings after a random change; equal ones if the change has no effect."""
         random, node = self.random, self.random.choice(self.graph.operators)
         kind = random.random()
         if kind < 0.25:
@@ -84,14 +85,15 @@ class Moves:
         return {**now, **self._on_group(now, region)}
 
     def apart(self, now: Mappings) -> dict[Node, OperatorMapping] | None:
-        """The mappings with the branches of a fork on groups of devices beside each other; None
-        where nothing forks."""
+        """The mappings with the branches of a random fork on neighbouring groups of devices. None
+        if nothing forks."""
         if not self._forks:
             return None
         return {**now, **self._apart(now, self.random.choice(self._forks))}
 
     def any_of(self, node: Node) -> OperatorMapping:
-        """A mapping of an operator: on devices in a row, or every second, third and so on."""
+        """A random mapping of an operator: on consecutive devices, or on every second, third,
+        ..."""
         random = self.random
         size = random.randint(1, self.devices)
         cuts: list[tuple[int, int]] = []
@@ -110,8 +112,8 @@ class Moves:
         return made.moved(random.randrange(self.devices - made.last))
 
     def _places(self, node: Node, degree: int, used: Sequence[int]) -> list[int]:
-        """What an operator may be cut along into so many pieces, beside what is cut already: copies
-        and partial sums that pass do not go together."""
+        """The places along which an operator may be cut into ``degree`` pieces, if those in
+        ``used`` are cut already. Copies and partial sums that pass through exclude each other."""
         axes = self.spaces.of(node).axes
         through = any(at >= 0 and passes(axes[at]) for at in used)
         places = [
@@ -124,19 +126,19 @@ class Moves:
         return places if through or REPLICATE in used else [*places, REPLICATE]
 
     def _region(self, node: Node) -> Sequence[Node]:
-        """Operators that hang together: a branch, or some around an operator."""
+        """A set of connected operators: a branch, or some around an operator."""
         random = self.random
         if random.random() < 0.4:
             return random.choice(self._regions)
-        some = {node: None}
+        region = {node: None}
         for _ in range(random.randint(1, LONGEST)):
-            edges = self._edges[random.choice([*some])]
+            edges = self._edges[random.choice([*region])]
             if edges:
-                some[random.choice(edges).other] = None
-        return [*some]
+                region[random.choice(edges).other] = None
+        return [*region]
 
     def _spread(self, seed: Node, mapping: OperatorMapping, region: Sequence[Node]) -> Mappings:
-        """Mappings of a region that are aligned with that of one of its operators."""
+        """Mappings of a region, aligned with that of one of its operators."""
         made, waiting, within = {seed: mapping}, [seed], set(region)
         while waiting:
             node = waiting.pop()
@@ -147,8 +149,8 @@ class Moves:
         return made
 
     def _aligned(self, mapping: OperatorMapping, edge: _Edge) -> OperatorMapping:
-        """The mapping of the other end of an edge that goes with one of the first end: the same
-        dimensions are cut on the same devices, as far as they can be."""
+        """The mapping of the other end of an edge that is aligned with a mapping of the first end:
+        the same dimensions are cut on the same devices, as far as possible."""
         axes: list[MappedAxis] = []
         used: list[int] = []
         for axis in mapping.axes:
@@ -165,22 +167,22 @@ class Moves:
         return OperatorMapping(mapping.start, tuple(axes))
 
     def _begun(self, now: Mappings, region: Sequence[Node]) -> Mappings:
-        """A region on devices further up or down."""
+        """A region, moved to higher or lower devices."""
         first = min(now[node].start for node in region)
         last = max(now[node].last for node in region)
         by = self.random.randint(-first, self.devices - 1 - last)
         return {node: now[node].moved(now[node].start + by) for node in region}
 
     def _on_group(self, now: Mappings, region: Sequence[Node]) -> Mappings:
-        """A region on a group of devices in a row, each operator cut as before as far as it can be,
-        on as many of these as divide it."""
+        """A region, moved to a group of consecutive devices. Each operator is cut as before as far
+        as possible, on as many of these devices as divide it."""
         size = self.random.randint(1, self.devices)
         start = self.random.randrange(self.devices - size + 1)
         return {node: self._resized(node, now[node], start, size) for node in region}
 
     def _apart(self, now: Mappings, branches: Sequence[Branch]) -> Mappings:
-        """Branches on groups of devices beside each other. One alone on fewer devices gains nothing
-        as long as the others are on all."""
+        """Branches on neighbouring groups of devices. Moving one branch alone to fewer devices
+        would gain nothing as long as the others are on all."""
         random = self.random
         made: dict[Node, OperatorMapping] = {}
         groups = self._groups(len(branches))
@@ -191,8 +193,8 @@ class Moves:
         return made
 
     def _groups(self, count: int) -> list[tuple[int, int]]:
-        """The first device and number of devices of so many groups beside each other, in any order;
-        of one device each, some of them the same, where there are more groups than devices."""
+        """The first device and the size of ``count`` neighbouring groups of devices, in random
+        order. If there are more groups than devices, each has one device, and some share theirs."""
         random, devices = self.random, self.devices
         ends = [at * devices // count for at in range(1, count)]
         if count <= devices and random.random() < 0.5:
@@ -213,4 +215,4 @@ class Moves:
 
 
 _NOTHING = -9
-"""No axis at all."""
+"""Stands for no axis at all."""

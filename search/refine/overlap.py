@@ -1,18 +1,19 @@
-"""Choices of strategies by simulated plans, so that hidden communication does not count.
+"""Choices of strategies by simulated plans, in which hidden communication does not count.
 
-Problem: find the strategies with which a step takes least time. The sum that ``choosing`` makes
-least counts all communication, and only a simulated plan tells how much of it is exposed.
+Problem: find the strategies with the least time of a step. The sum that ``choosing`` minimizes
+counts all communication. Only a simulated plan tells how much of it is exposed.
 
-Method: a descent over simulated plans. The sum is made least several times: with all communication
-counted, with the exchange of weights' gradients taken to be hidden, with half of the resharding
+Method: a descent over simulated plans. The sum is minimized several times: with all communication
+counted; with the exchange of weights' gradients taken as hidden; with half of the resharding
 hidden; then with each weight's exchange counted as far as it was exposed in the fastest plan so
 far. Branches of a graph are put side by side where that is faster (``spread``). The plan of a small
 graph is polished, operator by operator and pair by pair (``polish``).
 
-A sum counts a tensor's way to each reader, though it is moved once for all that want it in one
-layout. From the fastest plan on, sums count once what that plan moves once (``moved_once``).
+A sum counts the resharding of a tensor for each reader, though it is moved once for all readers
+that want it in one layout. Starting from the fastest plan, sums then count once what that plan
+moves once (``moved_once``).
 
-Each plan's seconds are as the simulation has them. The choice is heuristic: a step that is faster
+The seconds of each plan are those of its simulation. The choice is heuristic: a step that is faster
 only after three changes at once is not found. ``at_best`` is the bound that rules graphs out.
 """
 
@@ -45,42 +46,43 @@ from search.map.space.allow import Allowed, everything
 from search.map.space.strategies import IDLE, UNCUT, starts
 from search.refine.annealing import Annealer, Stages
 from search.refine.delta import DeltaSimulator
-from search.refine.polish import Polisher, Ways
-from search.refine.spread import Spread, put, sides
+from search.refine.polish import GraphPaths, Polisher
+from search.refine.spread import Spread, branch_loads, put_side_by_side
 from search.split.blocks import blocks_of, repeated
 
 Judged = TypeVar("Judged")
 
 FEW = 2400
-"""Strategies of all operators of a graph that is small, each on all devices that it may be on,
-times the operators, which are simulated with each: what takes some seconds."""
+"""A graph is small if its strategies, each with all its starts, times its operators are at most
+this many. Simulating all of them takes some seconds."""
 SIDES = 2
-"""How many ways to put branches of a larger graph side by side are simulated in a row without one
-that is faster."""
+"""In a larger graph, the simulations in a row without a gain after which no more layouts of
+branches side by side are tried."""
 LEAST_SAVED = 1e-2
-"""Of the seconds of a step, what such a way has to promise in a larger graph."""
+"""The least promised gain of such a layout in a larger graph, as a fraction of a step."""
 
-KNOWN = 3
-"""So many of the fastest plans so far are starting points of the next choice."""
+MOST_KNOWN = 3
+"""The number of the fastest plans so far that the next choice considers in any case."""
 
 FIRST = (ALL, Exposed(exchange=0.0, loss=0.0), Exposed(resharding=0.5, loss=0.0))
-"""The backward pass waits for no number that only puts the loss together."""
+"""The first settings. Only the first counts the reduction of the loss, for which the backward pass
+does not wait."""
 FREE = Exposed(exchange=0.01, resharding=0.01, loss=0.0)
-"""Most is cut, and alike, where communication takes hardly any time."""
+"""Communication that takes hardly any time. Most operators are then cut, and alike."""
 AT_BEST = Exposed(exchange=0.0, resharding=0.25, loss=0.0)
 AGAIN = (1.0, 0.25)
-"""How much of resharding counts when exchanges count as far as they were exposed."""
+"""The fractions of resharding that count once exchanges count as far as they were exposed."""
 
 
 @dataclass(frozen=True)
-class Simulated:
-    """A plan as it was simulated: what it was made of is large, and not kept."""
+class SimulatedChoice:
+    """A simulated plan, as it is handed to a judge. It is large, and is not kept."""
 
     choice: Choice
     cut: PlacedGraph
     steps: Schedule
     weights: Sequence[Node]
-    """For each weight of the run, the one that stands for it."""
+    """For each weight of the run, the weight of the graph that stands for it."""
     run: TimedTasks
 
     @property
@@ -90,8 +92,8 @@ class Simulated:
 
 @dataclass(frozen=True, eq=False)
 class Tried(Generic[Judged]):
-    """A choice of strategies, the seconds of a step of the plan that it makes, how much of each
-    weight's exchange is exposed in that, and what else is of interest about the plan."""
+    """A choice of strategies after its simulation. ``seconds``: of a step of its plan; ``exposed``:
+    the fraction of each weight's exchange that is exposed; ``judged``: the judge's result."""
 
     choice: Choice
     seconds: float
@@ -106,15 +108,15 @@ class Trial(Generic[Judged]):
     chooser: Chooser
     graph: Graph
     before: Derivation
-    """What led to the graph."""
-    judge: Callable[[Simulated], Judged]
+    """The derivation of the graph."""
+    judge: Callable[[SimulatedChoice], Judged]
     phases: Phases = field(default_factory=Phases)
     unfit: Callable[[Choice, PlacedGraph, Schedule], Judged | None] | None = None
-    """What is of interest about a plan that does not fit, however long it takes; None for one that
-    fits. Where memory has a price, only what fits is simulated; all is, where nothing is given."""
+    """The judgement of a plan that does not fit in memory, however long its step is; None for a
+    plan that fits. If it is given, only plans that fit are simulated where memory has a price."""
     _tried: dict[object, Tried[Judged]] = field(init=False, default_factory=dict)
     _faster: Memo[object, bool] = field(init=False, default_factory=Memo[object, bool])
-    """Whether choices take less than so many seconds, of which no plans were kept."""
+    """Whether choices take less than a limit of seconds. Their plans were not kept."""
     _cut: CutTemplates = field(init=False, default_factory=CutTemplates)
 
     @property
@@ -128,10 +130,9 @@ class Trial(Generic[Judged]):
     def choices(
         self, price: float, allowed: Allowed, *, brief: bool = False
     ) -> Iterator[Tried[Judged]]:
-        """Plans with restricted strategies, the first with no overlap in mind; different ones
-        only. ``brief``: fewer are looked for, as with a price of memory, which is varied instead.
-        Raises NotAlike where blocks that stand for others come out unlike those next to them.
-        """
+        """The different plans by restricted strategies. The first is chosen with all communication
+        counted. ``brief``: whether fewer are tried; always so with a price of memory, which is
+        varied instead. Raises NotAlike if blocks that stand for others come out different."""
         brief = brief or price > 0
         plans: dict[Tried[Judged], None] = {}
         for exposed in FIRST[:2] if brief else FIRST:
@@ -153,9 +154,9 @@ class Trial(Generic[Judged]):
         yield from plans
 
     def moved_once(self, choice: Choice, allowed: Allowed) -> None:
-        """Try plans by sums in which a tensor that several operators read is moved once for them:
-        as if all readers wanted one layout, and then those that do in the fastest plan, as long as
-        that becomes faster. ``choice``: the fastest before."""
+        """Try plans by sums in which a tensor is moved once for several readers. First as if all
+        readers of a tensor wanted one layout, then for those that do in the fastest plan, as long
+        as this becomes faster. ``choice``: that of the fastest plan before."""
         shared = self.chooser.shared(self.graph)
         best, last = self._tried_choice(choice), None
         while shared and last is not best:
@@ -163,12 +164,12 @@ class Trial(Generic[Judged]):
             for exchange, weights in ((1.0, {}), (0.0, {}), (1.0, best.exposed)):
                 exposed = Exposed(exchange, loss=0.0, weights=weights, shared=shared)
                 tried = self._alike(0.0, allowed, exposed)
-                best = min((best, *tried), key=lambda own: own.seconds)
+                best = min((best, *tried), key=lambda plan: plan.seconds)
             shared = self.chooser.shared(self.graph, best.choice)
 
     def _alike(self, price: float, allowed: Allowed, exposed: Exposed) -> dict[Tried[Judged], None]:
-        """The plan of a choice; none where a block that stands for others comes out unlike those
-        next to it."""
+        """The plan of a choice. Empty if a block that stands for others comes out different from
+        those next to it."""
         try:
             return {self._try(price, allowed, exposed): None}
         except NotAlike:
@@ -176,54 +177,54 @@ class Trial(Generic[Judged]):
 
     @cached_property
     def at_best(self) -> float:
-        """Seconds of a step where nearly all communication is hidden, and branches are side by side
-        wherever that promises to save time: what a graph is not faster than, by all that is known
-        before plans are simulated."""
+        """Seconds of a step with nearly all communication hidden, and with branches side by side
+        wherever that promises to save time. It serves as the bound of a graph before plans are
+        simulated."""
         return self._at_best(self._choice(0.0, everything, AT_BEST))
 
     def promised(self, allowed: Allowed) -> float:
-        """Seconds of a step by restricted strategies, where nearly all communication is hidden."""
+        """Seconds of a step by restricted strategies, with nearly all communication hidden."""
         return self._choice(0.0, allowed, AT_BEST).seconds
 
     def promised_by(self, choice: Choice) -> float:
-        """The same by the strategies of a choice."""
+        """Seconds of a step by the strategies of a choice, with nearly all communication hidden."""
         fixed = choice.strategies
         return self.chooser.choose(self.graph, 0.0, everything, AT_BEST, fixed=fixed).seconds
 
     def least_work(self) -> float:
-        """Seconds of computation of all devices together, with the strategies that take least of
-        them: what must be done, on however many devices."""
+        """Seconds of computation of all devices together, with the strategies for which these are
+        least. On any number of devices, at least this work must be done."""
         primes = np.array(self.chooser.mesh.primes, np.int64)
         seconds = 0.0
-        for node, own in self.chooser.pricing.computing(self.graph).items():
+        for node, of_strategies in self.chooser.pricing.computing(self.graph).items():
             rows = self.chooser.spaces.of(node).strategies
             devices = np.where(rows == IDLE, 1, primes).prod(axis=1)
-            seconds += self._times.get(node, 1) * float((own * devices).min())
+            seconds += self._times.get(node, 1) * float((of_strategies * devices).min())
         return seconds
 
     @cached_property
     def busy_bound(self) -> float | None:
-        """Seconds of a step that no plan of the graph takes less than: those for which all devices
-        are busy with what must be done. None for devices of several kinds, of which strategies have
-        the seconds of the slowest."""
+        """A lower bound of the seconds of a step of any plan of the graph: the least work, spread
+        over all devices. None for devices of several kinds, where strategies are priced by the
+        slowest kind."""
         machine = self.chooser.mesh.machine
         return self.least_work() / machine.devices if len(machine.kinds) == 1 else None
 
     def _at_best(self, choice: Choice) -> float:
         saved: dict[frozenset[Node], float] = {}
         start, around = Spread(choice, {}), not self.is_small
-        for side in sides(self.chooser, start, everything, AT_BEST, around=around):
+        for side in branch_loads(self.chooser, start, everything, AT_BEST, around=around):
             branches = frozenset(node for load in side.loads for node in load)
             often = max(self._times.get(node, 1) for node in branches)
             saved[branches] = max(often * side.saved, saved.get(branches, 0.0))
         return max(choice.seconds - sum(saved.values()), self._least_path())
 
     def _least_path(self) -> float:
-        """Seconds of the operators of a path, each at its fastest: no step is faster."""
+        """Seconds of the longest path of operators, each at its fastest. No step is faster."""
         computing = self.chooser.pricing.computing(self.graph)
         often = self._times
         least = [float(computing[n].min()) * often.get(n, 1) for n in self.graph.operators]
-        return Ways(self.graph).longest(least)
+        return GraphPaths(self.graph).longest(least)
 
     @cached_property
     def _times(self) -> Mapping[Node, int]:
@@ -231,18 +232,18 @@ class Trial(Generic[Judged]):
 
     @cached_property
     def _repeating(self) -> frozenset[Node]:
-        """The operators of all blocks, where one of these stands for others."""
+        """The operators of all blocks, if one of the blocks stands for others."""
         blocks = blocks_of(self.graph) if self.chooser.more else None
         return frozenset[Node]() if blocks is None else blocks.operators
 
     def _uncut(self, choice: Choice) -> Choice:
-        """Everything on one device."""
+        """The choice with all operators on one device."""
         idle = (IDLE,) * len(self.chooser.mesh)
         return replace(choice, strategies=dict.fromkeys(choice.strategies, idle))
 
     @cached_property
     def is_small(self) -> bool:
-        """Whether each strategy of each operator can be simulated."""
+        """Whether all strategies of all operators can be simulated."""
         nodes = self.graph.operators
         if self.chooser.more:
             return False
@@ -259,8 +260,8 @@ class Trial(Generic[Judged]):
         return all(allowed(node, self.chooser.spaces.of(node))[UNCUT] for node in nodes)
 
     def _improved(self, tried: Tried[Judged], allowed: Allowed, *, small: bool) -> Tried[Judged]:
-        """A plan with branches side by side where that is faster; of a small graph, with all else
-        that is faster and differs in one operator."""
+        """A plan with branches side by side where that is faster. For a small graph, also with any
+        faster change of one operator or two."""
         self.phases.teller.enters("refine")
         if not small:
             return self._side_by_side(tried, allowed, small=False)
@@ -270,22 +271,22 @@ class Trial(Generic[Judged]):
         return polisher.polished(aside, allowed) if aside is not best else aside
 
     def _side_by_side(self, best: Tried[Judged], allowed: Allowed, *, small: bool) -> Tried[Judged]:
-        """A plan with branches on devices of their own, as long as one more fork makes it faster
-        when it is simulated."""
+        """A plan with branches on devices of their own, as long as one more fork makes the
+        simulated step faster."""
         spread = Spread(best.choice, {})
         last = None
         while last is not best:
             last, exposed = best, Exposed(loss=0.0, weights=best.exposed)
             least = 0.0 if small else LEAST_SAVED * best.seconds
-            # One of many blocks that are alike would be another than those next to it.
+            # One block of many that are alike must not become different from those next to it.
             promising = (
                 side
-                for side in sides(self.chooser, spread, allowed, exposed, around=False)
+                for side in branch_loads(self.chooser, spread, allowed, exposed, around=False)
                 if not any(node in self._repeating for load in side.loads for node in load)
             )
             ways = [s for s in promising if s.saved > least][: None if small else SIDES]
             for side, fixed in product(ways, (True, False) if small else (True,)):
-                more = put(self.chooser, spread, side, allowed, exposed, fixed=fixed)
+                more = put_side_by_side(self.chooser, spread, side, allowed, exposed, fixed=fixed)
                 tried = self._tried_choice(more.choice)
                 if tried.seconds < best.seconds:
                     best, spread = tried, more
@@ -293,7 +294,7 @@ class Trial(Generic[Judged]):
         return best
 
     def _is_faster(self, choice: Choice, limit: float) -> bool:
-        """Whether a step of the plan of a choice takes less than so many seconds."""
+        """Whether a step of the plan of a choice takes less than ``limit`` seconds."""
         return self._faster.get((_key(choice), limit), lambda: self._takes_less(choice, limit))
 
     def _takes_less(self, choice: Choice, limit: float) -> bool:
@@ -301,14 +302,14 @@ class Trial(Generic[Judged]):
         return self._made(choice).seconds < limit if less is None else less
 
     def refined(self, choice: Choice, most: int, stages: Stages) -> Tried[Judged]:
-        """A choice for the graph, annealed over any devices of the machine, as far as the same work
-        as for so many states of an operator goes."""
+        """A choice for the graph, annealed over any devices of the machine. ``most``: the most
+        operators of all states that are tried, added up."""
         annealer = Annealer(self.chooser, self._delta, lambda: self.phases.is_over, most)
         best = self.phases.timed("refining", lambda: annealer.annealed(choice, stages))
         return self._tried_choice(best)
 
     def fully_sharded(self, tried: Tried[Judged]) -> Tried[Judged]:
-        """The same strategies with weights fully sharded."""
+        """The plan of the same strategies with weights fully sharded."""
         return self._tried_choice(replace(tried.choice, fully_sharded=True))
 
     def _try(self, price: float, allowed: Allowed, exposed: Exposed) -> Tried[Judged]:
@@ -332,9 +333,9 @@ class Trial(Generic[Judged]):
         )
 
     def _known(self) -> list[Mapping[Node, tuple[int, ...]]]:
-        """The strategies of the fastest plans so far, which a search that looks at few must not
-        miss."""
-        best = sorted(self._tried.values(), key=lambda tried: tried.seconds)[:KNOWN]
+        """The strategies of the fastest plans so far. A search that considers few strategies must
+        not miss these."""
+        best = sorted(self._tried.values(), key=lambda tried: tried.seconds)[:MOST_KNOWN]
         return [tried.choice.strategies for tried in best]
 
     def _tried_choice(self, choice: Choice) -> Tried[Judged]:
@@ -347,16 +348,16 @@ class Trial(Generic[Judged]):
         made = self._run_as(choice, cut, steps)
         return Tried(choice, made.seconds, _exposed(made), self.judge(made))
 
-    def _made(self, choice: Choice) -> Simulated:
+    def _made(self, choice: Choice) -> SimulatedChoice:
         return self._run_as(choice, *self._scheduled(choice))
 
     def _scheduled(self, choice: Choice) -> tuple[PlacedGraph, Schedule]:
         cut = self.phases.timed("building", lambda: self.builder.placed(choice, self._cut))
         return cut, self.phases.timed("scheduling", lambda: schedule(cut.graph, cut.views))
 
-    def _run_as(self, choice: Choice, cut: PlacedGraph, steps: Schedule) -> Simulated:
+    def _run_as(self, choice: Choice, cut: PlacedGraph, steps: Schedule) -> SimulatedChoice:
         whole, done = self.phases.timed("simulating", lambda: self._run(steps))
-        return Simulated(choice, cut, steps, whole.weights, done)
+        return SimulatedChoice(choice, cut, steps, whole.weights, done)
 
     def _run(self, steps: Schedule) -> tuple[Unrolled, TimedTasks]:
         cost = self.chooser.pricing.cost
@@ -365,15 +366,15 @@ class Trial(Generic[Judged]):
 
 
 def _key(choice: Choice) -> object:
-    """What tells choices for one graph apart."""
+    """A key that tells choices for one graph apart."""
     firsts = tuple(choice.starts.get(node, 0) for node in choice.strategies)
-    own = tuple(choice.mappings.items())
-    return choice.fully_sharded, firsts, own, *choice.strategies.values()
+    mappings = tuple(choice.mappings.items())
+    return choice.fully_sharded, firsts, mappings, *choice.strategies.values()
 
 
-def _exposed(made: Simulated) -> dict[Node, float]:
-    """How much of each weight's exchange is exposed, on the first of its devices: the mean over
-    those that a weight stands for."""
+def _exposed(made: SimulatedChoice) -> dict[Node, float]:
+    """The fraction of each weight's exchange that is exposed on the first of its devices: the mean
+    over the weights for which it stands."""
     exposed: dict[Node, list[float]] = defaultdict(list)
     by_device: dict[int, dict[int, float]] = {}
     for task in made.run.tasks:
@@ -387,9 +388,9 @@ def _exposed(made: Simulated) -> dict[Node, float]:
 
 
 def updates(made: TimedTasks) -> float:
-    """Seconds for which a device updates weights at most."""
-    own = [task.duration for task in made.tasks if task.phase == UPDATE]
-    total = np.zeros(1 + max((int(d.groups.max(initial=0)) for d in own), default=0))
-    for duration in own:
+    """The longest time for which a device updates weights, in seconds."""
+    durations = [task.duration for task in made.tasks if task.phase == UPDATE]
+    total = np.zeros(1 + max((int(d.groups.max(initial=0)) for d in durations), default=0))
+    for duration in durations:
         total[duration.groups] += duration.seconds[:, None]
     return float(total.max())

@@ -1,16 +1,16 @@
-"""Operators that are cut one at a time, of which the programs of many plans are put together.
+"""Operators that are cut one at a time, as pieces of the programs of many plans.
 
-Problem: plans that differ in the strategy of an operator or two are other graphs from there on, yet
-nearly all that is computed of them is the same.
+Problem: plans that differ in the strategy of an operator or two have different graphs from there
+on, yet nearly all results for them are the same.
 
-Method: what an operator becomes depends on its own strategy and the types of its operands. Where
-partial sums may pass through, it depends on the parallel operators after the makers of its operands
-as well. So it is cut as it reads leaves of these types, under these parallel operators. What comes
-of it is its piece: the layouts that it needs and leaves, and its seconds. Pieces are kept by what
+Method: the result of cutting an operator depends on its own strategy and the types of its operands.
+If partial sums may pass through, it also depends on the parallel operators behind the makers of its
+operands. So the operator is cut on leaves of these types, under these parallel operators. The
+result is its piece: the layouts that it needs and leaves, and its seconds. Pieces are kept by what
 they depend on.
 
-A piece is exactly what the operator is in the whole graph. There is none where a rule of the
-library lets an operator read other operands than before, or the same in another order.
+A piece is exactly like the operator in the whole graph. An operator has no piece if a rule of the
+library makes it read other operands than before, or the same in another order.
 """
 
 from __future__ import annotations
@@ -36,44 +36,44 @@ from search.map.space.strategies import passes
 
 
 class WantedOperand(NamedTuple):
-    """An operand: the value, and the slot in which it is wanted, both by number."""
+    """An operand: the number of its value, and of the slot in which it is wanted."""
 
     value: int
     slot: int
     home: int | None
-    """The slot in which a leaf is kept if no other operator reads it before; None of others."""
+    """For a leaf, the slot in which it is stored if no other operator reads it first; else None."""
     is_input: bool
-    """Whether it is a leaf that is read wherever it is wanted."""
+    """Whether it is an input, which is loaded in any layout that is wanted."""
 
 
 @dataclass(frozen=True, eq=False)
 class OperatorPiece:
-    """An operator that was cut, as others see it."""
+    """An operator that was cut, as other operators see it."""
 
     outer: tuple[int, ...]
-    """By number, each output as others read it."""
+    """For each output, the number of its value as it is read (``OperatorPieces._outer``)."""
     operands: tuple[WantedOperand, ...]
     results: tuple[int, ...]
-    """The slots that it makes."""
+    """The slots of its results."""
     forward: Duration
     backward: Duration
-    """NOTHING where no gradient passes."""
+    """NOTHING if no gradient passes."""
     passes: bool
-    """Whether a gradient passes."""
+    """Whether a gradient passes through the operator."""
     differentiated: tuple[int, ...]
-    """The operands that gradients go back to."""
+    """The operands that get gradients."""
     late: Duration
     """The part of the backward pass that may come last (``ProgramStep``)."""
 
 
 PieceKey = tuple[int, OperatorMapping, tuple[int, ...]]
-"""The number of an operator, its mapping, and its operands as it reads them."""
+"""The number of an operator, its mapping, and the numbers of its operands as they are read."""
 
 
 @dataclass(eq=False)
 class OperatorPieces:
-    """The pieces of the operators of a graph. Values and slots, which are tensors in a layout, have
-    numbers."""
+    """The pieces of the operators of a graph. Values and slots are referred to by numbers. A slot
+    is a value in a layout."""
 
     graph: Graph
     builder: Builder
@@ -83,11 +83,11 @@ class OperatorPieces:
     makes: tuple[tuple[int, ...], ...] = field(init=False)
     """For each operator, its outputs."""
     outputs: tuple[int, ...] = field(init=False)
-    """Those of the graph."""
+    """The outputs of the graph."""
     is_weight: tuple[bool, ...] = field(init=False)
-    """By value."""
+    """For each value, whether it is a weight."""
     is_trained: list[bool] = field(init=False, default_factory=list[bool])
-    """Whether the value of a slot needs a gradient."""
+    """For each slot, whether its value needs a gradient."""
     slots: list[tuple[Value, Layout]] = field(
         init=False, default_factory=list[tuple[Value, Layout]]
     )
@@ -95,7 +95,7 @@ class OperatorPieces:
         init=False, default_factory=dict[tuple[Value, Layout], int]
     )
     _outer: list[tuple[Value, Value]] = field(init=False, default_factory=list[tuple[Value, Value]])
-    """Values as others read them, each with the value of the graph that it is."""
+    """Values as they are read after a cut, each with the value of the graph for which it stands."""
     _outers: dict[Value, int] = field(init=False, default_factory=dict[Value, int])
 
     def __post_init__(self) -> None:
@@ -117,8 +117,8 @@ class OperatorPieces:
             tuple([self._leaves.get(v, self._whole[v]) for v in own]) for own in self._inputs
         ]
         self.moves = Answers(self._move)
-        """How long it takes to get a tensor from one slot to another, and its gradient back; None
-        if nothing moves."""
+        """Seconds of moving a tensor from one slot to another, and its gradient back; None if
+        nothing moves."""
         self._passing = Answers(self._lets_pass)
         self._known = Answers(self._made)
         self._wanting = gradient_nodes(graph)
@@ -126,7 +126,7 @@ class OperatorPieces:
         self._needs = self._passed()
 
     def _passed(self) -> tuple[frozenset[int] | None, ...]:
-        """For each operator, the operands that need a gradient; None where no gradient passes."""
+        """For each operator, the operands that need a gradient; None if no gradient passes."""
         live = set(self.graph.outputs if not self.has_loss else self.graph.outputs[:1])
         needs: list[frozenset[int] | None] = []
         for node in reversed(self.nodes):
@@ -139,13 +139,14 @@ class OperatorPieces:
 
     @property
     def has_loss(self) -> bool:
-        """Whether the first output is a number, from which gradients come."""
+        """Whether the first output is a scalar, at which gradients begin."""
         return not self.graph.outputs[0].type.rank
 
     def of(
         self, number: int, mapping: OperatorMapping, outer: Mapping[int, int]
     ) -> OperatorPiece | None:
-        """The piece of an operator, if there is one. ``outer``: values as others read them."""
+        """The piece of an operator, if it has one. ``outer``: the numbers of values as they are
+        read."""
         leaves = self._leaves
         if self._passing[number, mapping.places]:
             reads = tuple([leaves[v] if v in leaves else outer[v] for v in self._inputs[number]])
@@ -155,7 +156,7 @@ class OperatorPieces:
         return self._known[key]
 
     def _lets_pass(self, key: tuple[int, tuple[int, ...]]) -> bool:
-        """Whether partial sums pass through an operator that is cut at some places."""
+        """Whether partial sums pass through an operator that is cut at the given places."""
         axes = self.builder.spaces.of(self.nodes[key[0]]).axes
         return any(passes(axes[entry]) for entry in key[1] if entry >= 0)
 
@@ -167,7 +168,7 @@ class OperatorPieces:
         return self.cost.forward_movement(way), self.cost.movement(way)
 
     def output(self, value: int, outer: Mapping[int, int]) -> WantedOperand | None:
-        """How a graph leaves an output; None where that is how it is made."""
+        """The operand as which a graph leaves an output; None if it is left as it is made."""
         leaf = self._leaves.get(value)
         read, of = self._outer[outer[value] if leaf is None else leaf]
         left = spread(read.type)
@@ -212,14 +213,14 @@ class OperatorPieces:
         return WantedOperand(self._values[value], self._slot(value, layout), None, False)
 
     def _leaf(self, value: Value, chain: tuple[Node, ...], wanted: Layout) -> WantedOperand:
-        """A leaf, as it is wanted after a chain of parallel operators."""
+        """A leaf as an operand, wanted in a layout after a chain of parallel operators."""
         kept, is_input = home(value, chain, wanted), value.node.leaf.kind == "input"
         own = self._slot(value, kept if is_input else kept.without_halos)
         return WantedOperand(self._values[value], self._slot(value, wanted), own, is_input)
 
     def _as_read(self, value: Value, made: tuple[Value, tuple[Node, ...]]) -> int:
-        """The number of an output as others read it: a leaf in its place, under the parallel
-        operators that follow."""
+        """The number of an output as it is read: a leaf in its place, under the parallel operators
+        that follow."""
         inner, chain = made
         read = _standing_for(value, inner.type)
         for node in chain:
@@ -242,6 +243,6 @@ class OperatorPieces:
 
 
 def _standing_for(value: Value, tensor: ParallelTensor) -> Value:
-    """A leaf in the place of a value, of some type."""
+    """A leaf of the given type that stands for a value."""
     name = f"{value.node.digest}.{value.port}"
     return Value(Node(Leaf("tensor", name, tensor.rank, tensor)))

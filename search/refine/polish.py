@@ -1,16 +1,16 @@
-"""The last look at a plan of a small graph: changes of an operator or two, as far as one is faster.
+"""Polishing of a plan of a small graph: changes of an operator or two, as long as one is faster.
 
-Problem: sums of seconds do not tell what overlaps, so that the best of them is not yet the fastest
-plan.
+Problem: sums of seconds don't show what overlaps, so the choice with the best sum is not yet the
+fastest plan.
 
 Method: a descent over simulated plans (the neighbourhood of FlexFlow's search; Jia et al., MLSys
-2019, section 5.2). One operator takes another strategy, or begins at another device; where no such
-change is faster, an operator and one that reads it change together. A change whose longest way
-through computations is no faster is not simulated, and the others no further than needed
-(``delta``).
+2019, section 5.2). One operator takes another strategy, or begins at another device. If no such
+change is faster, an operator and one of its readers change together. A change is not simulated if
+its longest path of computations is already no faster. Other changes are simulated only as far as
+needed (``delta``).
 
-Complexity: strategies times operators are asked for in a round, and pairs of strategies of few. The
-plan is a local optimum of these changes, and no more than that.
+Complexity: in a round, the strategies of all operators are tried, and pairs of strategies where
+these are few. The plan is a local optimum of these changes, and no more than that.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from search.map.space.axes import Strategy
 from search.map.space.strategies import starts
 
 PAIRS = 256
-"""Pairs of strategies of two operators that are few."""
+"""The most pairs of strategies of two operators that are tried."""
 
 
-class Priced(Protocol):
-    """A plan that was simulated: its choice of strategies, and the seconds of a step."""
+class TimedChoice(Protocol):
+    """A simulated plan: its choice of strategies, and the seconds of a step."""
 
     @property
     def choice(self) -> Choice: ...
@@ -41,11 +41,11 @@ class Priced(Protocol):
     def seconds(self) -> float: ...
 
 
-P = TypeVar("P", bound=Priced)
+P = TypeVar("P", bound=TimedChoice)
 
 
-class Ways:
-    """The ways through the operators of a graph, from one to another that reads it."""
+class GraphPaths:
+    """The paths through the operators of a graph, from an operator to its readers."""
 
     def __init__(self, graph: Graph) -> None:
         numbers = {node: number for number, node in enumerate(graph.operators)}
@@ -54,38 +54,40 @@ class Ways:
         ]
 
     def longest(self, seconds: Sequence[float]) -> float:
-        """Of all ways, the longest one's sum. ``seconds``: of each operator, in the order of the
-        graph."""
+        """The largest sum of seconds along a path. ``seconds``: of each operator, in the order of
+        the graph."""
         ends: list[float] = []
-        for own, before in zip(seconds, self._before, strict=True):
-            ends.append(max([ends[number] for number in before], default=0.0) + own)
+        for of_operator, before in zip(seconds, self._before, strict=True):
+            ends.append(max([ends[number] for number in before], default=0.0) + of_operator)
         return max(ends, default=0.0)
 
 
 @dataclass(frozen=True, eq=False)
 class _Bound:
-    """Seconds that a step takes at least: what waits for each other computes for so long."""
+    """A lower bound of a step: the seconds of computation along the longest path of operators."""
 
-    ways: Ways
+    paths: GraphPaths
     numbers: Mapping[Node, int]
     seconds: Sequence[Sequence[float]]
-    """For each operator, those for which it computes by each of its strategies."""
+    """For each operator, its seconds of computation by each of its strategies."""
     places: list[int]
-    """The strategy of each operator."""
+    """The place of each operator's strategy."""
 
     def changed(self, changes: Mapping[Node, int]) -> float:
-        """With other strategies of some operators."""
-        own = [seconds[place] for seconds, place in zip(self.seconds, self.places, strict=True)]
+        """The bound with other strategies for some operators."""
+        chosen_seconds = [
+            seconds[place] for seconds, place in zip(self.seconds, self.places, strict=True)
+        ]
         for node, place in changes.items():
             number = self.numbers[node]
-            own[number] = self.seconds[number][place]
-        return self.ways.longest(own)
+            chosen_seconds[number] = self.seconds[number][place]
+        return self.paths.longest(chosen_seconds)
 
 
 @dataclass(eq=False)
 class Polisher(Generic[P]):
-    """Polishes plans of one graph. ``tried`` simulates a choice and keeps its plan; ``is_faster``
-    says whether a step takes less than so many seconds."""
+    """Polishes plans of one graph. ``tried`` simulates a choice and keeps its plan. ``is_faster``
+    says whether a step takes less than a limit of seconds."""
 
     chooser: Chooser
     graph: Graph
@@ -93,8 +95,8 @@ class Polisher(Generic[P]):
     is_faster: Callable[[Choice, float], bool]
 
     def polished(self, best: P, allowed: Allowed) -> P:
-        """A plan after changes of one operator's strategy, or of the devices that it runs on, or of
-        an operator and one that reads it, as long as one is faster when it is simulated."""
+        """The plan after changes of one operator's strategy or first device, or of an operator and
+        one of its readers, as long as the simulated step becomes faster."""
         nodes, spaces = self.graph.operators, self.chooser.spaces
         places = {node: np.flatnonzero(allowed(node, spaces.of(node))).tolist() for node in nodes}
         last = None
@@ -107,12 +109,12 @@ class Polisher(Generic[P]):
                         best = self._begun(best, node, strategy)
                         bound = bound if best is before else self._bound(best.choice)
             if last is best:
-                best = self._both_changed(best, bound, places)
+                best = self._pair_changed(best, bound, places)
         return best
 
-    def _both_changed(self, best: P, bound: _Bound, places: Mapping[Node, Sequence[int]]) -> P:
-        """The first faster plan with other strategies of an operator and of one that reads it, if
-        there is any, where all of these are few."""
+    def _pair_changed(self, best: P, bound: _Bound, places: Mapping[Node, Sequence[int]]) -> P:
+        """The first faster plan with other strategies of an operator and one of its readers, if
+        there is one. Only pairs of operators with few strategies are tried."""
         spaces = self.chooser.spaces
         for reader in self.graph.operators:
             for node in dict.fromkeys(v.node for v in reader.inputs if not v.node.is_leaf):
@@ -130,8 +132,8 @@ class Polisher(Generic[P]):
         return best
 
     def _begun(self, best: P, node: Node, strategy: Strategy) -> P:
-        """A plan with an operator's strategy from the device on with which it is fastest, if it is
-        faster than the best."""
+        """The plan with a strategy of an operator, at the first device with which it is fastest, if
+        it is faster than the best."""
         for start in starts(strategy, self.chooser.mesh):
             choice = _changed(best.choice, node, strategy, start)
             if self.is_faster(choice, best.seconds):
@@ -148,11 +150,11 @@ class Polisher(Generic[P]):
             places.append(place)
         seconds = [computing[node].tolist() for node in nodes]
         numbers = {node: number for number, node in enumerate(nodes)}
-        return _Bound(Ways(self.graph), numbers, seconds, places)
+        return _Bound(GraphPaths(self.graph), numbers, seconds, places)
 
 
 def _changed(choice: Choice, node: Node, strategy: Strategy, start: int) -> Choice:
-    """The choice with another strategy of an operator, from some device on."""
+    """The choice with another strategy of an operator, beginning at a device."""
     firsts = {**choice.starts, node: start}
     kept = {other: first for other, first in firsts.items() if first}
     return replace(choice, strategies={**choice.strategies, node: strategy}, starts=kept)

@@ -1,13 +1,13 @@
-"""What else an operator of a plan could do: other placements, and the step with each.
+"""The alternatives of an operator of a plan: its other placements, and the step time with each.
 
-Problem: of all placements of one operator, find those with which the step is fastest, all other
-operators staying as they are. Method: the strategies of the operator by its equation, at most two
-of its indices cut at a time, on the devices of its stage. Each is priced by itself: its own tasks,
-what is resharded to and from its neighbours, the exchange and update of its weights; where its
-computation alone takes longer than that of others, the rest is left out. The cheapest are put into
-the plan and simulated, with memory. Complexity: strategies times neighbours, and a simulation for
-each that is looked at. Exact are the steps of those that are simulated; that no other is faster is
-exact only where all are.
+Problem: among all placements of one operator, find those with the fastest step, with all other
+operators left as they are. Method: list the operator's strategies by its equation, with at most two
+of its indices cut at a time, on the devices of its stage. Price each by itself: its own tasks, the
+reshardings to and from its neighbours, and the exchange and update of its weights. If the
+computation alone takes longer than other placements in all, the rest is not priced. The cheapest
+placements are put into the plan and simulated, with memory. Complexity: strategies times
+neighbours, and a simulation for each placement that is kept. The step times of simulated placements
+are exact. That no other placement is faster is exact only if all are simulated.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from search.map.space.axes import Mesh, Strategy
 from search.map.space.strategies import IDLE, REPLICATE, space, starts, view
 from search.plan.finish import memory_limit
 from search.report.describe import cut_text, span
-from search.report.replaced import Placed, replaced
+from search.report.replaced import OperatorPlacement, replaced
 from search.report.trace import SimulatedPlan, price_plan
 
 MOST_CUT = 2
-"""Indices of an operator that are cut at once, as in the search."""
-LOOKED_AT = 8
-"""So many placements of an operator are simulated."""
+"""The most indices of an operator that are cut at once, as in the search."""
+MOST_SIMULATED = 8
+"""The number of placements of an operator that are simulated."""
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """Another placement of an operator, and the step with it, in seconds; ``over``: bytes that the
-    fullest device has too many for its memory, else 0."""
+    """Another placement of an operator, and the step with it, in seconds. ``memory``: bytes on the
+    fullest device; ``over``: by how many bytes these exceed its memory, or 0."""
 
     cut: str
     devices: str
@@ -60,9 +60,9 @@ class Alternative:
 
 
 @dataclass(frozen=True)
-class Ranked:
-    """The placements of an operator that were simulated, the fastest that fit first, and how many
-    there are; None where nobody has looked."""
+class RankedPlacements:
+    """The placements of an operator that were simulated, the fastest that fit first.
+    ``placements``: the number of all; None if they were not listed."""
 
     simulated: tuple[Alternative, ...]
     placements: int | None
@@ -77,28 +77,30 @@ class Alternatives:
         self._cost = CostModel(base.machine, base.plan.training, speed)
         self._batch = batch_axes(base.plan.graph)
 
-    def of(self, node: Node, most: int = LOOKED_AT) -> Ranked:
-        """The placements of an operator, of which the ``most`` promising ones are simulated."""
+    def of(self, node: Node, most: int = MOST_SIMULATED) -> RankedPlacements:
+        """Return the placements of an operator. The ``most`` promising ones are simulated."""
         if node.is_join or not most:
-            return Ranked((), 0 if node.is_join else None)
+            return RankedPlacements((), 0 if node.is_join else None)
         placements = self.placements(node)
         promising = self._promising(node, placements, most)
         simulated = [made for p in promising if (made := self._simulated(node, p)) is not None]
-        simulated.sort(key=lambda one: (one.over > 0, one.step_seconds))
-        return Ranked(tuple(simulated), len(placements))
+        simulated.sort(key=lambda alternative: (alternative.over > 0, alternative.step_seconds))
+        return RankedPlacements(tuple(simulated), len(placements))
 
-    def placements(self, node: Node) -> list[Placed]:
-        """All placements but the plan's own, each once."""
-        now = Placed(tuple(value.type for value in node.inputs), self._plan.views[node])
+    def placements(self, node: Node) -> list[OperatorPlacement]:
+        """All placements of an operator except the plan's own, each once."""
+        now = OperatorPlacement(tuple(value.type for value in node.inputs), self._plan.views[node])
         by_place = {_where(placed): placed for placed in self._strategies(node)}
         by_place.pop(_where(now), None)
         return list(by_place.values())
 
-    def _promising(self, node: Node, offered: Sequence[Placed], most: int) -> list[Placed]:
-        """The placements that by themselves take least, in order. What does not even compute as
-        fast as ``most`` others take in all is not priced further."""
+    def _promising(
+        self, node: Node, offered: Sequence[OperatorPlacement], most: int
+    ) -> list[OperatorPlacement]:
+        """The ``most`` placements that take the least time by themselves, in order. A placement
+        whose computation alone takes longer than ``most`` others in all is not priced further."""
         pairs = ((self._computing(node, placed), placed) for placed in offered)
-        best: list[tuple[float, Placed]] = []
+        best: list[tuple[float, OperatorPlacement]] = []
         for computing, placed in sorted(pairs, key=lambda pair: pair[0]):
             bound = best[-1][0] if len(best) == most else inf
             if computing >= bound:
@@ -107,21 +109,21 @@ class Alternatives:
             best = sorted([*best, (total, placed)], key=lambda pair: pair[0])[:most]
         return [placed for _, placed in best]
 
-    def _strategies(self, node: Node) -> Iterator[Placed]:
-        """The placements that the equation of an operator allows on the devices of its stage."""
+    def _strategies(self, node: Node) -> Iterator[OperatorPlacement]:
+        """The placements that an operator's equation allows on the devices of its stage."""
         now, mesh = self._plan.views[node], self.mesh
         first = min(now.devices) // mesh.machine.devices * mesh.machine.devices
         whole = uncut(node)
-        own = space(whole, lengths(node), mesh, MOST_CUT)
-        for strategy in map(own.strategy, range(len(own))):
+        operator_space = space(whole, lengths(node), mesh, MOST_CUT)
+        for strategy in map(operator_space.strategy, range(len(operator_space))):
             places = starts(strategy, mesh)
             begin = now.start - first if now.start - first in places else 0
             try:
-                placed = _placed(node, own.axes, strategy, mesh, begin)
+                placed = _placed(node, operator_space.axes, strategy, mesh, begin)
                 placed = replace(placed, view=replace(placed.view, start=first + begin))
                 _ = _alone(node, placed).types
             except OperatorError:
-                continue  # windows that do not fit their blocks
+                continue  # windows that don't fit their blocks
             yield placed
 
     @cached_property
@@ -129,7 +131,7 @@ class Alternatives:
         """The mesh of the devices of a stage."""
         return stage_mesh(self._plan, self._machine)
 
-    def _simulated(self, node: Node, placed: Placed) -> Alternative | None:
+    def _simulated(self, node: Node, placed: OperatorPlacement) -> Alternative | None:
         plan = replaced(self._plan, {node: placed})
         if plan is None:
             return None
@@ -139,15 +141,15 @@ class Alternatives:
         over = max(price.memory - memory_limit(self._machine, plan.views), 0)
         return Alternative(cut, span(placed.view), price.seconds, price.memory, over)
 
-    def _computing(self, node: Node, placed: Placed) -> float:
-        """Seconds in which an operator computes, forward and backward."""
+    def _computing(self, node: Node, placed: OperatorPlacement) -> float:
+        """Seconds of an operator's computation, forward and backward."""
         needs = self._needs.get(node)
         each = self._cost.computation(_alone(node, placed), needs or frozenset(), placed.view)
         return sum(duration.longest for duration in (each if needs is not None else each[:1]))
 
-    def _around(self, node: Node, placed: Placed, bound: float) -> float:
-        """Seconds of what goes to and from an operator, as if nothing were hidden; infinitely many
-        where they are more than the bound."""
+    def _around(self, node: Node, placed: OperatorPlacement, bound: float) -> float:
+        """Seconds of the communication to and from an operator, as if none were hidden. Infinite if
+        they exceed the bound."""
         total = 0.0
         for seconds in self._moved(node, placed):
             total += seconds
@@ -155,9 +157,9 @@ class Alternatives:
                 return inf
         return total
 
-    def _moved(self, node: Node, placed: Placed) -> Iterator[float]:
-        """Seconds of each thing that goes to and from an operator: gradients of its weights, what
-        it reads, what it makes."""
+    def _moved(self, node: Node, placed: OperatorPlacement) -> Iterator[float]:
+        """Seconds of each communication to and from an operator: the gradients of its weights, its
+        operands, and its results."""
         made, cost, back = _alone(node, placed), self._cost, self._needs.get(node)
         moved: list[tuple[Value, int]] = []
         for position, value in enumerate(node.inputs):
@@ -177,7 +179,7 @@ class Alternatives:
             layout = output_layout(made, value.port, placed.view)
             for target in self._read.get(Value(node, value.port), ()):
                 if target.layout.type.degrees.partials not in (1, layout.type.degrees.partials):
-                    continue  # partial sums that it would no longer get: it does without them
+                    continue  # this reader passed on partial sums that are gone now
                 seconds = cost.movement(transfer(layout, target.layout)).longest
                 yield (2 if back is not None else 1) * seconds
 
@@ -190,14 +192,14 @@ class Alternatives:
 
     @cached_property
     def _needs(self) -> Mapping[Node, frozenset[int]]:
-        """By operator through which gradients pass, its operands that need one."""
+        """The operands that need a gradient, for each operator through which gradients pass."""
         steps = self._base.steps
         pairs = zip(steps.steps, gradients(steps).steps, strict=True)
         return {s.node: n for s, n in pairs if isinstance(s, Compute) and n is not None}
 
     @cached_property
     def _read(self) -> Mapping[Value, Sequence[Slot]]:
-        """By what operators make, where each of its readers wants it."""
+        """For each result of an operator, the layouts in which it is read."""
         read: dict[Value, dict[Slot, None]] = {}
         for step in self._base.steps.steps:
             for slot in step.operands if isinstance(step, Compute) else ():
@@ -208,29 +210,29 @@ class Alternatives:
 
 
 def stage_mesh(plan: Plan, machine: Machine) -> Mesh:
-    """The mesh of the devices of a stage, of all without a pipeline."""
+    """The mesh of the devices of a stage; of all devices if the plan has no pipeline."""
     stages = 1 if plan.pipeline is None else plan.pipeline.stages
     return Mesh(machine.with_devices(machine.devices // stages))
 
 
-def _where(placed: Placed) -> object:
-    """Equal for placements that are the same."""
+def _where(placed: OperatorPlacement) -> object:
+    """A key that is equal for equal placements."""
     at = placed.view
     steps = (stride if n > 1 else 0 for n, stride in zip(at.shape, at.strides, strict=True))
     return placed.operands, at.start, at.shape, tuple(steps)
 
 
 def uncut(node: Node) -> Node:
-    """An operator of a plan on whole operands."""
+    """The operator of a plan on uncut operands."""
     return _on(node, tuple(ParallelTensor.whole(value.type.shape) for value in node.inputs))
 
 
-def _alone(node: Node, placed: Placed) -> Node:
+def _alone(node: Node, placed: OperatorPlacement) -> Node:
     return _on(node, placed.operands)
 
 
 def _on(node: Node, types: Sequence[ParallelTensor]) -> Node:
-    """An operator on operands of some types, that nothing makes."""
+    """An operator on leaves of the given types."""
     kinds = (trace(value)[0].node.is_weight for value in node.inputs)
     leaves = (
         Leaf("weight" if is_weight else "input", f"x{i}", tensor.rank, tensor)
@@ -240,7 +242,7 @@ def _on(node: Node, types: Sequence[ParallelTensor]) -> Node:
 
 
 def all_axes(node: Node) -> tuple[Axis, ...]:
-    """The indices of an operator that may be cut, those of windows last."""
+    """The indices of an operator that may be cut. Those over which windows slide come last."""
     typing = node.operator_call.typing(tuple(value.rank for value in node.inputs))
     return (*typing.axes, *(window.axis for window in typing.windows))
 
@@ -256,8 +258,10 @@ def lengths(node: Node) -> Mapping[str, int]:
     return extents
 
 
-def _placed(node: Node, axes: Sequence[Axis], strategy: Strategy, mesh: Mesh, start: int) -> Placed:
-    """An operator by a strategy. Raises OperatorError where halos do not fit."""
+def _placed(
+    node: Node, axes: Sequence[Axis], strategy: Strategy, mesh: Mesh, start: int
+) -> OperatorPlacement:
+    """The placement of an operator by a strategy. Raises OperatorError if halos do not fit."""
     entries = list(zip(mesh.primes, strategy, strict=True))
     degrees = [prod(prime for prime, at in entries if at == place) for place in range(len(axes))]
     cut = {axis.name: degree for axis, degree in zip(axes, degrees, strict=True) if degree > 1}
@@ -265,13 +269,13 @@ def _placed(node: Node, axes: Sequence[Axis], strategy: Strategy, mesh: Mesh, st
     names = [axis.name for axis in axes]
     typing = typing_of(node.operator_call, operands)
     places = [names.index(a.name) if a.name in names else IDLE for a in typing.axes]
-    return Placed(operands, view(strategy, [*places, IDLE, REPLICATE], mesh, start))
+    return OperatorPlacement(operands, view(strategy, [*places, IDLE, REPLICATE], mesh, start))
 
 
 def _operand(
     node: Node, position: int, axes: Sequence[Axis], cut: Mapping[str, int]
 ) -> ParallelTensor:
-    """The type of an operand where indices are cut in so many blocks."""
+    """The type of an operand if indices are cut in the given numbers of blocks."""
     tensor = node.inputs[position].type
     dims, copies, halos = [1] * tensor.rank, 1, list[Halo]()
     for axis in axes:
@@ -288,7 +292,7 @@ def _operand(
 
 
 def _halo(node: Node, axis: Axis, operand: int, dim: int) -> Halo | None:
-    """What blocks of an operand hold of their neighbours, where an index slides windows there."""
+    """The halo of the blocks of an operand, if windows slide along an index there; else None."""
     call, types = node.operator_call, [value.type for value in node.inputs]
     ranks = tuple(tensor.rank for tensor in types)
     windows = (w for w in call.typing(ranks).windows if w.axis == axis)
@@ -300,10 +304,10 @@ def _halo(node: Node, axis: Axis, operand: int, dim: int) -> Halo | None:
 
 
 __all__ = [
-    "LOOKED_AT",
+    "MOST_SIMULATED",
     "Alternative",
     "Alternatives",
-    "Ranked",
+    "RankedPlacements",
     "all_axes",
     "lengths",
     "stage_mesh",

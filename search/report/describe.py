@@ -19,13 +19,13 @@ from pcg.types.tensor import ParallelTensor
 from search.choices import IndexRole
 from search.map.space.allow import batch_axes, dimension_of, is_weight
 
-MOST_WAYS = 4
-"""So many ways to cut are told at most, of all that a plan has."""
+MOST_CUTS = 4
+"""The most different cuts that a summary of a plan lists."""
 
 
 @dataclass(frozen=True)
 class OperatorRow:
-    """An operator of a plan: its name in the plan's graph, what it reads, how it is cut, where."""
+    """An operator of a plan: its name in the plan's graph, its call, its cut, and its devices."""
 
     name: str
     call: str
@@ -34,7 +34,7 @@ class OperatorRow:
 
 
 def rows(plan: Plan) -> list[OperatorRow]:
-    """The computing operators of a plan in order."""
+    """The computing operators of a plan, in order."""
     names, batch = node_names(plan.graph), batch_axes(plan.graph)
     table: list[OperatorRow] = []
     for node, view in ((n, plan.views[n]) for n in plan.graph.nodes if n in plan.views):
@@ -45,13 +45,13 @@ def rows(plan: Plan) -> list[OperatorRow]:
 def operator_row(
     node: Node, view: MachineView, names: Mapping[Node, tuple[str, ...]], batch: str | None
 ) -> OperatorRow:
-    """An operator of a plan. ``names``: of all nodes; ``batch``: see ``cut_text``."""
+    """The row of an operator. ``names``: those of all nodes; ``batch``: see ``cut_text``."""
     cut = cut_text(node, view, batch)
     return OperatorRow(names[node][0], _call(node, names), cut, span(view))
 
 
 def span(view: MachineView) -> str:
-    """Such as ``0-5``, or ``2 of 0-5`` where not all of these take part."""
+    """Devices as text, such as ``0-5``, or ``2 of 0-5`` if not all of these take part."""
     first, last, count = min(view.devices), max(view.devices), len(view.devices)
     span = str(first) if first == last else f"{first}-{last}"
     return span if count == last - first + 1 else f"{count} of {span}"
@@ -65,9 +65,10 @@ def _call(node: Node, names: Mapping[Node, tuple[str, ...]]) -> str:
 def cut_text(
     node: Node, view: MachineView, batch: str | None, *, outermost_first: bool = False
 ) -> str:
-    """Such as ``data 2 x model 2 x reduction 3``; ``spatial`` is a cut with halos as well.
-    ``batch``: the operator's index that runs over the samples. ``outermost_first``: in the order of
-    the devices, those that are farthest apart first; else in the order of the equation."""
+    """The cut of an operator as text, such as ``data 2 x model 2 x reduction 3``. Cuts with halos
+    are ``spatial`` too. ``batch``: the operator's index over the samples. ``outermost_first``:
+    whether cuts are listed in the order of the devices, those farthest apart first; otherwise in
+    the order of the equation."""
     if node.is_join:
         return "join"
     typing = typing_of(node.operator_call, [value.type for value in node.inputs])
@@ -83,7 +84,7 @@ def cut_text(
 
 
 def placement(tensor: ParallelTensor) -> str:
-    """The placement of a tensor, such as ``Shard(0) over 2, Replicate over 4``."""
+    """The placement of a tensor as text, such as ``Shard(0) over 2, Replicate over 4``."""
     degrees = tensor.degrees
     words = [f"Shard({dim}) over {n}" for dim, n in enumerate(degrees.dims) if n > 1]
     words += [f"Replicate over {degrees.copies}"] if degrees.copies > 1 else []
@@ -92,8 +93,8 @@ def placement(tensor: ParallelTensor) -> str:
 
 
 def stored(steps: Schedule, value: Value) -> str | None:
-    """The placement in which a weight is stored, where an operator reads it in another one: fully
-    sharded weights are gathered where they are used."""
+    """The placement in which a weight is stored, if an operator reads it in another one: fully
+    sharded weights are gathered where they are used. Otherwise None."""
     source, chain = trace(value)
     home = steps.homes.get(source.node)
     if home is None or all(node.name in PLACING for node in chain):
@@ -103,18 +104,19 @@ def stored(steps: Schedule, value: Value) -> str | None:
 
 
 def overall(plan: Plan) -> str:
-    """How the operators that read weights are cut, the most common way first, such as ``data 24 x
-    model 8 in 96 of 97 operators with weights, whole in 1``; all operators where none do."""
+    """The cuts of the operators that read weights, the most common first, such as ``data 24 x model
+    8 in 96 of 97 operators with weights, whole in 1``. All operators count if none reads
+    weights."""
     nodes = [node for node in plan.graph.nodes if node in plan.views]
     weighted = [node for node in nodes if any(is_weight(v) for v in node.inputs)]
     batch = batch_axes(plan.graph)
     counted = weighted or nodes
     cuts = Counter(cut_text(node, plan.views[node], batch.get(node)) for node in counted)
     what = "operators with weights" if weighted else "operators"
-    (first, times), *rest = cuts.most_common(MOST_WAYS + 1)
+    (first, times), *rest = cuts.most_common(MOST_CUTS + 1)
     words = [f"{first} in {times} of {len(counted)} {what}"]
-    words += [f"{cut} in {times}" for cut, times in rest[: MOST_WAYS - 1]]
-    return ", ".join([*words, "..."] if len(rest) >= MOST_WAYS else words)
+    words += [f"{cut} in {times}" for cut, times in rest[: MOST_CUTS - 1]]
+    return ", ".join([*words, "..."] if len(rest) >= MOST_CUTS else words)
 
 
 SCHEDULES: Mapping[ScheduleKind, str] = {
@@ -122,11 +124,12 @@ SCHEDULES: Mapping[ScheduleKind, str] = {
     "2bw": ", two versions of weights",
     "zb-h1": ", ZB-H1",
 }
-"""What is said of the order of micro-batches."""
+"""The words for the schedule of a pipeline."""
 
 
 def pipeline_text(plan: Plan) -> str | None:
-    """Such as ``pipeline 4 stages x 8 micro-batches``; None for a plan without one."""
+    """The pipeline as text, such as ``pipeline 4 stages x 8 micro-batches``; None if the plan has
+    none."""
     pipeline = plan.pipeline
     if pipeline is None:
         return None
@@ -136,16 +139,16 @@ def pipeline_text(plan: Plan) -> str | None:
     return f"pipeline {' x '.join(words)}{chunks}{SCHEDULES[pipeline.schedule]}"
 
 
-def remade(plan: Plan) -> list[tuple[str, int]]:
-    """What is made again in the backward pass: names of operators, and how many of each, the most
-    first."""
+def recomputed_counts(plan: Plan) -> list[tuple[str, int]]:
+    """The names of the operators that are recomputed in the backward pass, and how many of each, in
+    descending number."""
     counts = Counter(node.name for node in plan.recompute)
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
-def remade_text(plan: Plan) -> str:
-    """The same in words."""
-    return ", ".join(f"{count} {name}" for name, count in remade(plan))
+def recomputed_text(plan: Plan) -> str:
+    """The recomputed operators (``recomputed_counts``) as text."""
+    return ", ".join(f"{count} {name}" for name, count in recomputed_counts(plan))
 
 
 def _counted(number: int, word: str) -> str:
@@ -154,6 +157,7 @@ def _counted(number: int, word: str) -> str:
 
 
 def rules_used(derivation: tuple[Application, ...]) -> list[tuple[str, str, int]]:
-    """The rules of a derivation with how often each was applied, the most used first."""
+    """The rules of a derivation, each with its text and the number of its applications, the most
+    used first."""
     counts = Counter((step.rule.rstrip("~"), step.text) for step in derivation)
     return [(rule, text, count) for (rule, text), count in counts.most_common()]

@@ -1,12 +1,12 @@
-"""How two plans of one model on one machine differ, and what it is worth by the cost model.
+"""The difference of two plans of one model on one machine, and its worth by the cost model.
 
-Problem: say which operators of two graphs, each rewritten and cut in its own way, are the same, and
-where their placements differ. Method: operators are compared by what they do, the leaves that
-they read and the sizes of what they make, and both graphs are aligned in order as texts are
-(``difflib``, Ratcliff and Obershelp 1988); what is left over has been rewritten. Operators are told
-together that differ in the same way. Complexity: quadratic in the number of operators. The
-alignment is a heuristic where operators do the same with other inputs; seconds and bytes are those
-of both plans as they are simulated.
+Problem: two graphs are rewritten and cut, each in its own way. Find the operators that are the
+same, and those among them whose placements differ. Method: operators are compared by their call,
+the leaves that they read and the sizes of their results. Both graphs are aligned in order, as texts
+are (``difflib``, Ratcliff and Obershelp 1988). Operators without a counterpart have been rewritten.
+Operators that differ in the same way are listed together. Complexity: quadratic in the number of
+operators. The alignment is a heuristic where several operators do the same with different inputs.
+Seconds and bytes are those of the simulations of both plans.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pcg.plan.text import node_names
 from search.cost.cost import communication_elements
 from search.map.space.allow import batch_axes
 from search.report.describe import cut_text, pipeline_text, rules_used, span, stored
-from search.report.spending import Spent, spent
+from search.report.spending import OperatorSeconds, spent
 from search.report.trace import SimulatedPlan
 
 
 @dataclass(frozen=True)
 class Side:
-    """Operators of one of the plans: their names, how they are cut, on which devices, and the
-    seconds that each costs the device which stands for it, all together."""
+    """Operators of one of the plans: their names, their cut, their devices, and the seconds that
+    all of them together cost their representative devices (``spending.representative``)."""
 
     names: tuple[str, ...]
     cut: str
@@ -40,8 +40,8 @@ class Side:
 
 @dataclass(frozen=True)
 class Change:
-    """Operators that are the same in both plans and placed otherwise, such as 24 matmuls; or, where
-    a plan has no such, that a rewrite has left out or made."""
+    """Operators that are the same in both plans but placed differently, such as 24 matmuls; or
+    operators that only one plan has, because of a rewrite. The other side is then None."""
 
     operator: str
     count: int
@@ -51,8 +51,8 @@ class Change:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a plan promises, in seconds of a step, elements that cross between devices, and bytes on
-    the fullest device."""
+    """The estimates of a plan: the seconds of a step and how the busiest device spends them, the
+    elements that cross between devices, and bytes on the fullest device."""
 
     step_seconds: float
     computing: float
@@ -64,7 +64,7 @@ class Figures:
 
     @staticmethod
     def of(simulated: SimulatedPlan) -> Figures:
-        """Of a simulated plan; how its busiest device spends the step."""
+        """The figures of a simulated plan."""
         use = simulated.busiest
         return Figures(
             simulated.step_seconds,
@@ -79,7 +79,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Setting:
-    """A decision about a plan as a whole that differs."""
+    """A decision about a whole plan that differs, with its value in both plans."""
 
     what: str
     a: str
@@ -88,8 +88,8 @@ class Setting:
 
 @dataclass(frozen=True)
 class PlanDifference:
-    """All in which two plans differ. ``same``: operators that are placed alike; ``rules``: those
-    that are not applied as often in both, with both numbers."""
+    """All differences of two plans. ``same``: the number of operators that are placed alike;
+    ``rules``: those that are not applied equally often, each with its text and both numbers."""
 
     settings: tuple[Setting, ...]
     changes: tuple[Change, ...]
@@ -100,12 +100,12 @@ class PlanDifference:
 
     @property
     def is_none(self) -> bool:
-        """Whether both plans decide the same."""
+        """Whether both plans have the same decisions."""
         return not (self.settings or self.changes or self.rules)
 
 
 def check_comparable(a: Plan, b: Plan, where_a: str, where_b: str) -> None:
-    """Raises InputError for plans of different models or machines."""
+    """Raise InputError if two plans are of different models or machines."""
     if a.model.digest != b.model.digest:
         named = a.model_name == b.model_name
         other = "another graph, such as of another batch" if named else b.model_name
@@ -119,9 +119,9 @@ def check_comparable(a: Plan, b: Plan, where_a: str, where_b: str) -> None:
 
 
 def difference(a: SimulatedPlan, b: SimulatedPlan) -> PlanDifference:
-    """How two simulated plans of one model on one machine differ."""
+    """Return the difference of two simulated plans of one model on one machine."""
     paired = _aligned(a.plan, b.plan)
-    sides = _Sides(a), _Sides(b)
+    sides = _PlanOperators(a), _PlanOperators(b)
     counterparts: dict[object, list[tuple[Node | None, Node | None]]] = {}
     same = 0
     for pair in paired:
@@ -139,22 +139,23 @@ def difference(a: SimulatedPlan, b: SimulatedPlan) -> PlanDifference:
 
 
 def _moved(change: Change) -> float:
-    """Seconds that a change is about."""
-    one, other = (0.0 if side is None else side.seconds for side in (change.a, change.b))
-    return max(one, other)
+    """The seconds of the operators of a change, in the plan where these take longer."""
+    before, after = (0.0 if side is None else side.seconds for side in (change.a, change.b))
+    return max(before, after)
 
 
-class _Sides:
-    """The operators of a plan as a difference tells them."""
+class _PlanOperators:
+    """The operators of a plan, as a difference describes them."""
 
     def __init__(self, simulated: SimulatedPlan) -> None:
         self._plan, self._steps = simulated.plan, simulated.steps
         self._names = node_names(simulated.plan.graph)
         self._batch = batch_axes(simulated.plan.graph)
-        self._spent: Mapping[Node, Spent] = spent(simulated)
+        self._spent: Mapping[Node, OperatorSeconds] = spent(simulated)
 
     def text(self, node: Node | None) -> tuple[object, ...] | None:
-        """How an operator is placed: what is equal for operators that are placed alike."""
+        """The placement of an operator, equal for operators that are placed alike; None for no
+        operator."""
         if node is None:
             return None
         view = self._plan.views[node]
@@ -171,7 +172,9 @@ class _Sides:
         return Side(names, str(cut), str(devices), sum(self._spent[n].total for n in nodes))
 
 
-def _change(pairs: Sequence[tuple[Node | None, Node | None]], sides: Sequence[_Sides]) -> Change:
+def _change(
+    pairs: Sequence[tuple[Node | None, Node | None]], sides: Sequence[_PlanOperators]
+) -> Change:
     ends = [[node for node in column if node is not None] for column in zip(*pairs, strict=True)]
     name = (ends[0] or ends[1])[0].name
     a, b = (s.side(nodes) if nodes else None for s, nodes in zip(sides, ends, strict=True))
@@ -179,7 +182,7 @@ def _change(pairs: Sequence[tuple[Node | None, Node | None]], sides: Sequence[_S
 
 
 def _aligned(a: Plan, b: Plan) -> Iterator[tuple[Node | None, Node | None]]:
-    """The operators of both plans, those that are the same side by side."""
+    """The operators of both plans in pairs; None stands for an operator without a counterpart."""
     left, right = ([n for n in p.graph.nodes if n in p.views] for p in (a, b))
     keys = [_key(node) for node in left], [_key(node) for node in right]
     matcher = SequenceMatcher(None, *keys, autojunk=False)
@@ -193,26 +196,26 @@ def _aligned(a: Plan, b: Plan) -> Iterator[tuple[Node | None, Node | None]]:
 
 
 def _key(node: Node) -> object:
-    """Equal for operators that may be the same, however they are cut."""
+    """A key that is equal for operators that may be the same, however they are cut."""
     sources = [trace(value)[0] for value in node.inputs]
     leaves = tuple(s.node.leaf.name for s in sources if s.node.is_leaf)
     return node.operator_call.identity, leaves, tuple(t.shape for t in node.types)
 
 
 def _rules(a: Plan, b: Plan) -> Iterator[tuple[str, str, int, int]]:
-    """Rules that are not applied as often in both plans."""
+    """The rules that are not applied equally often in both plans, with both numbers."""
     counts = [
         {(rule, text): count for rule, text, count in rules_used(plan.derivation)}
         for plan in (a, b)
     ]
     for rule, text in dict.fromkeys((*counts[0], *counts[1])):
-        here, there = (own.get((rule, text), 0) for own in counts)
+        here, there = (counted.get((rule, text), 0) for counted in counts)
         if here != there:
             yield rule, text, here, there
 
 
 def _settings(a: Plan, b: Plan) -> Iterator[Setting]:
-    """What differs of the decisions about plans as wholes."""
+    """The decisions about whole plans that differ."""
     for what, here, there in (
         ("pipeline", pipeline_text(a) or "none", pipeline_text(b) or "none"),
         ("recomputation", _recomputed(a), _recomputed(b)),

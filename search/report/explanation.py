@@ -1,8 +1,9 @@
-"""Why an operator of a plan is placed as it is: its placement, cost, alternatives and refusals.
+"""The explanation of an operator of a plan: its placement, its cost, its alternatives, and why
+other cuts are refused.
 
-Other placements are priced with all other operators as they are (``alternatives``). Operators that
-do the same on the same devices, between neighbours that do the same, are alike, and one of them is
-looked at for all.
+Other placements are priced with all other operators left as they are (``alternatives``). Operators
+are alike if they do the same on the same devices, between neighbours that do the same. One of them
+is analysed for all.
 """
 
 from __future__ import annotations
@@ -27,26 +28,26 @@ from search.choices import IndexRole
 from search.cost.efficiency import Speed
 from search.map.space.allow import batch_axes, dimension_of, is_weight
 from search.report.alternatives import (
-    LOOKED_AT,
+    MOST_SIMULATED,
     Alternatives,
-    Ranked,
+    RankedPlacements,
     all_axes,
     lengths,
     stage_mesh,
     uncut,
 )
 from search.report.describe import OperatorRow, operator_row, placement, stored
-from search.report.spending import Spent, representative, spent
+from search.report.spending import OperatorSeconds, representative, spent
 from search.report.trace import SimulatedPlan
 
 NEAR = 5
-"""So many names are proposed at most in place of one that is none."""
+"""The most names that are proposed in place of an unknown one."""
 
 
 @dataclass(frozen=True)
 class IndexText:
-    """An index of an operator: its name in the equation, what it runs over, its length on one slice
-    of the batch, in how many blocks it is cut, and why it isn't cut further, if it can't be."""
+    """An index of an operator. ``kind``: its role; ``length``: on one slice of the batch;
+    ``degree``: the number of its blocks; ``refused``: why it can't be cut further, or None."""
 
     name: str
     kind: str
@@ -57,9 +58,9 @@ class IndexText:
 
 @dataclass(frozen=True)
 class OperatorExplanation:
-    """What there is to say of an operator. ``parameters``: of the module, that it reads;
-    ``operands`` and ``results``: name and placement of each; ``alike``: the operators of which the
-    same is true, itself first."""
+    """The explanation of an operator. ``parameters``: those of the module that it reads;
+    ``operands`` and ``results``: name and placement of each; ``device``: the one whose time is in
+    ``spent``; ``alike``: the operators for which the same holds, itself first."""
 
     row: OperatorRow
     parameters: tuple[str, ...]
@@ -67,8 +68,8 @@ class OperatorExplanation:
     results: tuple[tuple[str, str], ...]
     indices: tuple[IndexText, ...]
     device: int
-    spent: Spent
-    ranked: Ranked
+    spent: OperatorSeconds
+    ranked: RankedPlacements
     alike: tuple[str, ...]
 
 
@@ -85,7 +86,7 @@ class PlanExplainer:
         return node_names(self.plan.graph)
 
     @cached_property
-    def spent(self) -> Mapping[Node, Spent]:
+    def spent(self) -> Mapping[Node, OperatorSeconds]:
         return spent(self.simulated)
 
     @cached_property
@@ -94,7 +95,7 @@ class PlanExplainer:
         return tuple(node for node in self.plan.graph.nodes if node in self.plan.views)
 
     def groups(self) -> Iterator[tuple[Node, ...]]:
-        """Operators that are alike, those that cost most first."""
+        """Groups of operators that are alike, in descending cost."""
         alike: dict[object, list[Node]] = {}
         for node in self.operators:
             alike.setdefault(self._kind(node), []).append(node)
@@ -103,7 +104,7 @@ class PlanExplainer:
             yield tuple(alike[key])
 
     def _kind(self, node: Node) -> object:
-        """Equal for operators that are alike."""
+        """A key that is equal for operators that are alike."""
         made_by = tuple(self._end(value) for value in node.inputs)
         read_by = tuple(
             (reader.signature, self.plan.views[reader], position)
@@ -119,15 +120,17 @@ class PlanExplainer:
 
     @cached_property
     def _readers(self) -> Mapping[Node, list[tuple[Node, int]]]:
-        """By operator, the operators that read what it makes, and as which operand."""
+        """For each operator, the operators that read its results, with the position of the
+        operand."""
         readers: dict[Node, list[tuple[Node, int]]] = {}
         for node in self.operators:
             for position, value in enumerate(node.inputs):
                 readers.setdefault(trace(value)[0].node, []).append((node, position))
         return readers
 
-    def explain(self, nodes: Sequence[Node], most: int = LOOKED_AT) -> OperatorExplanation:
-        """Of operators that are alike. ``most``: so many other placements are simulated."""
+    def explain(self, nodes: Sequence[Node], most: int = MOST_SIMULATED) -> OperatorExplanation:
+        """Explain operators that are alike. ``most``: the number of other placements to
+        simulate."""
         node = nodes[0]
         values = zip(node.operator_call.operator.operand_names, node.inputs, strict=True)
         named = node.outputs
@@ -173,7 +176,7 @@ class PlanExplainer:
         return dimension_of(node, axis, self._batch.get(node))
 
     def _length_refused(self, length: int) -> str | None:
-        """Why an index of this length is cut no further, if it is for its length."""
+        """Why the length of an index allows no further cut, or None if it does."""
         mesh = stage_mesh(self.plan, self.simulated.machine)
         devices, common = mesh.machine.devices, gcd(length, mesh.machine.devices)
         if devices == 1:
@@ -181,15 +184,15 @@ class PlanExplainer:
             return f"{where} one device only"
         if common == devices:
             return None
-        what = f"{length} elements in {{}} blocks of equal size"
+        what = f"{length} elements cannot be cut in {{}} equal blocks"
         if common == 1:
             primes = " or ".join(map(str, dict.fromkeys(mesh.primes)))
-            return what.format(primes) + f" do not go, nor in any that divide {devices} devices"
-        return what.format(devices) + f" do not go, in {common} at most"
+            return what.format(primes) + f", nor in any other number that divides {devices}"
+        return what.format(devices) + f", at most in {common}"
 
 
 def _why_never(node: Node, name: str) -> str:
-    """Why an index of an operator is never cut."""
+    """Why an index of an operator can never be cut."""
     if isinstance(node.operator_call.operator, Opaque):
         return "the operator is opaque: no equation says what an element of it depends on"
     equation = node.operator_call.instance(tuple(value.rank for value in node.inputs))
@@ -211,8 +214,8 @@ def parameters_of(plan: Plan, node: Node) -> tuple[str, ...]:
 
 
 def find(plan: Plan, wanted: str, where: str) -> tuple[Node, ...]:
-    """The operators that go by a name: that of what they make in the plan's graph, of a weight or a
-    parameter of the module that they read, or of the operator itself. Raises InputError."""
+    """The operators of a name: that of a result in the plan's graph, of a weight or a parameter of
+    the module that is read, or of the operator itself. Raises InputError if there is none."""
     names = node_names(plan.graph)
     operators = [node for node in plan.graph.nodes if node in plan.views]
     by_name: dict[str, dict[Node, None]] = {}

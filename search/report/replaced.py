@@ -1,14 +1,15 @@
-"""A plan in which some operators are placed otherwise, and all others stay where they are.
+"""A plan in which some operators are placed differently, and all others stay as they are.
 
-Problem: the same computation, with other types of the operands of some operators and other devices,
-such that a schedule of it says what it costs. Method: the plan's graph is made anew, operands
-first. What an operator reads is brought to the type that it wants by combining and reducing what
-is there, and then cutting and copying it; how parallel operators are chained does not count, for a
-schedule sees its two ends only (``pcg.placement.schedule``). Where partial sums no longer reach an
-operator that passed them on, it computes the same without. Complexity: the number of operators.
+Problem: build the same computation with other operand types and other devices for some operators,
+such that a schedule of it can be priced. Method: the plan's graph is built anew, operands first. An
+operand is brought to the type that the operator wants: by combining and reducing the tensor that is
+there, then by cutting and copying it. How parallel operators are chained does not matter, since a
+schedule sees only the two ends of a chain (``pcg.placement.schedule``). An operator that passed
+partial sums on, but is not reached by partial sums any more, computes without them. Complexity: the
+number of operators.
 
-The graph means the same, for parallel operators never change what a tensor means; but no rules of
-a library have led to it, so it is there to be priced, not to be run.
+The graph means the same, since parallel operators never change the meaning of a tensor. But no
+rules of a library led to it. So it may be priced, but not run.
 """
 
 from __future__ import annotations
@@ -29,30 +30,30 @@ from pcg.types.tensor import ParallelTensor
 
 
 @dataclass(frozen=True)
-class Placed:
-    """How an operator may run: the types of its operands, and its tasks' devices."""
+class OperatorPlacement:
+    """A placement of an operator: the types of its operands, and the devices of its tasks."""
 
     operands: tuple[ParallelTensor, ...]
     view: MachineView
 
 
-def replaced(plan: Plan, changes: Mapping[Node, Placed]) -> Plan | None:
-    """The plan with operators of its graph placed otherwise; its estimates and derivation are those
-    of the plan that is given. None where tensors cannot be brought there."""
+def replaced(plan: Plan, changes: Mapping[Node, OperatorPlacement]) -> Plan | None:
+    """The plan with some operators of its graph placed differently. Its estimates and derivation
+    stay those of the given plan. None if a tensor cannot be brought to the type that is wanted."""
     try:
-        return _Rebuilt(plan, changes).plan()
-    except (_NoWay, OperatorError):
+        return _Rebuilder(plan, changes).plan()
+    except (_Unreachable, OperatorError):
         return None
 
 
-class _NoWay(Exception):
+class _Unreachable(Exception):
     """A tensor cannot be brought to a type."""
 
 
-class _Rebuilt:
-    """The graph of a plan as it is made anew."""
+class _Rebuilder:
+    """The graph of a plan while it is built anew."""
 
-    def __init__(self, plan: Plan, changes: Mapping[Node, Placed]) -> None:
+    def __init__(self, plan: Plan, changes: Mapping[Node, OperatorPlacement]) -> None:
         self._plan, self._changes = plan, changes
         self._image: dict[Node, Node] = {}
         self._views: dict[Node, MachineView] = {}
@@ -65,7 +66,7 @@ class _Rebuilt:
         made = Graph(tuple(self._fed(value, value.type) for value in graph.outputs))
         made.check()
         kept = set(made.nodes)
-        # What is moved in another way is moved once.
+        # A tensor that is moved in a new way has no image, and is not recomputed.
         images = (self._image.get(node, node) for node in self._plan.recompute)
         again = kept.intersection(images)
         views = {node: view for node, view in self._views.items() if node in kept}
@@ -73,11 +74,11 @@ class _Rebuilt:
 
     def _place(self, node: Node) -> None:
         view = self._plan.views[node]
-        wanted = Placed(tuple(value.type for value in node.inputs), view)
+        wanted = OperatorPlacement(tuple(value.type for value in node.inputs), view)
         change = self._changes.get(node)
         try:
             made = self._made(node, change or wanted)
-        except _NoWay:
+        except _Unreachable:
             if change is not None:
                 raise
             wanted = without_partials(node, view)
@@ -85,14 +86,14 @@ class _Rebuilt:
         self._image[node] = made
         self._views[made] = (change or wanted).view
 
-    def _made(self, node: Node, placed: Placed) -> Node:
+    def _made(self, node: Node, placed: OperatorPlacement) -> Node:
         pairs = zip(node.inputs, placed.operands, strict=True)
         inputs = tuple(self._fed(value, wanted) for value, wanted in pairs)
         same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
         return node if same else Node(node.call, inputs)
 
     def _fed(self, value: Value, wanted: ParallelTensor) -> Value:
-        """What is read in the place of a value of the plan, with another type."""
+        """The value that is read in place of a value of the plan, with the wanted type."""
         source, chain = trace(value)
         now = source
         if not source.node.is_leaf and (image := self._image[source.node]) is not source.node:
@@ -103,7 +104,7 @@ class _Rebuilt:
             return self._chained(now, chain)
         if source.node.is_leaf:
             stored = next((i for i, node in enumerate(chain) if node.name not in PLACING), None)
-            # A leaf that is moved in every step stays stored as it is; another is stored anew.
+            # A leaf that is resharded in every step keeps its storage. Others are stored anew.
             now = source if stored is None else self._chained(source, chain[:stored])
         return converted(now, wanted)
 
@@ -114,9 +115,10 @@ class _Rebuilt:
         return value
 
 
-def without_partials(node: Node, view: MachineView) -> Placed:
-    """How an operator of a plan runs where nothing that it reads is in partial sums any more: the
-    devices that had one each compute the same, if the view has room for copies."""
+def without_partials(node: Node, view: MachineView) -> OperatorPlacement:
+    """The placement of an operator of a plan if none of its operands is in partial sums any more:
+    the devices that held one partial sum each repeat the same computation, if the view has room for
+    copies."""
     types = [value.type for value in node.inputs]
     carriers = carriers_of([tensor.degrees for tensor in types])
     passing, copies = view.shape[-2:]
@@ -130,11 +132,12 @@ def without_partials(node: Node, view: MachineView) -> Placed:
     if copies == 1:
         shape = (*view.shape[:-2], 1, passing)
         strides = (*view.strides[:-2], 0, view.strides[-2])
-    return Placed(operands, MachineView(view.start, shape, strides))
+    return OperatorPlacement(operands, MachineView(view.start, shape, strides))
 
 
 def converted(value: Value, wanted: ParallelTensor) -> Value:
-    """A tensor brought to another type of the same shape by parallel operators. Raises _NoWay."""
+    """A tensor, brought to another type of the same shape by parallel operators. Raises _NoWay if
+    that is impossible."""
     has, wants = value.type.degrees, wanted.degrees
     if has.partials not in (1, wants.partials):
         value = _applied(value, reduce, degree=has.partials)
@@ -153,7 +156,7 @@ def converted(value: Value, wanted: ParallelTensor) -> Value:
     if times > 1 and not rest:
         value = _applied(value, replicate, degree=times)
     if value.type != wanted:
-        raise _NoWay
+        raise _Unreachable
     return value
 
 

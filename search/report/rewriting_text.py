@@ -1,4 +1,4 @@
-"""What rewrites of the algebra brought to a plan, in one line; where they brought nothing, why."""
+"""The gain of algebraic rewrites in a plan, in one line; or why there is none."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from search.substitute.rewrites import LEAST_GAIN
 _IS_PARALLEL = re.compile(rf"\b({'|'.join(PARALLEL)})\(")
 _SAME = re.compile(r", (\w+)=\1\b")
 NEGLIGIBLE = 5e-5
-"""The part of a step's seconds below which a gain is shown as none."""
+"""The fraction of a step's seconds below which a gain is shown as none."""
 NAMED = 3
-"""So many rules of a plan are named."""
+"""The most rules of a plan that are named."""
 
 
 def rewriting_text(planned: Planned) -> str | None:
-    """Such as ``no rewrite pays: ...``; None where none were looked for, as for pipelines."""
+    """The effect of rewrites as text, such as ``no rewrite pays: ...``. None if the search looked
+    for none, as for pipelines."""
     survey, plan = planned.report.rewriting, planned.plan
     if survey is None or plan.pipeline is not None:
         return None
@@ -79,12 +80,12 @@ def _times(count: int) -> str:
 
 
 def _brief(rule: str) -> str:
-    """Without attributes that are symbols of the same name, such as ``top=top``."""
+    """A rule's text without attributes that equal their name, such as ``top=top``."""
     return _SAME.sub("", rule)
 
 
 def algebra_used(derivation: Iterable[Application]) -> list[tuple[str, int]]:
-    """The rules of a derivation that have no parallel operator, as text, with how often each was
-    applied, the most used first."""
+    """The rules of a derivation without parallel operators: the text of each, and the number of its
+    applications, the most used first."""
     rules = rules_used(tuple(step for step in derivation if not _IS_PARALLEL.search(step.text)))
     return [(text, count) for _, text, count in rules]

@@ -1,8 +1,8 @@
-"""What a plan is compared with: the model on one device, and cut along the samples alone.
+"""The plans that a plan is compared with: the model on one device, and data parallelism.
 
-Both are of the model's graph as it was captured, priced as plans are (``search.report.trace``).
-Data parallelism cuts every operator along the samples over as many devices as divide them, and what
-does not run over samples is computed by all.
+Both are plans of the model's graph as it was captured, priced as all plans are
+(``search.report.trace``). Data parallelism cuts every operator along the samples, over as many
+devices as divide them. Operators that do not run over samples are computed by all devices.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pcg.types.tensor import Degrees, ParallelTensor
 from search.cost.cost import CostModel
 from search.map.space.allow import batch_axes
 from search.plan.finish import memory_limit
-from search.report.replaced import Placed, replaced
+from search.report.replaced import OperatorPlacement, replaced
 from search.report.trace import price_plan
 
 
 @dataclass(frozen=True)
 class Rival:
-    """Another way to train the model: seconds a step, and bytes on the fullest device, of which
-    there are ``over`` too many."""
+    """Another plan for the model: seconds of a step, and bytes on the fullest device, which exceed
+    its memory by ``over``."""
 
     name: str
     seconds: float
@@ -37,7 +37,7 @@ class Rival:
 
 
 def rivals(plan: Plan, cost: CostModel) -> Iterator[Rival]:
-    """The other ways that any model has. ``cost``: of the plan's machine."""
+    """The plans to compare with that any model has. ``cost``: of the plan's machine."""
     alone = on_one_device(plan)
     others = (("data parallelism", data_parallel(alone, cost.machine.devices)),)
     for name, other in (*others, ("one device", alone)):
@@ -48,17 +48,17 @@ def rivals(plan: Plan, cost: CostModel) -> Iterator[Rival]:
 
 
 def on_one_device(plan: Plan) -> Plan:
-    """The model's graph on the first device."""
+    """A plan of the model's graph on the first device."""
     graph = plan.model
     views = {node: MachineView.packed(0, grid(node)) for node in graph.operators}
     return replace(plan, graph=graph, views=views, recompute=frozenset(), pipeline=None)
 
 
 def data_parallel(alone: Plan, devices: int) -> Plan | None:
-    """A plan on one device, with every operator cut along the samples; None where that is no way
-    to cut it."""
+    """The data-parallel plan, from the plan on one device: every operator is cut along the samples.
+    None if that is impossible."""
     batch = batch_axes(alone.graph)
-    changes: dict[Node, Placed] = {}
+    changes: dict[Node, OperatorPlacement] = {}
     for node in alone.graph.operators:
         try:
             changes[node] = _cut(node, batch.get(node), devices)
@@ -67,14 +67,17 @@ def data_parallel(alone: Plan, devices: int) -> Plan | None:
     return replaced(alone, changes)
 
 
-def _cut(node: Node, name: str | None, devices: int) -> Placed:
-    """An operator cut along one index, and computed by all devices where that is not enough."""
+def _cut(node: Node, name: str | None, devices: int) -> OperatorPlacement:
+    """An operator cut along one index over as many devices as divide it. If these are not all, the
+    others repeat the computation."""
     typing = node.operator_call.typing(tuple(value.rank for value in node.inputs))
     axis = next((axis for axis in typing.axes if axis.name == name), None)
     degree = 1 if axis is None else gcd(_length(node, axis), devices)
     shape = tuple(degree if own == axis else 1 for own in typing.axes)
     view = MachineView.packed(0, (*shape, 1, devices // degree))
-    return Placed(tuple(_operand(node, i, axis, degree) for i in range(len(node.inputs))), view)
+    return OperatorPlacement(
+        tuple(_operand(node, i, axis, degree) for i in range(len(node.inputs))), view
+    )
 
 
 def _length(node: Node, axis: Axis) -> int:

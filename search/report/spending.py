@@ -1,8 +1,9 @@
-"""What each operator of a plan costs: on one of its devices, what it computes and communicates.
+"""The cost of each operator of a plan: the computation and communication of one of its devices.
 
-A resharding is charged to the first operator that reads what it brings, the exchange and update of
-a weight to the first that reads the weight; what brings an output of the graph to its place, to the
-operator that makes it. So each task of a step is charged to one operator.
+A resharding is charged to the first operator that reads its result. The exchange and update of a
+weight are charged to the first operator that reads the weight. A resharding of an output of the
+graph is charged to the operator that makes the output. So each task of a step is charged to one
+operator.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from search.cost.tasks import COMMUNICATE, COMPUTE, FORWARD, RECOMPUTE, SYNC, UP
 from search.report.trace import SimulatedPlan
 
 ROUNDING = 1e-9
-"""Of an event; less of it is not exposed."""
+"""The fraction of an event below which exposed seconds count as a rounding error."""
 
 
 @dataclass
-class Spent:
+class OperatorSeconds:
     """Seconds of a step that a device spends on an operator. Of communication, ``exposed`` is the
-    part in which the device computes nothing."""
+    part during which the device computes nothing."""
 
     forward: float = 0.0
     backward: float = 0.0
@@ -32,42 +33,43 @@ class Spent:
     resharding: float = 0.0
     resharding_exposed: float = 0.0
     exchange: float = 0.0
-    """Of the gradients of its weights."""
+    """Seconds of the exchange of its weights' gradients."""
     exchange_exposed: float = 0.0
     update: float = 0.0
 
     @property
     def computing(self) -> float:
-        """All that its device computes for it."""
+        """All seconds of computation."""
         return self.forward + self.backward + self.recomputation + self.update
 
     @property
     def total(self) -> float:
-        """Seconds in which its device is busy with it, without what is hidden."""
+        """Seconds during which the device is busy with the operator, without hidden
+        communication."""
         return self.computing + self.resharding_exposed + self.exchange_exposed
 
     def record(self) -> dict[str, float]:
-        """By name, in seconds."""
+        """The seconds by field name."""
         return {field.name: float(getattr(self, field.name)) for field in fields(self)}
 
 
 def representative(simulated: SimulatedPlan, node: Node) -> int:
-    """The device that stands for an operator: the busiest of all if it takes part, else the first
-    that does."""
+    """The device that stands for an operator: the busiest of all devices if it takes part in the
+    operator, else the first that does."""
     devices = simulated.plan.views[node].devices
     busiest = simulated.busiest.device
     return busiest if busiest in devices else min(devices)
 
 
-def spent(simulated: SimulatedPlan) -> Mapping[Node, Spent]:
-    """What each operator of a plan costs, on the device that stands for it."""
+def spent(simulated: SimulatedPlan) -> Mapping[Node, OperatorSeconds]:
+    """The cost of each operator of a plan, on the device that stands for it."""
     plan = simulated.plan
-    costs = {node: Spent() for node in plan.graph.nodes if node in plan.views}
-    own: dict[int, list[Node]] = {}
+    costs = {node: OperatorSeconds() for node in plan.graph.nodes if node in plan.views}
+    by_device: dict[int, list[Node]] = {}
     for node in costs:
-        own.setdefault(representative(simulated, node), []).append(node)
+        by_device.setdefault(representative(simulated, node), []).append(node)
     steps, weights = charged(simulated.steps)
-    for device, nodes in own.items():
+    for device, nodes in by_device.items():
         here = set(nodes)
         for event, exposed in timed(simulated.events(device)):
             of = weights if event.task.phase in (SYNC, UPDATE) else steps
@@ -78,7 +80,8 @@ def spent(simulated: SimulatedPlan) -> Mapping[Node, Spent]:
 
 
 def timed(events: Iterator[Event]) -> Iterator[tuple[Event, float]]:
-    """The events of a device, each with the seconds of it in which the device computes nothing."""
+    """The events of a device, each with the seconds of it during which the device computes
+    nothing."""
     listed = sorted(events, key=lambda event: event.start)
     computing = [event for event in listed if event.task.stream == COMPUTE]
     sent = [event for event in listed if event.task.stream == COMMUNICATE]
@@ -88,7 +91,7 @@ def timed(events: Iterator[Event]) -> Iterator[tuple[Event, float]]:
         yield event, exposed if exposed > ROUNDING * event.seconds else 0.0
 
 
-def _charge(cost: Spent, event: Event, exposed: float) -> None:
+def _charge(cost: OperatorSeconds, event: Event, exposed: float) -> None:
     task = event.task
     if task.phase == SYNC:
         cost.exchange += event.seconds
@@ -107,8 +110,8 @@ def _charge(cost: Spent, event: Event, exposed: float) -> None:
 
 
 def charged(steps: Schedule) -> tuple[Sequence[Node], Sequence[Node]]:
-    """The operators to which the steps of a schedule, loads left out, and the weights that it
-    trains are charged, by number."""
+    """The operators that are charged, by number: for the steps of a schedule without its loads, and
+    for the weights that it trains."""
     reader: dict[Slot, Node] = {}
     weights: dict[Node, Node] = {}
     for step in steps.steps:
@@ -117,7 +120,7 @@ def charged(steps: Schedule) -> tuple[Sequence[Node], Sequence[Node]]:
         for slot in step.operands:
             reader.setdefault(slot, step.node)
             weights.setdefault(slot.value.node, step.node)
-    # What comes in parts is gathered before it is read.
+    # A tensor that arrives in parts is gathered before it is read.
     gathered = {
         step.source: reader[step.target]
         for step in steps.steps

@@ -1,4 +1,4 @@
-"""Seconds, bytes and devices as people read them."""
+"""Seconds, bytes and devices as text for people."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 _NOTHING = 1e-12
-"""Seconds; less is what rounding leaves."""
+"""Fewer seconds than these are a rounding error."""
 _BYTES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 MOST_RANGES = 4
 
 
 def seconds_text(seconds: float) -> str:
-    """Such as ``12.3 ms``; three digits."""
+    """Seconds with three digits, such as ``12.3 ms``."""
     for unit, name in _SECONDS:
         if seconds >= unit:
             return f"{seconds / unit:.3g} {name}"
@@ -20,7 +20,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def bytes_text(count: int) -> str:
-    """Such as ``1.25 GB``."""
+    """Bytes as text, such as ``1.25 GB``."""
     for unit, name in _BYTES:
         if count >= unit:
             return f"{count / unit:.2f} {name}"
@@ -28,12 +28,12 @@ def bytes_text(count: int) -> str:
 
 
 def on_devices(span: str) -> str:
-    """Such as ``on devices 0-3``, of a span of devices."""
+    """A span of devices as text, such as ``on devices 0-3``."""
     return f"on device {span}" if span.isdecimal() else f"on devices {span}"
 
 
 def ranges_text(devices: Sequence[int]) -> str:
-    """Such as ``devices 0-3, 8``, of devices in ascending order."""
+    """Devices in ascending order as text, such as ``devices 0-3, 8``."""
     ranges: list[list[int]] = []
     for device in devices:
         if ranges and ranges[-1][1] + 1 == device:

@@ -26,31 +26,31 @@ from search.pipeline.price import StageGroups, fullest
 from search.pipeline.stage_timeline import PipelineRun, pipeline_run
 
 MOST_EVENTS = 500_000
-"""Of devices in the timeline of a pipeline; 100 MB or so."""
+"""The most events of devices in the timeline of a pipeline, about 100 MB."""
 Events = Callable[[int], Iterator[Event]]
 
 
 @dataclass(frozen=True)
 class SimulatedPlan:
-    """A plan as it was simulated."""
+    """A plan and its simulation."""
 
     plan: Plan
     machine: Machine
     steps: Schedule
     step_seconds: float
     phases: Mapping[str, float]
-    """Seconds, which add up to those of the step: until the last device has finished each phase;
-    for a pipeline, how the stage spends it with which the step ends."""
+    """Seconds that add up to those of the step. Without a pipeline: until the last device has
+    finished each phase. With one: how the stage that ends the step spends it."""
     memory: Memory
     busiest: Usage
     events: Events
-    """What a device takes part in."""
+    """The events of a device."""
     pipeline: PipelineRun | None = None
 
 
 def simulate_plan(plan: Plan, machine: Machine, speed: Speed | None = None) -> SimulatedPlan:
-    """Simulate a plan on the machine that it was made for. ``speed``: of its devices, by default as
-    the curves that come with Unity say."""
+    """Simulate a plan on the machine that it was made for. ``speed``: of the devices, by default by
+    the efficiency curves that come with Unity."""
     cost = CostModel(machine, plan.training, speed)
     steps = schedule(plan.graph, plan.views)
     if plan.pipeline is not None:
@@ -76,15 +76,15 @@ def simulate_plan(plan: Plan, machine: Machine, speed: Speed | None = None) -> S
 
 @dataclass(frozen=True)
 class StepPrice:
-    """What a step of a plan takes: seconds, and bytes on the fullest device."""
+    """The price of a step of a plan: seconds, and bytes on the fullest device."""
 
     seconds: float
     memory: int
 
 
 def price_plan(plan: Plan, cost: CostModel) -> StepPrice:
-    """The step and the memory of a plan as ``simulate_plan`` has them, without a timeline. ``cost``
-    is of the whole machine, and remembers prices from plan to plan."""
+    """The step time and memory of a plan, as ``simulate_plan`` computes them, without a timeline.
+    ``cost``: of the whole machine; it keeps prices from plan to plan."""
     steps = schedule(plan.graph, plan.views)
     if (pipeline := plan.pipeline) is not None:
         run = pipeline_run(steps, cost, pipeline, plan.recompute)
@@ -113,7 +113,7 @@ def _simulated_pipeline(
 
 
 def representatives(simulated: SimulatedPlan) -> tuple[int, ...]:
-    """A few devices that stand for all: the first and last, those that are busiest and fullest, and
+    """A few devices that stand for all: the first and the last, the busiest and the fullest, and
     the first of each stage."""
     devices = {0, simulated.machine.devices - 1, simulated.busiest.device, simulated.memory.device}
     if simulated.pipeline is not None:
@@ -123,17 +123,17 @@ def representatives(simulated: SimulatedPlan) -> tuple[int, ...]:
 
 
 def write_trace(simulated: SimulatedPlan, path: Path, devices: Sequence[int]) -> None:
-    """Write the timeline of some devices, whole or not at all.
+    """Write the timeline of some devices to a file, completely or not at all.
 
-    That of a pipeline begins with its stages. Where it would have more than ``MOST_EVENTS``, the
-    devices are shown at the first micro-batches and the last only: they do the same for each.
+    The timeline of a pipeline begins with its stages. If it would have more than ``MOST_EVENTS``
+    events, only the first and the last micro-batches are shown: devices do the same for each.
     """
     nodes = {device: device // simulated.machine.devices_per_node for device in devices}
     stages: Iterator[TraceEvent] = iter(())
     shown = simulated.events
     if (pipeline := simulated.pipeline) is not None:
         stages = _stages(simulated, pipeline)
-        shown = partial(pipeline.events, batches=pipeline.some(devices, MOST_EVENTS))
+        shown = partial(pipeline.events, batches=pipeline.shown_batches(devices, MOST_EVENTS))
     write_timeline([*names(nodes), *stages, *_events(simulated, nodes, shown)], path)
 
 
@@ -152,19 +152,21 @@ def _events(
 
 
 def _stages(simulated: SimulatedPlan, pipeline: PipelineRun) -> Iterator[TraceEvent]:
-    """The passes of micro-batches, with a row for each stage, as of a node after all others."""
+    """The passes of micro-batches, with a row for each stage. They are shown as a node after all
+    others."""
     groups, machine = pipeline.groups, simulated.machine
     node, first = (machine.devices - 1) // machine.devices_per_node + 1, machine.devices
     spans = (stage_span(stage, groups) for stage in range(groups.stages))
     labels = {first + stage: f"stage {stage}: {span}" for stage, span in enumerate(spans)}
     yield from rows("stages", node, labels)
-    for one in pipeline.shown():
-        if one.seconds:
-            name = one.kind if one.kind in ("before", "after") else f"{one.kind} {one.batch}"
-            if pipeline.groups.interleave > 1 and name != one.kind:
-                name += f", chunk {one.chunk}"
-            place = first + one.stage, node, COMPUTE
-            yield event(name, one.kind, *place, one.start, one.seconds)
+    for passed in pipeline.shown():
+        if passed.seconds:
+            kind = passed.kind
+            name = kind if kind in ("before", "after") else f"{kind} {passed.batch}"
+            if pipeline.groups.interleave > 1 and name != kind:
+                name += f", chunk {passed.chunk}"
+            place = first + passed.stage, node, COMPUTE
+            yield event(name, kind, *place, passed.start, passed.seconds)
 
 
 def stage_span(stage: int, groups: StageGroups) -> str:
@@ -174,13 +176,13 @@ def stage_span(stage: int, groups: StageGroups) -> str:
 
 
 class Labels:
-    """Names of tasks: the operator or collective, and the tensor as the plan's file calls it."""
+    """Names of tasks: the operator or collective, and the tensor by its name in the plan's file."""
 
     def __init__(self, simulated: SimulatedPlan) -> None:
         printed = node_names(simulated.plan.graph)
         self._steps: list[str] = []
         self._sent: dict[int, tuple[Layout, Layout]] = {}
-        """By number of a step that sends something, from where to where."""
+        """The layouts before and after each step that sends messages, by the number of the step."""
         for step in simulated.steps.steps:
             match step:
                 case LeafAtHome():
@@ -198,7 +200,7 @@ class Labels:
         self._weights = [printed[node][0] for node in weights]
 
     def of(self, task: Task, device: int) -> str:
-        """What a device calls a task."""
+        """The name of a task on a device."""
         if task.phase == SYNC:
             return f"all_reduce gradient of {self._weights[task.what]}"
         if task.phase == UPDATE:
@@ -214,9 +216,9 @@ class Labels:
 
 
 def collective(transfer: Transfer) -> str:
-    """The name of what a transfer amounts to."""
+    """The name of the collective that a transfer is."""
     return {"local": "copy", "messages": SEND}.get(transfer.kind, transfer.kind)
 
 
 SEND, RECEIVE = "send", "receive"
-"""A device that only gets something receives it."""
+"""The same transfer is called a receive on a device that only receives."""

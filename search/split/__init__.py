@@ -1,2 +1,2 @@
-"""Split: what a graph is made of, blocks that repeat, operators that look alike, branches side by
-side, and excerpts, so that each is searched once and by itself."""
+"""Split: the parts of a graph that are searched once and by themselves: blocks that repeat,
+operators that look alike, branches side by side, and excerpts."""

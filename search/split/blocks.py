@@ -1,17 +1,18 @@
 """Blocks of a model that repeat, and the model with fewer of them.
 
-Problem: a search over a deep model takes time in proportion to its depth, and nearly all of its
+Problem: a search over a deep model takes time in proportion to its depth, yet nearly all of its
 blocks are planned alike.
 
-Method: in the order of a graph's operators, an operator and the one ``length`` places after it are
-alike where they do the same, and read operators that are ``length`` places apart too, or one that
-stands before all blocks, or leaves of one kind. The longest row of operators that are alike makes
-the blocks. Some in the middle are left out; what read them reads the block before. The block before
-stands for all of them in what is asked of the whole: ``times`` is how often each operator counts,
-and ``stand_ins`` finds it for an operator of the whole.
+Method: take the operators of a graph in order. Two operators that are ``length`` places apart are
+alike if they do the same and read alike operands. Operands are alike if they too are ``length``
+places apart, or are one operator before all blocks, or are leaves of one kind. The longest run of
+operators that are alike makes the blocks. Some blocks in the middle are then left out: the
+operators that read one of these read the block before instead. This block stands for all that were
+left out. ``times`` says how often each operator counts. ``stand_ins`` finds the operator that
+stands for each operator of the whole graph.
 
-Complexity: the operators and what they read, for a few lengths. What is alike is so exactly, types
-included; a graph that has no such blocks is left as it is.
+Complexity: the number of operators and operands, for each of a few lengths. Blocks are exactly
+alike, types included. A graph without such blocks is left as it is.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ from search.cost.unroll import ONCE, Repeated
 from search.split.colours import MOST_FREE
 
 LENGTHS = 12
-"""So many lengths of a block are tried, those that come up most often."""
-KEPT = 8
-"""So many blocks are kept: the first and the last, which may be cut otherwise than all others, and
-so many between them that two in the middle have the same neighbours, even where rewrites leave out
-one more at each end."""
+"""The number of block lengths that are tried: those that occur most often."""
+BLOCKS_KEPT = 8
+"""The number of blocks that are kept. The first and the last may be cut differently from all
+others. Between them are enough blocks that two in the middle have the same neighbours, even if
+rewrites take one more block away at each end."""
 
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """The blocks of a graph: ``count`` times ``length`` operators, from the operator ``first``
-    on."""
+    """The blocks of a graph: ``count`` blocks of ``length`` operators each, beginning at the
+    operator ``first``."""
 
     graph: Graph
     first: int
@@ -48,22 +49,22 @@ class Blocks:
 
     @property
     def operators(self) -> frozenset[Node]:
-        """Those of all blocks."""
+        """The operators of all blocks."""
         return frozenset(self.graph.operators[self.first :][: self.count * self.length])
 
     @property
     def _middle(self) -> int:
-        """The block that may stand for others."""
+        """The number of the block that may stand for others."""
         return (self.count - 1) // 2
 
     @property
     def begin(self) -> int:
-        """The first operator of the block that may stand for others."""
+        """The place of the first operator of the block that may stand for others."""
         return self.first + self._middle * self.length
 
     def crossing(self, steps: Schedule) -> frozenset[Node]:
-        """The operators of a schedule of the graph that another block reads. What is computed again
-        is to be the same in all blocks, and so begins in each anew."""
+        """The operators of a schedule of the graph that another block reads. Recomputation is to be
+        the same in all blocks, so it begins anew in each."""
         computed = [step.node for step in steps.steps if isinstance(step, Compute)]
         place = {node: at for at, node in enumerate(self.graph.operators)}
         last = self.first + self.count * self.length
@@ -76,7 +77,8 @@ class Blocks:
         )
 
     def spans(self, steps: Schedule) -> AlikeSpans:
-        """The blocks of a schedule of the graph, for the same to be made again in all of them."""
+        """The spans of the blocks in a schedule of the graph, so that the same is recomputed in all
+        blocks."""
         places = [at for at, step in enumerate(steps.steps) if isinstance(step, Compute)]
         places.append(len(steps.steps))
         starts = [self.first + number * self.length for number in range(self.count + 1)]
@@ -87,9 +89,9 @@ class Blocks:
             kinds |= {at: at - first for at in range(first, places[after])}
         return AlikeSpans(ends, kinds)
 
-    def looks(self) -> Mapping[Node, int]:
-        """Equal numbers for operators that are to be cut alike: of all blocks but the first and the
-        last."""
+    def colours(self) -> Mapping[Node, int]:
+        """A number for each operator. It is equal for operators that are to be cut alike: the
+        corresponding ones of all blocks but the first and the last."""
         operators, inner = self.graph.operators, self.first + self.length
         last = self.first + (self.count - 1) * self.length
         return {
@@ -98,28 +100,28 @@ class Blocks:
         }
 
     def times(self, more: int) -> Mapping[Node, int]:
-        """How often operators of the middle block count that stands for ``more`` others."""
+        """How often the operators of the middle block count, if it stands for ``more`` others."""
         block = self.graph.operators[self.begin : self.begin + self.length]
         return dict.fromkeys(block, 1 + more)
 
     def stand_ins(self, whole: Graph, more: int) -> Mapping[Node, Node] | None:
-        """The operator that stands for each of a graph with ``more`` blocks; None where that is not
-        the same but for these."""
-        own, every = self.graph.operators, whole.operators
+        """For each operator of a graph with ``more`` additional blocks, the operator of this graph
+        that stands for it. None if the graphs differ in more than these blocks."""
+        operators, whole_operators = self.graph.operators, whole.operators
         start, left_out = self.begin, more * self.length
-        if len(every) != len(own) + left_out:
+        if len(whole_operators) != len(operators) + left_out:
             return None
         by_node: dict[Node, Node] = {}
-        for i, node in enumerate(every):
+        for i, node in enumerate(whole_operators):
             within = start <= i < start + self.length + left_out
             at = start + (i - start) % self.length if within else i - left_out * (i > start)
-            by_node[node] = own[at]
-        alike = all(node.signature == other.signature for node, other in by_node.items())
+            by_node[node] = operators[at]
+        alike = all(node.signature == stand_in.signature for node, stand_in in by_node.items())
         return by_node if alike else None
 
     def without(self, fewer: int) -> Graph | None:
-        """The graph with so many blocks less; None where what comes after the blocks reads one of
-        them."""
+        """The graph without ``fewer`` of its blocks. None if an operator after the blocks reads one
+        that would be left out."""
         middle = (self.count - fewer - 1) // 2
         start = self.first + (middle + 1) * self.length
         stop = start + fewer * self.length
@@ -153,78 +155,80 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Folded:
-    """A graph that stands for one of ``more`` blocks."""
+    """A graph that stands for one with ``more`` additional blocks."""
 
     graph: Graph
     more: int
 
 
 def folded(graph: Graph) -> Folded | None:
-    """A deep graph with as few blocks as show what the whole is like; None for one that is not deep
-    or has no blocks."""
+    """A deep graph, reduced to as few blocks as show how the whole is planned. None if the graph is
+    not deep or has no blocks."""
     if len(graph.operators) <= MOST_FREE:
         return None
     blocks = blocks_of(graph)
     if blocks is None:
         return None
-    fewer = blocks.count - KEPT
+    fewer = blocks.count - BLOCKS_KEPT
     less = blocks.without(fewer) if fewer > 0 else None
     if less is None:
         return None
-    made, more = Folded(less, fewer), blocks_of(less)
-    return made if more is not None and more.stand_ins(graph, made.more) is not None else None
+    folded_graph, short = Folded(less, fewer), blocks_of(less)
+    is_same = short is not None and short.stand_ins(graph, fewer) is not None
+    return folded_graph if is_same else None
 
 
 def repeated(graph: Graph, more: int) -> Repeated:
-    """How often the middle block of a schedule of a graph stands in that of the whole, which has
-    so many blocks more."""
+    """How often the middle block of a graph's schedule counts, if the whole graph has ``more``
+    additional blocks."""
     blocks = blocks_of(graph) if more else None
     return ONCE if blocks is None else Repeated(blocks.begin, blocks.length, more)
 
 
 @lru_cache(maxsize=64)
 def blocks_of(graph: Graph) -> Blocks | None:
-    """The blocks of a graph that are most operators together; None where nothing repeats."""
-    rows = _Rows.of(graph)
-    candidates = [rows.blocks(length) for length in rows.lengths()]
-    best = max(candidates, key=lambda own: own.length * own.count, default=None)
+    """The blocks of a graph that together hold the most operators; None if nothing repeats."""
+    table = _OperatorTable.of(graph)
+    candidates = [table.blocks(length) for length in table.lengths()]
+    best = max(candidates, key=lambda blocks: blocks.length * blocks.count, default=None)
     return None if best is None or best.count < 2 else best
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
-    """The operators of a graph by number: what each is by itself, and the numbers of those that it
-    reads, by operand; a leaf is a node."""
+class _OperatorTable:
+    """The operators of a graph by number. ``kinds``: the signature of each; ``reads``: its
+    operands, each as the number and port of an operator, or as a leaf."""
 
     graph: Graph
     kinds: Sequence[Hashable]
     reads: Sequence[Sequence[tuple[int, int] | Node]]
 
     @staticmethod
-    def of(graph: Graph) -> _Rows:
+    def of(graph: Graph) -> _OperatorTable:
         place = {node: i for i, node in enumerate(graph.operators)}
         kinds = [node.signature for node in graph.operators]
         reads = [
             [v.node if v.node.is_leaf else (place[v.node], v.port) for v in node.inputs]
             for node in graph.operators
         ]
-        return _Rows(graph, kinds, reads)
+        return _OperatorTable(graph, kinds, reads)
 
     def lengths(self) -> list[int]:
-        """How far apart operators that do the same often are, shortest first."""
+        """The most common distances between an operator and the next of the same kind,
+        ascending."""
         last: dict[Hashable, int] = {}
         apart: Counter[int] = Counter()
         for i, kind in enumerate(self.kinds):
             if kind in last:
                 apart[i - last[kind]] += 1
             last[kind] = i
-        # A kind that stands in a block once says how long the block is; shorter lengths come up
-        # where a block has several of a kind.
+        # A kind that occurs once in a block shows the length of the block. Shorter distances occur
+        # where a block has several operators of a kind.
         often = [length for length, _ in apart.most_common(LENGTHS)]
         return sorted(often)
 
     def blocks(self, length: int) -> Blocks:
-        """The longest row of blocks of a length."""
+        """The longest run of blocks of a given length."""
         best = (0, 0)
         start = 0
         for i in range(len(self.kinds) - length + 1):
@@ -235,12 +239,12 @@ class _Rows:
         run, first = best[0], -best[1]
         return Blocks(self.graph, first, length, 1 + run // length if run else 0)
 
-    def _alike(self, one: int, other: int, first: int) -> bool:
-        """Whether two operators are alike, in a row that begins with ``first``."""
-        if self.kinds[one] != self.kinds[other]:
+    def _alike(self, left: int, right: int, first: int) -> bool:
+        """Whether two operators are alike, in a run of blocks that begins at ``first``."""
+        if self.kinds[left] != self.kinds[right]:
             return False
-        apart = other - one
-        for a, b in zip(self.reads[one], self.reads[other], strict=True):
+        apart = right - left
+        for a, b in zip(self.reads[left], self.reads[right], strict=True):
             if isinstance(a, Node) or isinstance(b, Node):
                 if not isinstance(a, Node) or not isinstance(b, Node) or _leaf(a) != _leaf(b):
                     return False

@@ -1,8 +1,8 @@
 """Branches of a graph: sets of operators that may run side by side, as none depends on another.
 
-Any graph is a row of operators through which all paths go and of what lies between two of them.
-What lies between may fall into several components: these are branches, and each of them is looked
-at in the same way (parallel splits; Unity, section 5.2).
+In any graph, some operators lie on all paths. The other operators lie between two of these. The
+operators between two such may fall into several components. These are branches, and each is
+analysed in the same way (parallel splits; Unity, section 5.2).
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from pcg.graph.components import components
 from pcg.graph.graph import Graph, Node
 
 Branch = tuple[Node, ...]
-"""Operators, in order."""
+"""The operators of a branch, in order."""
 
 
 @dataclass(frozen=True)
 class Fork:
-    """Branches that depend on each other in nothing, two at least, each with the forks within."""
+    """Two or more branches that are independent of each other, each with the forks within it."""
 
     branches: tuple[Branch, ...]
     inside: tuple[tuple[Fork, ...], ...]
 
     def __iter__(self) -> Iterator[Fork]:
-        """It and all forks within."""
+        """Iterate over this fork and all forks within it."""
         yield self
         for inner in (fork for forks in self.inside for fork in forks):
             yield from inner
 
     @property
     def innermost(self) -> tuple[Branch, ...]:
-        """The branches, of which one with a fork within stands for the branches of that: of a row
-        of concats, say, all that is joined. One with several forks stands for itself, as one of
-        these waits for the other."""
+        """The branches, where a branch with exactly one fork within is replaced by the innermost
+        branches of that fork. For a chain of concats, these are all operands that are joined. A
+        branch with several forks is kept, as one of these waits for the other."""
         innermost: list[Branch] = []
         for branch, within in zip(self.branches, self.inside, strict=True):
             innermost += within[0].innermost if len(within) == 1 else [branch]
@@ -43,16 +43,17 @@ class Fork:
 
 
 def forks(graph: Graph) -> list[Fork]:
-    """All forks, those that lie within a branch after it."""
+    """All forks of a graph. Each is followed by those that lie within its branches."""
     nodes = graph.operators
-    outer = _Ordered.of(nodes).forks(range(len(nodes)))
+    outer = _Dependencies.of(nodes).forks(range(len(nodes)))
     return [fork for around in outer for fork in around]
 
 
 @dataclass(frozen=True)
-class _Ordered:
-    """Operators by number, each with those that it depends on and those that depend on it, as bits
-    of a number, and with those that it reads or that read it."""
+class _Dependencies:
+    """Operators by number. ``before`` and ``after``: for each operator, those that it depends on
+    and those that depend on it, as bits of a number; ``beside``: its direct neighbours, in both
+    directions."""
 
     nodes: Sequence[Node]
     before: Sequence[int]
@@ -60,7 +61,7 @@ class _Ordered:
     beside: Sequence[AbstractSet[int]]
 
     @staticmethod
-    def of(nodes: Sequence[Node]) -> _Ordered:
+    def of(nodes: Sequence[Node]) -> _Dependencies:
         number = {node: i for i, node in enumerate(nodes)}
         before, after = [0] * len(nodes), [0] * len(nodes)
         beside: list[set[int]] = [set() for _ in nodes]
@@ -76,10 +77,10 @@ class _Ordered:
                 source = number.get(value.node)
                 if source is not None:
                     after[source] |= after[i] | 1 << i
-        return _Ordered(nodes, before, after, beside)
+        return _Dependencies(nodes, before, after, beside)
 
     def forks(self, members: Sequence[int]) -> Iterator[Fork]:
-        """The outermost ones among some operators, whose numbers ascend."""
+        """The outermost forks among some operators, whose numbers ascend."""
         for between in self._between(members):
             parts = components(between, self.beside.__getitem__)
             within = (p for p in parts if 1 < len(p) < len(members))
@@ -91,7 +92,8 @@ class _Ordered:
             yield Fork(tuple(branches), tuple(inside))
 
     def _between(self, members: Sequence[int]) -> list[list[int]]:
-        """What lies between two operators in a row through which all paths go."""
+        """The operators between each two neighbours on the row of operators that lie on all
+        paths."""
         every = sum(1 << i for i in members)
         through = sum(
             1 << i for i in members if (self.before[i] | self.after[i] | 1 << i) & every == every

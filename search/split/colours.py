@@ -1,9 +1,11 @@
-"""Colours: what each operator of a graph looks like, so many operators far, before and after it.
+"""Colours: what the surroundings of each operator look like, up to some distance before and after
+it.
 
-Method: colour refinement (Weisfeiler and Leman, 1968). Operators have the same colour that are the
-same by themselves and whose neighbours have the same colours, as often as there are rounds. Time is
-that of the graph's edges, a round. Equal colours mean equal surroundings up to hashing by content,
-which is exact; unequal graphs may still look alike, as refinement does not tell all graphs apart.
+Method: colour refinement (Weisfeiler and Leman, 1968). Operators get the same colour if they are
+the same by themselves and their neighbours have the same colours, repeated for a number of rounds.
+A round takes time in proportion to the edges of the graph. Equal colours mean equal surroundings up
+to what refinement sees. This is exact: colours are compared by content. Refinement does not tell
+all graphs apart, so different surroundings may still get one colour.
 """
 
 from __future__ import annotations
@@ -14,17 +16,17 @@ from collections.abc import Callable, Hashable
 from pcg.graph.graph import Graph, Node
 
 MOST_FREE = 1000
-"""A graph of so many operators is planned operator by operator; in a larger one, operators of a
-colour are planned alike."""
+"""A graph of up to this many operators is planned operator by operator. In a larger graph,
+operators of one colour are planned alike."""
 ROUNDS = 8
-"""So many operators far, what is alike looks alike."""
+"""The distance, in operators, up to which surroundings are compared."""
 
 
 def colours(
     graph: Graph, kind: Callable[[Node], Hashable], rounds: int = ROUNDS
 ) -> dict[Node, int]:
-    """What each node looks like, so many nodes far: equal for those that look alike. ``kind``: what
-    an operator is by itself."""
+    """The colour of each node: equal for nodes whose surroundings look alike up to ``rounds`` nodes
+    away. ``kind``: a key for an operator by itself."""
     known: dict[Hashable, int] = {}
 
     def number(look: Hashable) -> int:

@@ -1,4 +1,4 @@
-"""Excerpts of a graph: a few operators as a graph of their own, to judge a change near them."""
+"""Excerpts of a graph: a few operators as a graph of their own, to judge a change to them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from search.cost.derivation import Applied
 class Excerpt:
     """Some operators of a graph as a graph of their own.
 
-    ``graph``: has for outputs what is read elsewhere. ``images``: what the operators have become.
-    ``ends``: those of its values that are outputs of the whole graph. ``leaves``: what stands for
-    the values of other operators.
+    ``graph``: its outputs are the values that are read outside or are outputs of the whole graph.
+    ``images``: the operators of the excerpt by those of the whole graph. ``ends``: the values of
+    the excerpt that are outputs of the whole graph. ``leaves``: the leaves that stand for values of
+    other operators.
     """
 
     graph: Graph
@@ -48,13 +49,13 @@ class Excerpt:
         )
 
     def replaced(self, step: Applied) -> dict[Value, Value]:
-        """What a step puts in the place of which values, seen through the excerpt."""
+        """The values that a step replaces, with their replacements, in terms of the excerpt."""
         old, new = step.match.outputs, step.made
         images = rebuild((*old, *new), self.leaves)
         return dict(zip(images[: len(old)], images[len(old) :], strict=True))
 
 
 def _leaf(value: Value, *, trained: bool) -> Value:
-    """A leaf of the same type, that needs a gradient or none."""
+    """A leaf of the same type. It needs a gradient if it is ``trained``."""
     name = f"{value.node.digest}.{value.port}"
     return Node(Leaf("tensor" if trained else "input", name, value.rank, value.type)).value()

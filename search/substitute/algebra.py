@@ -1,4 +1,4 @@
-"""The rules about whole tensors that may be applied at an operator, and what they make of it."""
+"""The rules about whole tensors that can be applied at an operator, and their results."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from pcg.memo import Memo
 from pcg.types.halo import states_halo
 from pcg.types.operator import Call
 from pcg.types.parallel_operators import IN_TIME
-from search.cost.derivation import Applied
+from search.cost.derivation import Applied, in_both_directions
 from search.map.rules.reduced import ReducedAxes
 from substitutions.rules.match import build, could_match, matches_at
 from substitutions.rules.rule import Rule
 
 PARALLEL = ("cut", "move")
-"""The families of rules that parallel operators are in without exception."""
+"""The families of rules that always contain parallel operators."""
 
 
 @dataclass(frozen=True, eq=False)
 class Algebra:
-    """The rules of a library about whole tensors, by the operator that they start from."""
+    """The rules of a library about whole tensors, by the root operator of their left side."""
 
     by_root: Mapping[tuple[str, int], tuple[Rule, ...]]
     openings: tuple[Rule, ...]
-    """Those by which any tensor is two parts joined, of which one size is free."""
+    """The rules that write any tensor as the concat of two parts, with the size of one part
+    free."""
     reduced: ReducedAxes
-    """Those by which what reduces an axis may be cut along it."""
+    """The rules by which an operator that reduces an axis may be cut along it."""
     _fitting: Memo[object, tuple[Rule, ...]] = field(
         init=False, default_factory=Memo[object, tuple[Rule, ...]]
     )
@@ -39,11 +40,12 @@ class Algebra:
     @staticmethod
     @lru_cache(maxsize=8)
     def of(rules: tuple[Rule, ...]) -> Algebra:
-        """The algebra among some rules; a library gives graphs of one kind the same ones."""
+        """The algebra among some rules. Results are cached, as a library returns the same rules for
+        graphs of one kind."""
         by_root: dict[tuple[str, int], list[Rule]] = defaultdict(list)
         openings: list[Rule] = []
         whole = [rule for rule in rules if rule.family not in PARALLEL]
-        for rule in (way for one in whole for way in (one, one.reversed)):
+        for rule in in_both_directions(whole):
             nodes = both((rule.left, rule.right)).operators
             if rule.derived or any(n.is_parallel for n in nodes):
                 continue
@@ -54,11 +56,11 @@ class Algebra:
                     openings.append(rule)
             elif is_usable(rule) and not rule.free_symbols:
                 by_root[root.name, root.ranks[0]].append(rule)
-        own = {root: tuple(own) for root, own in by_root.items()}
-        return Algebra(own, tuple(openings), ReducedAxes.of(rules))
+        by_root_name = {root: tuple(by_root_name) for root, by_root_name in by_root.items()}
+        return Algebra(by_root_name, tuple(openings), ReducedAxes.of(rules))
 
     def applications(self, node: Node, graph: Graph) -> Iterator[Applied]:
-        """What the rules make of what an operator computes."""
+        """The applications of the rules at an operator."""
         for rule in self._fits(node):
             for match in matches_at(rule, node, graph):
                 made = build(rule, match, {})
@@ -66,7 +68,8 @@ class Algebra:
                     yield Applied(rule, match, {}, made)
 
     def _fits(self, node: Node) -> tuple[Rule, ...]:
-        """The rules that may match at an operator, by what it and its operands' operators are."""
+        """The rules that may match at an operator, judged by its call and its operands'
+        operators."""
         rank = node.types[0].rank
         operands = (None if value.node.is_leaf else value.node.name for value in node.inputs)
         key = (node.call, rank, *operands)
@@ -74,8 +77,8 @@ class Algebra:
         return self._fitting.get(key, lambda: tuple(r for r in rules if could_match(r, node)))
 
     def opened(self, node: Node) -> Iterator[Applied]:
-        """Weights that an operator reads, each in the parts in which an operand that it meets there
-        is joined."""
+        """The applications that split a weight which an operator reads, at the place where another
+        operand of the operator is a concat."""
         for position, value in enumerate(node.inputs):
             if not _is_weight(value):
                 continue
@@ -96,8 +99,8 @@ def _is_weight(value: Value) -> bool:
 
 
 def _joints(node: Node, position: int) -> Iterator[int]:
-    """The sizes of the first of the parts in which an operator's other operands are joined, along
-    indices that they share with one operand."""
+    """The sizes at which an operand would be split to match the operator's other operands: the size
+    of the first part of each concat of two among these, along an index that both operands have."""
     for axis in node.operator_call.typing(tuple(v.rank for v in node.inputs)).axes:
         for other, value in enumerate(node.inputs):
             shared = axis.operands[other] is not None and axis.operands[position] is not None
@@ -112,9 +115,9 @@ def _joints(node: Node, position: int) -> Iterator[int]:
 
 
 def is_usable(rule: Rule) -> bool:
-    """Whether a direction of a rule can be applied: all that the right side has is determined.
-    What takes two steps with other rules is left to these. So are rules about slices in time, which
-    are the pipeline planner's, and those about halos."""
+    """Whether a direction of a rule can be applied, since its right side is fully determined. False
+    for a rule that follows from two steps by others, for rules about slices in time, which the
+    pipeline planner uses, and for those about halos."""
     if rule.derived:
         return False
     nodes = both((rule.left, rule.right)).nodes
@@ -125,7 +128,7 @@ def is_usable(rule: Rule) -> bool:
 
 
 def _degree_symbols(values: tuple[Value, ...]) -> frozenset[str]:
-    """The symbols that stand for degrees of parallel operators."""
+    """The symbols that stand for degrees of parallel operators in a side of a rule."""
     return frozenset(
         symbol
         for node in side(values).nodes

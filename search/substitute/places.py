@@ -1,6 +1,6 @@
-"""Rewrites at many places of a graph at once, each as a step that rules of the library take.
+"""Rewrites at many places of a graph at once, as steps of rules of the library.
 
-A *group* is a rewrite with the places that it is made at.
+A *group* is a rewrite together with the places at which it can be made.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Steps = tuple[Applied, ...]
 
 
 class GroupKey(NamedTuple):
-    """What tells a group from others. ``look``: what its places look like; ``number``: of the
-    rewrite there; ``rules``: the names of its rules, one after the other."""
+    """The identity of a group. ``look``: the hash of what its places look like; ``number``: of the
+    rewrite among those at such a place; ``rules``: the names of its rules, in order."""
 
     look: object
     number: int
@@ -28,7 +28,7 @@ class GroupKey(NamedTuple):
 
 
 def rewrites_at(algebra: Algebra, node: Node, graph: Graph) -> Iterator[Steps]:
-    """The rewrites of what an operator computes."""
+    """The rewrites at an operator, each as its steps."""
     for applied in algebra.applications(node, graph):
         yield (applied,)
     for opening in algebra.opened(node):
@@ -46,9 +46,9 @@ def made_everywhere(
     derivation: Derivation,
     groups: Sequence[tuple[GroupKey, Sequence[Node]]],
 ) -> Rewritten:
-    """The graph with rewrites made at all places of their groups: of several groups, each by one
-    rule, where no operator is in two places; of one by several rules, where a place still looks as
-    it did."""
+    """Make rewrites at all places of their groups. For several groups, or one rule: at the places
+    that have no operator in common. For a rewrite by several rules: at each place that still looks
+    as it did."""
     scribe = Scribe.after(derivation)
     (key, places), *others = groups
     ruled = [(key.rules[0], places) for key, places in groups]
@@ -72,12 +72,12 @@ def made_everywhere(
 def _apart(
     algebra: Algebra, graph: Graph, ruled: Sequence[tuple[str, Sequence[Node]]]
 ) -> list[Applied]:
-    """What rules make of places that have no operator in common."""
+    """The applications of rules at places that have no operator in common."""
     taken: set[Node] = set()
     apart: list[Applied] = []
     for rule, node in ((rule, node) for rule, places in ruled for node in places):
-        here = algebra.applications(node, graph)
-        applied = next((one for one in here if one.rule.name == rule), None)
+        candidates = algebra.applications(node, graph)
+        applied = next((candidate for candidate in candidates if candidate.rule.name == rule), None)
         if applied is None:
             continue
         inside = _inside(applied)
@@ -88,8 +88,8 @@ def _apart(
 
 
 def _at_once(graph: Graph, scribe: Scribe, places: Sequence[Applied]) -> Rewritten:
-    """A graph with what rules make of places that have no operator in common, in one pass: each of
-    them after all that it reads."""
+    """Apply rules at places that have no operator in common, in one pass. Each place comes after
+    all that it reads."""
     made_by = {value: applied for applied in places for value in applied.match.outputs}
     new: dict[Value, Value] = {}
     pending = list(reversed(graph.outputs))
@@ -97,7 +97,7 @@ def _at_once(graph: Graph, scribe: Scribe, places: Sequence[Applied]) -> Rewritt
         value = pending[-1]
         applied = made_by.get(value)
         read = value.node.inputs if applied is None else tuple(applied.match.values.values())
-        waiting = [] if value in new else [one for one in read if one not in new]
+        waiting = [] if value in new else [operand for operand in read if operand not in new]
         pending += reversed(waiting)
         if waiting:
             continue
@@ -110,9 +110,9 @@ def _at_once(graph: Graph, scribe: Scribe, places: Sequence[Applied]) -> Rewritt
             new |= {old: image for old, image in images.items() if old not in made_by}
             continue
         old = applied.match.outputs
-        outputs = rebuild(old, {one: new[one] for one in read})
+        outputs = rebuild(old, {operand: new[operand] for operand in read})
         scribe.rename(dict(zip(old, outputs, strict=True)))
-        values = {name: new[one] for name, one in applied.match.values.items()}
+        values = {name: new[operand] for name, operand in applied.match.values.items()}
         match = replace(applied.match, values=values, outputs=outputs)
         made = build(applied.rule, match, {})
         assert made is not None, "types are what they were"
@@ -122,7 +122,7 @@ def _at_once(graph: Graph, scribe: Scribe, places: Sequence[Applied]) -> Rewritt
 
 
 def _images(node: Node, new: Mapping[Value, Value]) -> dict[Value, Value]:
-    """The outputs of an operator with what it reads replaced."""
+    """The outputs of an operator, each with its image, in which operands are replaced."""
     inputs = tuple(new[value] for value in node.inputs)
     same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
     made = node if same else Node(node.call, inputs)
@@ -130,7 +130,7 @@ def _images(node: Node, new: Mapping[Value, Value]) -> dict[Value, Value]:
 
 
 def _inside(applied: Applied) -> set[Node]:
-    """The operators that a rule replaces, as far as nothing else reads them."""
+    """The operators that a rule replaces."""
     stop = set(applied.match.values.values())
     replaced = topological((value.node for value in applied.match.outputs), stop)
     return {node for node in replaced if not node.is_leaf}

@@ -1,23 +1,25 @@
 """Algebraic rewrites, judged by the strategies that are best after them.
 
 Problem: find rewrites of a graph, by rules of the library, after which its best strategies take
-less time. Judging a rewrite after parallelization, not before, is what makes the optimization joint
+less time. A rewrite is judged after parallelization, not before. This makes the optimization joint
 (Unity, OSDI 2022, sections 2 and 6.4).
 
 Method: cost-ordered backtracking (``search.substitute.backtrack``) over groups of rewrites. Places
-that look alike and are cut alike are one group, of which one place is tried: the operators near it
-choose their strategies anew, those further away keep theirs. What it gains there, times the places,
-is the estimate for the rewrite at all of them; the price is that of the whole graph, with all
-strategies chosen again. Groups that gain a little each are also made all at once.
+that look alike and are cut alike form one group, and the rewrite is tried at one of them. The
+operators near it choose their strategies anew; those further away keep theirs. The gain at this
+place, times the number of places, is the estimate for the rewrite at all of them. The price is that
+of the whole graph, with all strategies chosen again. Groups with a small gain each are also made
+all at once.
 
-A gain is known by what a place looks like, so that after a rewrite only places near it are tried.
-The gain of the whole is as the sum of ``choosing`` has it. Estimates are no bounds: that no other
-graph is faster is not shown, and how many rewrites were left is told.
+A gain is stored by what its place looks like, so that after a rewrite only places near it are tried
+again. The gain of the whole is in terms of the sum that ``choosing`` minimizes. Estimates are no
+bounds. So no proof excludes that another graph is faster, and the number of rewrites that were left
+is reported.
 
-Some rules want a fully sharded weight where a model has it whole. Such a weight, or a part of it
-that an earlier rewrite has made, is *opened* first, by the rule that a tensor is the concat of its
-parts, where what it meets is a concat of just these. And what reduces an axis, such as a loss, is
-opened where the axis may then be cut (``search.map.rules.reduced``).
+Some rules want a weight in parts where a model has it whole. Such a weight, or a part of it that an
+earlier rewrite has made, is first *opened*: by the rule that a tensor is the concat of its parts,
+if the other operand is a concat of just these. An operator that reduces an axis, such as a loss, is
+opened if the axis may then be cut (``search.map.rules.reduced``).
 """
 
 from __future__ import annotations
@@ -36,32 +38,32 @@ from search.map.choose.choosing import Choice, Chooser
 from search.split.blocks import blocks_of
 from search.split.excerpt import Excerpt
 from search.substitute.algebra import Algebra
-from search.substitute.backtrack import Extent, Promise, backtrack
+from search.substitute.backtrack import BacktrackLimits, RewriteCandidate, backtrack
 from search.substitute.places import GroupKey, Rewritten, Steps, made_everywhere, rewrites_at
 
 LEAST_GAIN = 2e-3
-"""Of the seconds of a step, what a rewrite has to gain to be made."""
+"""The least gain for which a rewrite is made, as a fraction of the seconds of a step."""
 NEAR = 1
-"""So many operators away from a rewrite, strategies are chosen anew."""
+"""The distance from a rewrite, in operators, up to which strategies are chosen anew."""
 LARGE, LEAST_OF_LARGE = 500, 5e-3
-"""What all rewrites of a graph of so many operators have to gain together: it takes long to plan
-what they make."""
-TRIES, ALONE_TRIES = 160, 32
-"""How many groups of rewrites are looked at, as a graph is cut and on one device."""
-IN_VAIN = 400
-"""Of so many operators the strategies are chosen again, in graphs in a row that gain nothing,
-before the search ends; but in two graphs at least."""
+"""``LARGE``: the number of operators above which a graph counts as large. ``LEAST_OF_LARGE``: the
+least gain of all its rewrites together, since the result takes long to plan."""
+TRIES, ONE_DEVICE_TRIES = 160, 32
+"""The number of groups of rewrites that are tried, on the machine and on one device."""
+PATIENCE = 400
+"""The search ends after graphs without a gain that have this many operators together, but not
+before two such graphs."""
 DEPTH = 3
-"""Places look alike where what they compute from looks alike, so many operators deep."""
+"""The distance up to which the operands of two places are compared to see if they look alike."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How far to look for rewrites. ``threshold``: so many times as slow as the best a graph may be
-    and still be rewritten; ``tries``: how many groups of rewrites are looked at;
-    ``together``: whether groups are made at once that gain a little each; ``least``: the part of a
-    step's seconds that all rewrites gain at least; ``is_over``: whether to stop with what is
-    found; ``tell``: is told of the rewrites of a graph in the end."""
+    """The limits of a search for rewrites. ``threshold``: a graph is rewritten if it is at most so
+    many times as slow as the best; ``tries``: the number of groups of rewrites that are tried;
+    ``together``: whether groups with small gains are also made at once; ``least``: the least gain
+    of all rewrites together, as a fraction of a step; ``is_over``: whether to stop with the best
+    graph so far; ``tell``: called with the survey of a graph's rewrites in the end."""
 
     threshold: float = THRESHOLD
     tries: int = TRIES
@@ -73,8 +75,8 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class RewrittenGroup:
-    """Rewrites that were made at all places of their groups at once: ``choice`` was how all was cut
-    before, and each of ``keys`` is by which rules one is made, and what its places look like."""
+    """Rewrites that were made at all places of their groups at once. ``choice``: the strategies of
+    the graph before; ``keys``: those of the groups."""
 
     choice: Choice
     keys: tuple[GroupKey, ...]
@@ -82,7 +84,7 @@ class RewrittenGroup:
 
 @dataclass(frozen=True, eq=False)
 class _State:
-    """A graph with its best strategies, how it was derived, and the rewrites in a row."""
+    """A graph with its best strategies, its derivation, and the rewrites that led to it."""
 
     choice: Choice
     derivation: Derivation
@@ -91,8 +93,8 @@ class _State:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """A rewrite and the places where it may be made. ``reduces``: whether it lets a reduction be
-    cut along its axis."""
+    """A rewrite and the places where it may be made. ``reduces``: whether a reduction may be cut
+    along its axis after it."""
 
     key: GroupKey
     places: Sequence[Node]
@@ -101,8 +103,8 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class _GroupGain:
-    """What a rewrite at all places of a group promises to save: ``gain`` seconds a place, of which
-    there are ``count`` in the whole. ``is_one``: whether it is one rule with nothing to choose, so
+    """The estimated gain of a rewrite at all places of a group: ``gain`` seconds a place, at
+    ``count`` places of the whole graph. ``is_one``: whether it is one rule with no free symbol, so
     that it can be made at once with others."""
 
     key: GroupKey
@@ -125,33 +127,33 @@ class Rewriter:
     limits: Limits = Limits()
     tried: int = field(init=False, default=0)
     survey: RewriteSurvey = field(init=False, default_factory=RewriteSurvey)
-    """What came of the rewrites of the latest graph. Left are candidates within the threshold that
-    were not made, and groups of which it was not looked at what they gain."""
+    """The survey of the rewrites of the latest graph. It counts as left the candidates within the
+    threshold that were not made, and the groups whose gain was not computed."""
     made: tuple[RewrittenGroup, ...] = field(init=False, default=())
-    """The rewrites of the best graph, one after the other."""
+    """The rewrites that led to the best graph, in order."""
     _gains: dict[GroupKey, float] = field(init=False, default_factory=dict[GroupKey, float])
-    """Seconds that a rewrite saves a place, by the key of its group."""
+    """Seconds that a rewrite saves at one place, by the key of its group."""
     _listed: dict[object, list[tuple[GroupKey, bool]]] = field(
         init=False, default_factory=dict[object, list[tuple[GroupKey, bool]]]
     )
-    """The rewrites of a place by what it looks like, and whether each lets a reduction be cut."""
+    """The rewrites of a place, by what it looks like, each with ``Group.reduces``."""
     _passed: set[GroupKey] = field(init=False, default_factory=set[GroupKey])
-    """Groups of which the gain is not known."""
+    """The groups whose gain was not computed."""
     _known: set[Graph] = field(init=False, default_factory=set[Graph])
     _first: list[Group] | None = field(init=False, default=None)
     """The groups of the latest graph, before rewrites."""
     _texts: dict[GroupKey, tuple[str, ...]] = field(
         init=False, default_factory=dict[GroupKey, tuple[str, ...]]
     )
-    """The rules of the rewrites whose gain is known, as text."""
+    """The rules of each rewrite whose gain is known, as text."""
 
     def improved(self, graph: Graph, derivation: Derivation) -> Rewritten | None:
-        """The graph with rewrites that make it faster; None if there are none."""
+        """Return the graph with rewrites that make it faster; None if there are none."""
         start = _State(self.chooser.choose(graph), derivation)
         self._known, self._passed, self._first = {graph}, set(), None
-        patience = max(2, IN_VAIN // max(1, len(graph.operators)))
+        patience = max(2, PATIENCE // max(1, len(graph.operators)))
         limits = self.limits
-        extent = Extent(limits.threshold, patience, LEAST_GAIN, limits.is_over)
+        extent = BacktrackLimits(limits.threshold, patience, LEAST_GAIN, limits.is_over)
         reached = backtrack(start, lambda state: state.choice.seconds, self._candidates, extent)
         best, left = reached.best, reached.left + len(self._passed)
         self.survey = self._surveyed(start, left)
@@ -161,7 +163,8 @@ class Rewriter:
         return (best.choice.graph, best.derivation) if gains and best is not start else None
 
     def _surveyed(self, start: _State, left: int) -> RewriteSurvey:
-        """What came of the rewrites of a graph; those of what they make do not count as matched."""
+        """The survey of the rewrites of a graph. Rewrites of rewritten graphs don't count as
+        matched."""
         groups = self._first or []
         times = self.chooser.times(start.choice.graph)
         gains = (
@@ -173,22 +176,24 @@ class Rewriter:
             for group in groups
             if group.key in self._texts
         )
-        nearest = max(gains, key=lambda one: one.gain, default=None)
+        nearest = max(gains, key=lambda rewrite: rewrite.gain, default=None)
         return RewriteSurvey(len(groups), left, nearest)
 
-    def _candidates(self, state: _State) -> Iterator[Promise[_State]]:
-        """What each group of rewrites may make of a graph, and what all do that gain alone."""
+    def _candidates(self, state: _State) -> Iterator[RewriteCandidate[_State]]:
+        """The candidates: each group of rewrites, and all groups with a gain at once."""
         promises = list(self._promises(state.choice))
         for promise in promises:
             yield self._candidate(state, (promise,))
-        gaining = [one for one in promises if one.seconds > 0 and one.is_one]
+        gaining = [promise for promise in promises if promise.seconds > 0 and promise.is_one]
         gaining.sort(key=lambda promise: -promise.seconds / len(promise.places))
         if self.limits.together and len(gaining) > 1:
             yield self._candidate(state, tuple(gaining))
 
-    def _candidate(self, state: _State, promises: tuple[_GroupGain, ...]) -> Promise[_State]:
+    def _candidate(
+        self, state: _State, promises: tuple[_GroupGain, ...]
+    ) -> RewriteCandidate[_State]:
         seconds = state.choice.seconds - sum(promise.seconds for promise in promises)
-        return Promise(seconds, lambda: self._rewritten(state, promises))
+        return RewriteCandidate(seconds, lambda: self._rewritten(state, promises))
 
     def _promises(self, choice: Choice) -> Iterator[_GroupGain]:
         times = self.chooser.times(choice.graph)
@@ -209,7 +214,8 @@ class Rewriter:
             yield _GroupGain(group.key, group.places, count, gain, is_one)
 
     def _rewritten(self, state: _State, promises: tuple[_GroupGain, ...]) -> _State | None:
-        """The graph with all of some groups of rewrites made, and strategies chosen again."""
+        """Make all rewrites of some groups, and choose strategies again. None if the graph is known
+        or has lost its blocks."""
         choice = state.choice
         groups = [(promise.key, promise.places) for promise in promises]
         graph, after = made_everywhere(self.algebra, choice.graph, state.derivation, groups)
@@ -228,7 +234,7 @@ class Rewriter:
     # -- what may be rewritten ----------------------------------------------------------------
 
     def groups(self, choice: Choice) -> Iterator[Group]:
-        """By rules and what a place looks like, all the places."""
+        """The rewrites of a graph, each with all places that look alike."""
         graph = choice.graph
         looks = _looks(choice)
         alike: dict[object, list[Node]] = defaultdict(list)
@@ -237,10 +243,13 @@ class Rewriter:
         for look, nodes in alike.items():
             check_time()
             if look not in self._listed:
-                ways = enumerate(rewrites_at(self.algebra, nodes[0], graph))
+                rewrites = enumerate(rewrites_at(self.algebra, nodes[0], graph))
                 self._listed[look] = [
-                    (GroupKey(look, number, tuple(step.rule.name for step in way)), _reduces(way))
-                    for number, way in ways
+                    (
+                        GroupKey(look, number, tuple(step.rule.name for step in steps)),
+                        _reduces(steps),
+                    )
+                    for number, steps in rewrites
                 ]
             for key, reduces in self._listed[look]:
                 yield Group(key, nodes, reduces)
@@ -249,8 +258,8 @@ class Rewriter:
     def everywhere(
         algebra: Algebra, choice: Choice, derivation: Derivation, keys: Sequence[GroupKey]
     ) -> Rewritten:
-        """The graph of a choice with rewrites made at all places of their groups. ``keys``: those
-        of the groups."""
+        """Make the rewrites of the groups with the given keys at all their places in the graph of a
+        choice."""
         looks = _looks(choice)
         groups = [
             (key, [node for node in choice.graph.operators if looks[node] == key.look])
@@ -261,12 +270,12 @@ class Rewriter:
     # -- what a rewrite gains -----------------------------------------------------------------
 
     def _gain(self, choice: Choice, group: Group) -> float:
-        """Seconds that a rewrite saves where operators near it choose anew; none where its first
-        place does not have it after all."""
+        """Seconds that a rewrite saves at the first place of its group, if operators near it choose
+        their strategies anew. 0 if this place does not have the rewrite after all."""
         self.tried += not group.reduces
         whole = choice.graph
-        ways = rewrites_at(self.algebra, group.places[0], whole)
-        steps = next(islice(ways, group.key.number, None), ())
+        rewrites = rewrites_at(self.algebra, group.places[0], whole)
+        steps = next(islice(rewrites, group.key.number, None), ())
         if tuple(step.rule.name for step in steps) != group.key.rules:
             return 0.0
         self._texts[group.key] = tuple(step.rule.text for step in steps)
@@ -292,14 +301,14 @@ class Rewriter:
         fixed = {node: strategies[node] for node in ring}
         among = near | gone | ring
         old = self.chooser.choose(first, among=among, fixed=fixed, ends=excerpt.ends)
-        fixed = {before[node]: own for node, own in fixed.items()}
+        fixed = {before[node]: strategy for node, strategy in fixed.items()}
         among = {before[node] for node in near | ring} | fresh
         new = self.chooser.choose(graph, among=among, fixed=fixed, ends=ends)
         return old.seconds - new.seconds
 
 
 def least_gain(graph: Graph) -> float:
-    """The part of a step's seconds that the rewrites of a graph gain at least, to be planned."""
+    """The least gain for which rewrites of a graph are planned, as a fraction of a step."""
     return LEAST_OF_LARGE if is_large(graph) else LEAST_GAIN
 
 
@@ -309,13 +318,13 @@ def is_large(graph: Graph) -> bool:
 
 
 def _reduces(steps: Steps) -> bool:
-    """Whether they let a reduction be cut along its axis. A graph has few of these, most often in
-    its end; they are looked at first, and besides those that there is a limit to."""
+    """Whether steps let a reduction be cut along its axis. A graph has few such rewrites, most
+    often at its end. They are tried first, and do not count towards the limit of tries."""
     return bool(steps[-1].free)  # the blocks of the axis; other rewrites leave nothing to choose
 
 
 def _touched(graph: Graph, steps: Steps) -> set[Node]:
-    """The operators that steps replace, in part or whole, or that read a weight that is opened."""
+    """The operators that steps replace, fully or partly, and the readers of the replaced values."""
     touched: set[Node] = set()
     for step in steps:
         stop = set(step.match.values.values())
@@ -325,7 +334,8 @@ def _touched(graph: Graph, steps: Steps) -> set[Node]:
 
 
 def _around(graph: Graph, nodes: set[Node], distance: int) -> set[Node]:
-    """The operators at most so far from some, in either direction; those among them."""
+    """The operators at most ``distance`` away from some operators in either direction, these
+    included."""
     near = set(nodes)
     for _ in range(distance):
         near |= {v.node for n in near for v in n.inputs if not v.node.is_leaf} | {
@@ -335,14 +345,14 @@ def _around(graph: Graph, nodes: set[Node], distance: int) -> set[Node]:
 
 
 def _looks(choice: Choice) -> dict[Node, object]:
-    """What each operator looks like: itself and what it computes from, a few operators deep, and
-    who reads it; and how all of these are cut, for of layers that are alike some may gain by being
-    rewritten and others not."""
+    """A key for what each operator looks like: itself, its operands up to ``DEPTH`` operators back,
+    its readers, and the strategies of all these. Of layers that are alike but cut differently, some
+    may gain by a rewrite and others not."""
     graph = choice.graph
     looks: dict[Node, object] = {}
     for node in graph.nodes:
-        own = node.leaf.kind if node.is_leaf else node.operator_call
-        looks[node] = hash((own, tuple(node.types), choice.strategies.get(node)))
+        call = node.leaf.kind if node.is_leaf else node.operator_call
+        looks[node] = hash((call, tuple(node.types), choice.strategies.get(node)))
     for _ in range(DEPTH):
         looks = {
             node: hash((looks[node], tuple((looks[v.node], v.port) for v in node.inputs)))

@@ -1,9 +1,9 @@
-"""Variants of a model: equal graphs by rewrites, of which a planner takes the fastest.
+"""Variants of a model: equal graphs by rewrites. A planner takes the fastest.
 
-Whether algebra comes before parallelization or together with it is a planner's mode (Unity, section
-6.4): *parallel* leaves the model as it is; *algebra* and *sequential* take the rewrites that are
-best on one device, *algebra* for data parallelism alone; *joint* takes what is best as the graph is
-cut, and all that the others try.
+A planner's mode says whether algebra comes before parallelization or together with it (Unity,
+section 6.4). *Parallel* leaves the model as it is. *Algebra* and *sequential* take the rewrites
+that are best on one device; *algebra* is for data parallelism alone. *Joint* takes the rewrites
+that are best for the graph as it is cut, and tries all that the other modes try.
 """
 
 from __future__ import annotations
@@ -18,61 +18,65 @@ from search.choices import Mode
 from search.cost.derivation import Derivation, Scribe
 from search.cost.survey import RewriteSurvey
 from search.map.choose.choosing import Choice, Chooser
-from search.map.rules.cuts import opened
-from search.map.space.allow import closed
+from search.map.rules.cuts import with_unfolded
+from search.map.space.allow import uncuttable
 from search.split.blocks import blocks_of
 from search.substitute.algebra import Algebra
-from search.substitute.rewrites import ALONE_TRIES, Limits, Rewriter, RewrittenGroup
+from search.substitute.rewrites import ONE_DEVICE_TRIES, Limits, Rewriter, RewrittenGroup
 from substitutions.rules.store import Library
 
 FEW_OPERATORS, GROWTH, FEW_GRAPHS = 6, 1, 64
-"""A graph of so few operators is rewritten in all ways that make no more than ``GROWTH`` operators
-more, up to so many graphs."""
+"""A graph of at most ``FEW_OPERATORS`` operators is rewritten in all ways that add no more than
+``GROWTH`` operators, up to ``FEW_GRAPHS`` graphs."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A graph, and the steps that lead to it from a model's."""
+    """A graph, and its derivation from a model's graph."""
 
     graph: Graph
     derivation: Derivation
     made: tuple[RewrittenGroup | None, ...] = ()
-    """The rewrites one after the other; None for operators that were unfolded."""
+    """The rewrites in order; None stands for the unfolding of operators."""
 
     @property
     def is_rewritten(self) -> bool:
-        """Whether more led to it than unfolding."""
+        """Whether the variant has steps other than unfolding."""
         return any(self.made) or (not self.made and bool(self.derivation.steps))
 
 
-def of_whole(short: Variant, whole: Graph, more: int, library: Library) -> Variant | None:
-    """The variant of a graph with ``more`` blocks than the model that a variant is of, by the same
-    rewrites; None where these come to something else there."""
-    made = Variant(whole, Derivation.start(whole))
+def whole_variant(short: Variant, whole: Graph, more: int, library: Library) -> Variant | None:
+    """The variant of the whole graph by the same rewrites as a variant of the short graph, which
+    has ``more`` blocks less. None if the rewrites lead to something else there."""
+    variant = Variant(whole, Derivation.start(whole))
     for group in short.made:
         if group is None:
-            unfolded = _unfolded(made, library)
+            unfolded = _unfolded(variant, library)
             if unfolded is None:
                 return None
-            made = unfolded
+            variant = unfolded
             continue
-        choice = on_whole(group.choice, made.graph, more)
+        choice = whole_choice(group.choice, variant.graph, more)
         if choice is None:
             return None
-        algebra = Algebra.of(library.concrete(made.graph))
-        again = Rewriter.everywhere(algebra, choice, made.derivation, group.keys)
-        made = Variant(*again, (*made.made, group))
-    return made if _stand_ins(short.graph, made.graph, more) is not None else None
+        algebra = Algebra.of(library.concrete(variant.graph))
+        rewritten_graph = Rewriter.everywhere(algebra, choice, variant.derivation, group.keys)
+        variant = Variant(*rewritten_graph, (*variant.made, group))
+    return variant if _stand_ins(short.graph, variant.graph, more) is not None else None
 
 
-def on_whole(choice: Choice, whole: Graph, more: int) -> Choice | None:
-    """A choice for a graph with ``more`` blocks than that of a choice, all of them as the one that
-    stands for them; None where the graph is another."""
-    of = _stand_ins(choice.graph, whole, more)
-    if of is None:
+def whole_choice(choice: Choice, whole: Graph, more: int) -> Choice | None:
+    """A choice for a graph with ``more`` additional blocks, which are all cut as the block that
+    stands for them. None if the graph differs in more than these blocks."""
+    stand_ins = _stand_ins(choice.graph, whole, more)
+    if stand_ins is None:
         return None
-    strategies = {node: choice.strategies[stand_in] for node, stand_in in of.items()}
-    starts = {node: choice.starts[own] for node, own in of.items() if own in choice.starts}
+    strategies = {node: choice.strategies[stand_in] for node, stand_in in stand_ins.items()}
+    starts = {
+        node: choice.starts[stand_in]
+        for node, stand_in in stand_ins.items()
+        if stand_in in choice.starts
+    }
     return Choice(whole, strategies, choice.seconds, choice.fully_sharded, starts)
 
 
@@ -84,14 +88,14 @@ def _stand_ins(short: Graph, whole: Graph, more: int) -> Mapping[Node, Node] | N
 def variants(
     graph: Graph, library: Library, mode: Mode, alone: Chooser, limits: Limits
 ) -> Iterator[Variant]:
-    """The variants of a model that need no look at how they are cut. ``alone``: the chooser of one
+    """The variants of a model that do not depend on how it is cut. ``alone``: the chooser of one
     device."""
     start = Variant(graph, Derivation.start(graph))
     if mode in (Mode.JOINT, Mode.PARALLEL):
         yield from _cuttable(start, library)
     if mode is not Mode.PARALLEL:
-        # Each variant is planned by itself, for which many gains of little are not enough.
-        few = replace(limits, tries=min(ALONE_TRIES, limits.tries), together=False)
+        # Each variant is planned by itself, which many small gains are not worth.
+        few = replace(limits, tries=min(ONE_DEVICE_TRIES, limits.tries), together=False)
         if mode is Mode.JOINT:
             few = replace(few, tell=partial(_tell_left, limits))
         better = rewritten(start, library, alone, few)
@@ -104,13 +108,14 @@ def variants(
 
 
 def _tell_left(limits: Limits, survey: RewriteSurvey) -> None:
-    """Tell what is left, and not what is gained on one device, which says little of many."""
+    """Report the number of rewrites that are left. The gain on one device says little of many, and
+    is not reported."""
     limits.tell(RewriteSurvey(left=survey.left))
 
 
 def _closure(start: Variant, library: Library) -> Iterator[Variant]:
-    """Of a graph of few operators, all that rewrites in a row make of it, whether or not the first
-    ones gain anything by themselves."""
+    """All graphs that sequences of rewrites make of a graph of few operators, whether or not the
+    first rewrites gain anything by themselves."""
     if len(start.graph.operators) > FEW_OPERATORS:
         return
     known = {start.graph}
@@ -134,8 +139,8 @@ def _closure(start: Variant, library: Library) -> Iterator[Variant]:
 def rewritten(
     variant: Variant, library: Library, chooser: Chooser, limits: Limits
 ) -> Variant | None:
-    """The variant with the rewrites that make it faster, with strategies chosen anew; None if there
-    are none."""
+    """The variant with the rewrites that make it faster, judged with strategies chosen anew; None
+    if there are none."""
     algebra = Algebra.of(library.concrete(variant.graph))
     rewriter = Rewriter(chooser, algebra, limits)
     better = rewriter.improved(variant.graph, variant.derivation)
@@ -143,8 +148,8 @@ def rewritten(
 
 
 def _cuttable(variant: Variant, library: Library) -> Iterator[Variant]:
-    """The variant with the operators unfolded that stand in the way of a cut of the batch since
-    they reduce along it, if there are any; and as it is."""
+    """The variant with all operators unfolded that can't be cut along the batch because they reduce
+    along it, if there are any; and the variant itself."""
     unfolded = _unfolded(variant, library)
     if unfolded is not None:
         yield unfolded
@@ -152,11 +157,12 @@ def _cuttable(variant: Variant, library: Library) -> Iterator[Variant]:
 
 
 def _unfolded(variant: Variant, library: Library) -> Variant | None:
-    """The variant with these operators unfolded; None where no rule unfolds one."""
-    stand = closed(variant.graph)
-    if not stand:
+    """The variant with the operators unfolded that can't be cut along the batch. None if there is
+    no such operator, or no rule unfolds one."""
+    reducing = uncuttable(variant.graph)
+    if not reducing:
         return None
     rules = library.concrete(variant.graph)
-    graph, after = opened(variant.graph, variant.derivation, frozenset(stand), rules)
+    graph, after = with_unfolded(variant.graph, variant.derivation, frozenset(reducing), rules)
     is_new = len(after.steps) > len(variant.derivation.steps)
     return Variant(graph, after, (*variant.made, None)) if is_new else None

@@ -62,7 +62,7 @@ def made(point: Point, *, overlaps: bool) -> HandPlan:
     planner = HandPlanner(
         machine_of(point), load_library(), point.degrees, training_of(point), overlaps=overlaps
     )
-    return planner.made(graph_of_point(point))
+    return planner.priced(graph_of_point(point))
 
 
 def machine_of(point: Point) -> Machine:

@@ -44,7 +44,7 @@ def _kept(layers: int, degrees: str) -> int:
     """Bytes that a device has kept when the forward pass ends, without weights and data."""
     machine = load_machine("dgx-a100").with_devices(parse_degrees(degrees).tensor)
     graph = graph_of(Gpt(layers, H, A, S, 64), B)
-    plan = HandPlanner(machine, load_library(), parse_degrees(degrees), TRAINING).made(graph)
+    plan = HandPlanner(machine, load_library(), parse_degrees(degrees), TRAINING).priced(graph)
     living = liveness(plan.steps, plan.recompute)
     itemsize, turn = itemsizes(plan.steps, TRAINING), living.end // 2
     return sum(

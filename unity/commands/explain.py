@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from pcg.graph.graph import Node
 from pcg.plan.plan import load_plan
-from search.report.alternatives import LOOKED_AT, Alternative
+from search.report.alternatives import MOST_SIMULATED, Alternative
 from search.report.describe import overall, pipeline_text
 from search.report.explanation import OperatorExplanation, PlanExplainer, find
 from search.report.text import bytes_text, on_devices, seconds_text
@@ -54,7 +54,7 @@ def _told(
     groups = explainer.groups()
     if chosen is not None:
         named = (tuple(node for node in nodes if node in chosen) for nodes in groups)
-        tries = LOOKED_AT if most is None else most
+        tries = MOST_SIMULATED if most is None else most
         yield from (explainer.explain(nodes, tries) for nodes in named if nodes)
         return
     for number, nodes in enumerate(groups):

@@ -31,7 +31,14 @@ from search.cost.kept_whole import KeptWhole, kept_whole
 from search.cost.planned import Planned
 from search.cost.progress import Progress, Status, silent
 from search.pipeline.planner import PIPELINES
-from search.report.describe import overall, pipeline_text, remade, remade_text, rows, rules_used
+from search.report.describe import (
+    overall,
+    pipeline_text,
+    recomputed_counts,
+    recomputed_text,
+    rows,
+    rules_used,
+)
 from search.report.rewriting_text import rewriting_text
 from search.report.trace import representatives, simulate_plan, write_trace
 from substitutions.audit.locate import of_module
@@ -276,7 +283,7 @@ def _record(
         "precision": plan.training.precision,
         "compiled": plan.training.compiled,
         "recomputed_operators": len(plan.recompute),
-        "recomputed": dict(remade(plan)),
+        "recomputed": dict(recomputed_counts(plan)),
         "peak_memory_bytes": estimates.peak_memory_bytes,
         "communication_elements": estimates.communication_elements,
         "search_seconds": planned.seconds,
@@ -374,7 +381,7 @@ def remarks(planned: Planned, whole: Sequence[KeptWhole]) -> Generator[str]:
         f" {plan.training.optimizer} in {plan.training.precision}{compiled}"
     )
     if plan.recompute:
-        yield f"made again in the backward pass: {remade_text(plan)}"
+        yield f"made again in the backward pass: {recomputed_text(plan)}"
     if (speedup := speedup_of(planned)) is not None:
         yield f"{speedup:.2f} times as fast as data parallelism"
     if (rewriting := rewriting_text(planned)) is not None:

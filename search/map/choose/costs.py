@@ -22,27 +22,30 @@ Vector = NDArray[np.float64]
 
 
 PASSING = 0.25
-"""How much of what an operator reads and makes counts as memory though it is held for a short while
-only. At the fullest time few operators have such, and which is unknown while bytes add up."""
+"""The fraction of an operator's operands and outputs that counts as memory, though they are held
+for a short time only. When memory is fullest, few operators hold such tensors. Which ones is
+unknown while bytes add up operator by operator."""
 
 
 _Used = Sequence[tuple[Device, NDArray[np.bool_]]]
-"""Each kind of device, and which strategies use devices of it."""
+"""The kinds of devices, each with a mask of the strategies that use devices of this kind."""
 
 
 @dataclass(frozen=True, eq=False)
-class OwnCosts:
-    """Of each strategy: seconds of a step without the exchange of its weights' gradients, those of
-    each exchange, and bytes on a device."""
+class OperatorCosts:
+    """The costs of each strategy: ``seconds`` of a step without the exchange of weights' gradients,
+    the seconds of each of these ``exchanges``, and bytes of ``memory`` on a device."""
 
     seconds: Vector
     exchanges: tuple[Vector, ...]
     memory: Vector
 
 
-def own_costs(node: Node, space: Space, duties: Duties, cost: CostModel, mesh: Mesh) -> OwnCosts:
-    """Computation forward and backward, exchange and update of its weights, and the bytes that it
-    holds for these."""
+def operator_costs(
+    node: Node, space: Space, duties: Duties, cost: CostModel, mesh: Mesh
+) -> OperatorCosts:
+    """The costs of an operator's strategies: forward and backward computation, exchange and update
+    of its weights, and the bytes that it holds for these."""
     degrees = space.degrees(mesh.primes).astype(float)
     types = [value.type for value in node.inputs]
     operands = [
@@ -60,7 +63,8 @@ def own_costs(node: Node, space: Space, duties: Duties, cost: CostModel, mesh: M
         if count > 1:
             seconds += (count - 1) * _slowest(kinds, lambda d, b=block: _added(cost, d, b))
     exchanges: list[Vector] = []
-    # Operands are counted where they are wanted, though some lie there already.
+    # An operand counts in the layout in which it is read, though a part of it may lie there
+    # already.
     saved = duties.saved
     held = [outputs[port] for port in saved.outputs] + [operands[i] for i in saved.operands]
     passing = [*outputs, *(b for i, b in enumerate(operands) if i not in duties.weights)]
@@ -72,7 +76,7 @@ def own_costs(node: Node, space: Space, duties: Duties, cost: CostModel, mesh: M
         bytes_moved = operands[position] * training.update_bytes
         seconds += _slowest(kinds, lambda device, b=bytes_moved: _update(cost, device, b))
         memory = memory + operands[position] * training.held_bytes
-    return OwnCosts(seconds, tuple(exchanges), memory)
+    return OperatorCosts(seconds, tuple(exchanges), memory)
 
 
 def _computation(
@@ -83,8 +87,9 @@ def _computation(
     elements: Vector,
     kinds: _Used,
 ) -> Vector:
-    """Seconds forward and backward. A task has its part of the operations, and of the bytes as many
-    as it has of all operands' and outputs' elements."""
+    """Seconds of the forward and the backward computation. A task has an equal part of the
+    operations. Of the bytes it has the same fraction as of the elements of all operands and
+    outputs."""
     done, kind = work(node, duties.needs, *cost.itemsizes, duties.use), work_of(node)
     whole = sum(prod(t.block) for t in (*(value.type for value in node.inputs), *node.types))
     part = elements / max(whole, 1)
@@ -103,13 +108,13 @@ def _computation(
 
 
 def _added(cost: CostModel, device: Device, block: Vector) -> Vector:
-    """Seconds of adding one gradient to another."""
+    """Seconds of adding one gradient to another. ``block``: its elements."""
     moved = 3 * block * cost.itemsize
     return cost.kernel_seconds("pointwise", device, np.zeros(len(moved)), moved, 1)
 
 
 def _update(cost: CostModel, device: Device, moved: Vector) -> Vector:
-    """Seconds of an optimizer's step that reads and writes so many bytes."""
+    """Seconds of an optimizer's step. ``moved``: the bytes that it reads and writes."""
     return cost.kernel_seconds("update", device, np.zeros(len(moved)), moved, 1)
 
 
@@ -127,7 +132,7 @@ def _kinds_used(space: Space, mesh: Mesh) -> _Used:
 
 
 def _slowest(used: _Used, seconds: Callable[[Device], Vector]) -> Vector:
-    """Of each strategy, the seconds on the slowest of its devices."""
+    """For each strategy, the seconds on its slowest device."""
     return np.max([np.where(uses, seconds(kind), 0.0) for kind, uses in used], axis=0)
 
 
@@ -136,6 +141,6 @@ def _cut(degrees: Vector, concerned: Sequence[bool]) -> Vector:
 
 
 def _exchange(placements: Placements, block: Vector, mesh: Mesh) -> Vector:
-    """Seconds of an all_reduce among the copies of a weight."""
+    """Seconds of the all_reduce of a gradient among the copies of its weight. ``block``: bytes."""
     mask = ((placements == REPLICATE) * (1 << np.arange(len(mesh)))).sum(axis=1)
     return mesh.gradient_seconds(mask, block)

@@ -1,4 +1,4 @@
-"""What each operator of a graph has to do in a training step besides computing forward."""
+"""The work of each operator of a graph in a training step, besides its forward computation."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pcg.readings.work import gradient_nodes
 
 @dataclass(frozen=True)
 class Duties:
-    """An operator works out the gradients of the operands in ``needs``. It exchanges those of
-    ``weights``, the operands of which it is the first reader, and updates them. It keeps what is
-    ``saved`` for back-propagation, and adds up so many ``parts`` of the gradient of each output.
-    ``use`` is what of it is a kernel."""
+    """The work of an operator. It computes the gradients of the operands in ``needs``. It exchanges
+    and updates the weights among its operands of which it is the first reader (``weights``). It
+    saves the tensors in ``saved`` for the backward pass. For each output, ``parts`` is the number
+    of gradients that are added up. ``use`` says which part of the operator is a kernel."""
 
     needs: frozenset[int]
     weights: tuple[int, ...]
@@ -28,7 +28,7 @@ class Duties:
 
     @property
     def without_weights(self) -> Duties:
-        """The same, if the weights were another's to exchange and update."""
+        """The same duties, but without the exchange and update of weights."""
         return replace(self, weights=())
 
 
@@ -39,9 +39,9 @@ def duties_in(
     *,
     compiled: bool = False,
 ) -> dict[Node, Duties]:
-    """The duties of some operators of a graph, in their order. ``saved``: what is kept for
-    back-propagation, where that counts; ``compiled``: whether element-wise operators share
-    kernels."""
+    """The duties of some operators of a graph, in their order. ``saved``: the tensors that are
+    saved for the backward pass, if these count; ``compiled``: whether element-wise operators are
+    fused into shared kernels."""
     uses = kernel_uses(graph, compiled=compiled)
     trained, parts = gradient_nodes(graph), gradient_parts(graph)
     read: set[Node] = set()

@@ -1,15 +1,15 @@
 """The least sum of tables over finitely many choices, by variable elimination.
 
-Problem: each variable has finitely many values, and tables of a few variables each add up to a sum
-to be made least.
+Problem: each variable has finitely many values. Each table depends on a few variables. Find the
+values with the least sum of all tables.
 
-Method: eliminating a variable adds the tables that it is in and keeps, for every choice of the
-other variables in these, its best value (Bertele and Brioschi, Nonserial Dynamic Programming,
-1972). The next to go is the one whose table is least. Along chains and branches that join again,
-tables stay small; time and memory are those of the largest table, which is exponential in the
-variables that it has.
+Method: to eliminate a variable, add up its tables, and keep the best value of the variable for
+every choice of the other variables in these tables (Bertele and Brioschi, Nonserial Dynamic
+Programming, 1972). The variable with the smallest table is eliminated next. Along chains, and along
+branches that join again, tables stay small. Time and memory are those of the largest table, which
+is exponential in the number of its variables.
 
-The least sum is exact, to a picosecond for each table.
+The least sum is exact, up to a picosecond for each table.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from search.cost.progress import check_time
 
 Values = NDArray[np.float64]
 UNIT = 1e-12
-"""Seconds that sums are counted in."""
+"""The unit of sums, in seconds."""
 
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """A sum's part: one axis of ``values``, which count ``times``, for each of ``variables``, which
-    ascend. Factors of blocks that are alike share one array, and what is derived of it is worked
-    out once."""
+    """A term of a sum. ``values`` has one axis for each of ``variables``, which ascend, and counts
+    ``times``. The factors of equal blocks share one array, so that results derived from it are
+    computed once."""
 
     variables: tuple[int, ...]
     values: Values | NDArray[np.float32]
@@ -43,19 +43,20 @@ class Factor:
 
     @property
     def table(self) -> tuple[int, float]:
-        """The same for factors that share an array and count as much, as long as they live."""
+        """A key that is equal for factors with the same array and ``times``. It is valid as long as
+        the factors live."""
         return id(self.values), self.times
 
     @property
     def scaled(self) -> Values:
-        """The values as they count."""
+        """The values, multiplied by ``times``."""
         return self.values.astype(np.float64) * self.times
 
 
 @dataclass(frozen=True, eq=False)
 class PairTable:
-    """Values by all pairs of the choices of two sides, such as who makes a tensor and who reads
-    it. Held for both orders, as variables of a factor ascend, and once for all that are alike."""
+    """A table over all pairs of choices of two sides, such as the maker and the reader of a tensor.
+    It is held in both orders, since the variables of a factor ascend."""
 
     forth: NDArray[np.float32]
     back: NDArray[np.float32]
@@ -65,15 +66,15 @@ class PairTable:
         return PairTable(values, values.T)
 
     def factor(self, first: int, second: int, times: float) -> Factor:
-        """The factor of the two sides' variables, of which either may be the lower."""
+        """The factor for the variables of the two sides, in either order."""
         if first < second:
             return Factor((first, second), self.forth, times)
         return Factor((second, first), self.back, times)
 
 
 @dataclass(frozen=True, eq=False)
-class _Best:
-    """The best value of a variable for every choice of others, and the sum with it."""
+class _BestValue:
+    """The best value of an eliminated variable, for every choice of the variables in ``given``."""
 
     variable: int
     given: tuple[int, ...]
@@ -81,20 +82,21 @@ class _Best:
 
 
 def least(sizes: Sequence[int], factors: Sequence[Factor]) -> tuple[float, list[int]]:
-    """The least sum over all variables, and a choice that has it. ``sizes``: values of each."""
+    """Return the least sum over all variables, and a choice with that sum. ``sizes``: the number of
+    values of each variable."""
     elimination = _Elimination(sizes, factors)
     elimination.run()
     return elimination.constant * UNIT, elimination.chosen()
 
 
 class _Elimination:
-    """Variables going one after the other, the one with the least table first.
+    """The elimination of variables one after the other, the one with the smallest table first.
 
-    What is added for one variable is often added for another: blocks of a model are alike. Tables
-    of equal content are one table here, and a sum of the same tables in the same arrangement is
-    worked out once. Each table has 0 as its least entry; what that takes off goes to the constant.
-    So what is left of all blocks before one comes to be the same table for every block. Seconds are
-    whole numbers of picoseconds, which add up exactly in any order.
+    Blocks of a model are alike, so the same sums come up for many variables. Tables of equal
+    content are one object here, and a sum of the same tables in the same arrangement is computed
+    once. The least entry of each table is 0: the difference goes to ``constant``. So the table that
+    is left of all blocks before a given one comes to be the same for every block. Seconds are whole
+    numbers of picoseconds, so that sums are exact in any order.
     """
 
     def __init__(self, sizes: Sequence[int], factors: Sequence[Factor]) -> None:
@@ -104,15 +106,15 @@ class _Elimination:
         self._tables: dict[int, dict[tuple[int, ...], list[Values]]] = {
             v: defaultdict(list) for v, size in enumerate(sizes) if size > 1
         }
-        self._order: list[_Best] = []
+        self._order: list[_BestValue] = []
         self.constant = 0.0
         counted: dict[tuple[int, float], tuple[Values, float]] = {}
         for factor in factors:
-            # Of what is settled no table has an axis: there may be any number of such variables.
+            # A variable with one value gets no axis. So there may be any number of such variables.
             free = tuple(v for v in factor.variables if sizes[v] > 1)
             if factor.table not in counted:
                 values = factor.scaled.reshape([sizes[v] for v in free])
-                counted[factor.table] = self._one(np.rint(values / UNIT))
+                counted[factor.table] = self._normalized(np.rint(values / UNIT))
             self._add(free, *counted[factor.table])
 
     def run(self) -> None:
@@ -121,14 +123,14 @@ class _Elimination:
             self._eliminate(variable, scope)
 
     def chosen(self) -> list[int]:
-        """The best value of each variable, once all are gone."""
+        """The best value of each variable, once all are eliminated."""
         values: dict[int, int] = {}
         for best in reversed(self._order):
             values[best.variable] = int(best.choice[tuple(values[v] for v in best.given)])
         return [values.get(v, 0) for v in range(len(self._sizes))]
 
-    def _one(self, values: Values) -> tuple[Values, float]:
-        """The array that stands for all of this content but for a constant, and the constant."""
+    def _normalized(self, values: Values) -> tuple[Values, float]:
+        """The shared array of this content after subtraction of its least entry, and that entry."""
         least = float(values.min(initial=np.inf))
         values = values - least if np.isfinite(least) else values
         content = blake2b(np.ascontiguousarray(values).tobytes(), digest_size=16).digest()
@@ -140,7 +142,7 @@ class _Elimination:
             self._tables[v][variables].append(values)
 
     def _eliminate(self, variable: int, scope: tuple[int, ...]) -> None:
-        """Take a variable out. ``scope``: all that its tables are about."""
+        """Eliminate a variable. ``scope``: all variables in its tables, itself included."""
         own = self._tables.pop(variable)
         rest = tuple(v for v in scope if v != variable)
         for variables in own:
@@ -148,14 +150,14 @@ class _Elimination:
                 if v != variable:
                     del self._tables[v][variables]
         choice, left, least = self._summed(own, scope, scope.index(variable))
-        self._order.append(_Best(variable, rest, choice))
+        self._order.append(_BestValue(variable, rest, choice))
         self._add(rest, left, least)
 
     def _summed(
         self, own: Mapping[tuple[int, ...], Sequence[Values]], scope: tuple[int, ...], axis: int
     ) -> tuple[NDArray[np.int16], Values, float]:
-        """The best places along an axis of a sum of tables, and the sum there, as a table and a
-        constant."""
+        """The best place along an axis of a sum of tables, for each choice of the other variables,
+        and the sum there, as a table and a constant."""
         place = {v: i for i, v in enumerate(scope)}
         parts = [
             (tuple(place[v] for v in variables), values)
@@ -171,7 +173,7 @@ class _Elimination:
                 total += _spread(values, places, len(scope))
             choice = total.argmin(axis=axis)
             left = np.take_along_axis(total, np.expand_dims(choice, axis), axis).squeeze(axis)
-            best = self._sums[key] = (choice.astype(np.int16), *self._one(left))
+            best = self._sums[key] = (choice.astype(np.int16), *self._normalized(left))
         return best
 
 
@@ -179,8 +181,8 @@ Scope = tuple[int, ...]
 
 
 def order(sizes: Sequence[int], scopes: Iterable[Scope]) -> list[tuple[int, Scope]]:
-    """The variables in the order in which they go, each with those that it shares a table with at
-    that time. Variables of one value have no part in it."""
+    """The variables in the order of elimination, each with all variables in its tables at that
+    time. Variables of one value are left out."""
     near: dict[int, set[int]] = {v: {v} for v, size in enumerate(sizes) if size > 1}
     for scope in scopes:
         free = [v for v in scope if v in near]
@@ -193,7 +195,7 @@ def order(sizes: Sequence[int], scopes: Iterable[Scope]) -> list[tuple[int, Scop
     while waiting:
         count, variable = heappop(waiting)
         if entries.get(variable) != count:
-            continue  # its table has changed since, or it is gone
+            continue  # its table has changed since, or it is eliminated
         del entries[variable]
         scope = near.pop(variable)
         going.append((variable, tuple(sorted(scope))))
@@ -209,12 +211,12 @@ def _entries(sizes: Sequence[int], scope: Iterable[int]) -> int:
 
 
 def largest(sizes: Sequence[int], scopes: Iterable[Scope]) -> int:
-    """The entries of the largest table on the way to the least sum."""
+    """The number of entries of the largest table of the elimination."""
     return max((_entries(sizes, scope) for _, scope in order(sizes, scopes)), default=1)
 
 
 def _spread(values: Values, places: Sequence[int], rank: int) -> Values:
-    """A table with axes at these places among so many."""
+    """Give a table ``rank`` axes, with its own axes at the given places."""
     shape = [1] * rank
     for place, size in zip(places, values.shape, strict=True):
         shape[place] = size
@@ -222,12 +224,13 @@ def _spread(values: Values, places: Sequence[int], rank: int) -> Values:
 
 
 Places = NDArray[np.intp]
-"""Some of a variable's values, by place."""
+"""Places of some values of a variable."""
 
 
-def kept(sizes: Sequence[int], factors: Sequence[Factor], most: int) -> list[Places]:
-    """For each variable, at most so many values: those with the least bound, which is what a value
-    costs at best whatever its neighbours are."""
+def with_least_bounds(sizes: Sequence[int], factors: Sequence[Factor], most: int) -> list[Places]:
+    """For each variable, the places of at most ``most`` values: those with the least lower bound.
+    The bound of a value adds up the least entries of the tables, over all values of its
+    neighbours."""
     bounds = [np.zeros(size) for size in sizes]
     least: dict[tuple[int, int], Values] = {}
     for factor in factors:
@@ -241,7 +244,8 @@ def kept(sizes: Sequence[int], factors: Sequence[Factor], most: int) -> list[Pla
 
 
 def restricted(factors: Sequence[Factor], places: Sequence[Places]) -> list[Factor]:
-    """The factors over some values of each variable. One table restricted alike is one table."""
+    """The factors over some values of each variable. Equal restrictions of a table share an
+    array."""
     same = _interned(places)
     known: dict[tuple[object, ...], Values] = {}
     fewer: list[Factor] = []
@@ -259,6 +263,6 @@ def restricted(factors: Sequence[Factor], places: Sequence[Places]) -> list[Fact
 
 
 def _interned(places: Sequence[Places]) -> list[Places]:
-    """Equal arrays as one object."""
+    """The arrays, with equal ones as one object."""
     known: dict[bytes, Places] = {}
-    return [known.setdefault(some.tobytes(), some) for some in places]
+    return [known.setdefault(array.tobytes(), array) for array in places]

@@ -18,25 +18,25 @@ def windows(node: Node) -> tuple[Window, ...]:
 
 
 def halo_seconds(
-    node: Node, position: int, own: Space, mesh: Mesh, itemsize: int
+    node: Node, position: int, space: Space, mesh: Mesh, itemsize: int
 ) -> PairSeconds | None:
-    """Seconds of fetching what windows read of neighbouring blocks of an operand; None where
-    nothing is fetched."""
+    """Seconds of fetching the elements of neighbouring blocks that windows read of an operand, for
+    each strategy. None if nothing is fetched."""
     slid = {window.axis for window in windows(node)}
-    if slid.isdisjoint(own.axes):
+    if slid.isdisjoint(space.axes):
         return None
     tensor = node.inputs[position].type
     bits = 1 << np.arange(len(mesh))
-    cut = own.degrees(mesh.primes).astype(float)
-    reads = [axis.operands[position] is not None for axis in own.axes]
+    cut = space.degrees(mesh.primes).astype(float)
+    reads = [axis.operands[position] is not None for axis in space.axes]
     block = tensor.elements * itemsize / np.where(reads, cut, 1.0).prod(axis=1)
-    fetching = np.zeros(len(own), np.float32)
-    for place, axis in enumerate(own.axes):
+    fetching = np.zeros(len(space), np.float32)
+    for place, axis in enumerate(space.axes):
         dim = axis.operands[position]
         width = 0 if axis not in slid or dim is None else sum(block_halo(node, position, dim))
         if dim is None or not width:
             continue
-        masks, which = np.unique((own.strategies == place) @ bits, return_inverse=True)
+        masks, which = np.unique((space.strategies == place) @ bits, return_inverse=True)
         peers = [mesh.peers(int(mask)) for mask in masks]
         latency = np.array([p.latency for p in peers])[which]
         inverse = np.array([p.inverse_bandwidth for p in peers])[which]

@@ -1,13 +1,13 @@
-"""Bounds on the values of each variable, for least sums too large to be eliminated exactly.
+"""Bounds on the values of each variable, for sums too large to be minimized exactly.
 
-Problem: where branches meet again and again, the tables of an elimination grow too large, and
-values of variables have to be left out beforehand. What a value costs at best beside its
-neighbours says little about what it costs in the whole.
+Problem: where branches meet again and again, the tables of an elimination grow too large. Some
+values of variables have to be left out first. The cost of a value beside its neighbours' best
+values says little about its cost in the whole sum.
 
 Method: sequential tree-reweighted message passing (Kolmogorov, PAMI 2006, figure 3). It moves costs
-between tables, without changing any sum, until what is left at a variable for each of its values is
-about what the whole costs at best with that value. A pass takes time in proportion to the entries
-of all tables. The values that are kept are a heuristic choice; the sum over them is exact.
+between tables without changing any sum. In the end, the cost that is left at a value of a variable
+is about the least cost of the whole with that value. A pass takes time in proportion to the entries
+of all tables. The choice of values that are kept is a heuristic; the least sum over these is exact.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search.cost.progress import check_time
-from search.map.choose.factors import Factor, Places, Values, kept, largest, restricted
+from search.map.choose.factors import Factor, Places, Values, largest, restricted, with_least_bounds
 
 MOST = 16
-"""Values of a variable that are looked at beside its neighbours', where tables of all of them are
-too large."""
+"""The values of a variable that are considered, if tables of all values are too large."""
 FEW_PASSING = 128
-"""Values of a variable about which messages are passed, where it has few."""
+"""The least number of values of each variable for which messages are passed."""
 PASSING = 1 / 4
-"""Of all values of a variable with many, the part about which messages are passed."""
+"""The fraction of the values of the largest variable for which messages are passed, if it is
+more."""
 FEW_ENTRIES = 1 << 14
-"""Of a table that is not too large."""
+"""The entries up to which a table counts as small, so that no value is left out."""
 MOST_ENTRIES = 1 << 20
-"""Of a table; where branches meet, larger ones could come up."""
+"""The most entries of a table. Where branches meet, larger tables could come up."""
 ROUNDS = 2
-"""Passes there and back. What values are worth changes little after some."""
+"""Passes forth and back. More passes change the costs of values little."""
 NEVER = 1e7
-"""Seconds that stand for infinitely many, so that differences have a meaning."""
+"""A number of seconds that stands for infinity, so that differences are defined."""
 
 
-def looked_at(
+def considered_values(
     sizes: Sequence[int],
     factors: Sequence[Factor],
     most: int = MOST,
     also: Sequence[Sequence[int]] = (),
 ) -> list[Places]:
-    """The values of each variable that an elimination looks at: all, or those that promise most and
-    those of some choices that are known, so that no worse one is found."""
+    """The values of each variable that an elimination considers: all, or the most promising ones
+    and those of known choices (``also``), so that the result is no worse than these."""
     scopes = [factor.variables for factor in factors]
     if largest(sizes, scopes) <= FEW_ENTRIES:
         return [np.arange(size) for size in sizes]
     while most > 2 and largest([min(size, most) for size in sizes], scopes) > MOST_ENTRIES:
         most //= 2
-    if max(sizes, default=0) <= most:  # all are kept, whatever they promise
+    if max(sizes, default=0) <= most:  # all are kept, whatever their bounds
         return [np.arange(size) for size in sizes]
     return promising(sizes, factors, most, also)
 
@@ -63,32 +63,33 @@ def promising(
     most: int,
     also: Sequence[Sequence[int]] = (),
 ) -> list[Places]:
-    """For each variable, at most so many values of which the whole costs least, and beside them
-    those of a choice that costs little and of choices that are known. Tables are of one or two
+    """For each variable, at most ``most`` values with the least cost of the whole, and beside them
+    the values of a choice that costs little and of known choices (``also``). Tables have one or two
     variables."""
     passed = max(FEW_PASSING, int(PASSING * max(sizes, default=0)))
-    places = _with(kept(sizes, factors, passed), also)
-    passing = _Passing([len(some) for some in places], restricted(factors, places))
+    places = _with(with_least_bounds(sizes, factors, passed), also)
+    passing = _MessagePassing([len(kept) for kept in places], restricted(factors, places))
     for _ in range(ROUNDS):
         passing.there_and_back()
     best = [
-        some[np.union1d(np.argsort(passing.cost(v), kind="stable")[:most], [value])]
-        for v, (value, some) in enumerate(zip(passing.rounded(), places, strict=True))
+        kept[np.union1d(np.argsort(passing.cost(v), kind="stable")[:most], [value])]
+        for v, (value, kept) in enumerate(zip(passing.rounded(), places, strict=True))
     ]
     return _with(best, also)
 
 
 def _with(places: Sequence[Places], choices: Sequence[Sequence[int]]) -> list[Places]:
-    """The values at some places, and those of some choices."""
+    """The given places, and those of the values of some choices."""
     return [
-        np.union1d(some, [choice[v] for choice in choices]).astype(np.intp)
-        for v, some in enumerate(places)
+        np.union1d(kept, [choice[v] for choice in choices]).astype(np.intp)
+        for v, kept in enumerate(places)
     ]
 
 
 @dataclass(eq=False)
 class _Edge:
-    """A table of two variables, and the messages over it to the first and to the second."""
+    """A table of two variables, with the messages to the first (``down``) and the second
+    (``up``)."""
 
     first: int
     second: int
@@ -98,7 +99,7 @@ class _Edge:
     up: Values
 
 
-class _Passing:
+class _MessagePassing:
     """Messages between variables, in the order of their numbers and back."""
 
     def __init__(self, sizes: Sequence[int], factors: Sequence[Factor]) -> None:
@@ -114,7 +115,7 @@ class _Passing:
                 self._own[first] = self._own[first] + np.minimum(factor.scaled, NEVER)
         sums: dict[tuple[tuple[int, float], ...], Values] = {}
         for (a, b), parts in pairs.items():
-            # What blocks that are alike share is added once.
+            # The sum that equal blocks share is computed once.
             key = tuple(factor.table for factor in parts)
             if key not in sums:
                 total = sum((factor.scaled for factor in parts), np.zeros((sizes[a], sizes[b])))
@@ -132,7 +133,7 @@ class _Passing:
             self._backward(v)
 
     def cost(self, v: int) -> Values:
-        """About what the whole costs with each value of a variable."""
+        """The approximate least cost of the whole with each value of a variable."""
         total = self._own[v].copy()
         for edge in self._before[v]:
             total += edge.up
@@ -141,7 +142,7 @@ class _Passing:
         return total
 
     def _part(self, v: int) -> Values:
-        """What a variable passes on over each of its edges."""
+        """The cost that a variable passes on over each of its edges."""
         most = max(len(self._before[v]), len(self._after[v]), 1)
         return self.cost(v) / most
 
@@ -158,7 +159,7 @@ class _Passing:
                 edge.down = _lowered((edge.table + (part - edge.up)[None, :]).min(axis=1))
 
     def rounded(self) -> list[int]:
-        """Values chosen one variable after the other, given those before."""
+        """A choice of values, one variable after the other, each given those before."""
         chosen: list[int] = []
         for v, own in enumerate(self._own):
             total = own.copy()

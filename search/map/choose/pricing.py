@@ -1,4 +1,4 @@
-"""Pricing: what every strategy of an operator costs, and every resharding between two operators."""
+"""Pricing: the cost of every strategy of an operator, and of every resharding between operators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pcg.memo import Memo, remembered
 from pcg.readings.saved import Reads
 from search.cost.cost import CostModel
 from search.cost.liveness import saved_positions
-from search.map.choose.costs import OwnCosts, own_costs
+from search.map.choose.costs import OperatorCosts, operator_costs
 from search.map.choose.duties import Duties, duties_in
 from search.map.choose.factors import PairTable
 from search.map.choose.halos import halo_seconds
@@ -23,21 +23,22 @@ from search.map.space.strategies import IDLE, Placements
 from search.split.colours import colours
 
 Operand = tuple[Node, int]
-"""An operator, and which of its operands."""
+"""An operator, and the position of one of its operands."""
 
 
 @dataclass
 class Pricing:
-    """Prices strategies on one machine; what is alike is priced once."""
+    """Prices strategies on one machine. Operators and reshardings that are alike are priced
+    once."""
 
     spaces: Spaces
     cost: CostModel
-    """Of the machine whose devices the mesh is of."""
+    """The cost model of the machine of the mesh."""
     transfers: Transfers | None = None
-    """Those of the mesh, which others share; by default its own."""
+    """The transfers on the mesh, if these are shared with others."""
     _transfers: Transfers = field(init=False)
-    _own: Memo[tuple[int, Duties], OwnCosts] = field(
-        init=False, default_factory=Memo[tuple[int, Duties], OwnCosts]
+    _costs: Memo[tuple[int, Duties], OperatorCosts] = field(
+        init=False, default_factory=Memo[tuple[int, Duties], OperatorCosts]
     )
     _reshardings: Memo[object, PairTable] = field(
         init=False, default_factory=Memo[object, PairTable]
@@ -52,43 +53,43 @@ class Pricing:
 
     @property
     def known(self) -> int:
-        """How often a price was known from an operator or resharding that is alike."""
-        return self._own.hits + self._reshardings.hits
+        """How often a price was already known from an equal operator or resharding."""
+        return self._costs.hits + self._reshardings.hits
 
-    def own(self, node: Node, duties: Duties) -> OwnCosts:
-        """What each strategy of an operator costs by itself, for one slice of the batch."""
-        return self._own.get((self.spaces.kind(node), duties), lambda: self._priced(node, duties))
+    def operator_costs(self, node: Node, duties: Duties) -> OperatorCosts:
+        """The costs of each strategy of an operator by itself, for one slice of the batch."""
+        return self._costs.get((self.spaces.kind(node), duties), lambda: self._priced(node, duties))
 
-    def _priced(self, node: Node, duties: Duties) -> OwnCosts:
+    def _priced(self, node: Node, duties: Duties) -> OperatorCosts:
         task = self.spaces.slices.task(node)
-        return own_costs(task, self.spaces.of(node), duties, self.cost, self.mesh)
+        return operator_costs(task, self.spaces.of(node), duties, self.cost, self.mesh)
 
     def computing(self, graph: Graph) -> Mapping[Node, Seconds]:
-        """Seconds for which each strategy of each operator computes, forward and backward."""
+        """Seconds of computation of each strategy of each operator, forward and backward."""
         return {
-            node: self.own(node, duties.without_weights).seconds
+            node: self.operator_costs(node, duties.without_weights).seconds
             for node, duties in self.duties(graph, graph.operators, keeps=False).items()
         }
 
     def duties(self, graph: Graph, nodes: Collection[Node], *, keeps: bool) -> dict[Node, Duties]:
-        """The duties of some operators of a graph. ``keeps``: whether it counts what is kept for
-        back-propagation."""
+        """The duties of some operators of a graph. ``keeps``: whether tensors that are saved for
+        the backward pass count."""
         saved = self.saved(graph) if keeps else {}
         return duties_in(graph, nodes, saved, compiled=self.cost.training.compiled)
 
     @remembered
     def saved(self, graph: Graph) -> Mapping[Node, Reads]:
-        """What each operator of a graph keeps for back-propagation."""
+        """The tensors that each operator of a graph saves for the backward pass."""
         return saved_positions(graph)
 
     @remembered
     def colours(self, graph: Graph) -> Mapping[Node, int]:
-        """What each operator of a graph looks like, by which large graphs are tied."""
+        """The colour of each operator of a graph. Operators of one colour look alike."""
         return colours(graph, self.spaces.kind)
 
     def resharding(self, value: Value, node: Node, position: int) -> PairTable:
-        """Seconds of a tensor's way, once, from the operator that makes it to one that reads it,
-        for all pairs of their strategies."""
+        """Seconds of one transfer of a tensor, from the operator that makes it to one that reads
+        it, for all pairs of their strategies."""
         key = self.spaces.kind(value.node), value.port, self.spaces.kind(node), position
         return self._reshardings.get(key, lambda: self._resharded(value, node, position))
 
@@ -99,7 +100,8 @@ class Pricing:
         return moved if halos is None else PairTable.of(moved.forth + halos)
 
     def weight_resharding(self, weight: Value, first: Operand, other: Operand) -> PairTable:
-        """Seconds of a weight's way from where its first reader wants it to where another does."""
+        """Seconds of a transfer of a weight, from the layout that its first reader wants to the one
+        that another reader wants."""
         ends = [(self.spaces.kind(node), position) for node, position in (first, other)]
         there, wanted = (self.spaces.of(node).operand(at) for node, at in (first, other))
         return self._reshardings.get(
@@ -107,7 +109,8 @@ class Pricing:
         )
 
     def gathering(self, value: Value) -> PairSeconds:
-        """Seconds that it takes to bring a value to one device, for each strategy of its maker."""
+        """Seconds of bringing a value to one device, for each strategy of the operator that makes
+        it."""
         whole = np.full((1, len(self.mesh)), IDLE, np.int8)
         made = self.spaces.of(value.node).output(value.port)
         return self._between(made, whole, value).forth[:, 0]
@@ -117,7 +120,7 @@ class Pricing:
         return self._transfers.seconds(sources, targets, volume)
 
     def forget(self) -> None:
-        """Let the tables go, which take much memory; they would be made again."""
-        self._own.clear()
+        """Drop the tables, which take much memory. They are made again when needed."""
+        self._costs.clear()
         self._reshardings.clear()
         self._transfers.forget()

@@ -1,9 +1,10 @@
 """Resharding cost between every pair of placements, in one table.
 
-Estimates: what a device receives, from how many, over the mean link to those that it may come from;
-rings for the collectives. Whatever moves, the seconds are the least of a few lines in the bytes of
-the tensor. Of these there are few for a machine, and which of them a pair of placements takes
-depends on neither the tensor's size nor its rank: so each pair is looked at once.
+The costs are estimates. Messages count by the bytes that a device receives, over the mean link to
+the devices that these may come from. Collectives count as rings. For each transfer, the seconds are
+the least of a few lines in the bytes of the tensor. A machine has few different sets of lines.
+Which set a pair of placements takes depends on neither the size nor the rank of the tensor, so each
+pair is looked at once.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from search.map.space.axes import Mesh, Seconds
 from search.map.space.strategies import IDLE, PARTIAL, REPLICATE, Placements
 
 _NOTHING, _MESSAGES, _PASSES, _REDUCES, _NEVER = range(5)
-"""What a transfer is: nothing moves; messages; one all_gather or reduce_scatter; one all_reduce;
-none that there is, for partial sums are made by operators alone."""
+"""The kinds of transfer: nothing moves; messages; one all_gather or reduce_scatter; one all_reduce;
+impossible, since only operators make partial sums."""
 
 NEVER = 1e3
-"""Seconds of a transfer that there is not: more than those of any step."""
+"""Seconds of a transfer that is impossible: more than those of any step."""
 
 _Key = tuple[int, int, float, float]
-"""What a transfer is, the mesh axes that it is along, the part of the tensor's bytes that counts,
+"""The kind of a transfer, the set of its mesh axes, the fraction of the tensor's bytes that counts,
 and the number of messages."""
 
 
@@ -39,12 +40,12 @@ Bits = NDArray[np.int32]
 """Sets of mesh axes."""
 
 MOST_PAIRS = 1 << 20
-"""PairTable of placements that are compared at once, for the memory that takes."""
+"""Pairs of placements that are compared at once. A larger number would take more memory."""
 
 
 @dataclass
 class Transfers:
-    """The transfers between placements on the devices of some mesh axes, remembered by pairs."""
+    """The transfers between placements on the devices of a mesh. Each pair is worked out once."""
 
     mesh: Mesh
     _placements: dict[bytes, int] = field(init=False, default_factory=dict[bytes, int])
@@ -53,17 +54,18 @@ class Transfers:
     _padded: Lines = field(init=False, default_factory=lambda: padded(()))
     _tables: Memo[object, PairTable] = field(init=False, default_factory=Memo[object, PairTable])
     _table: NDArray[np.uint16 | np.uint32] = field(init=False)
-    """[placements, placements]: the number of the lines of each pair, from 1, 0 where it is not
-    known yet. Zeros take no memory before they are written, and few pairs of many are asked for."""
+    """[placements, placements]: the number of the lines of each pair, counted from 1; 0 if it is
+    not known yet. Zeros take no memory before they are written, and few of the pairs are asked
+    for."""
 
     def __post_init__(self) -> None:
         self._table = np.zeros((64, 64), np.uint16)
 
     def seconds(self, sources: Placements, targets: Placements, volume: float) -> PairTable:
-        """Seconds of each transfer of a tensor of so many bytes; equal ones are one object."""
+        """Seconds of each transfer of a tensor of ``volume`` bytes. Equal tables are one object."""
         if not sources.shape[1]:  # there is one device
             return PairTable.of(np.zeros((len(sources), len(targets)), np.float32))
-        # Strategies that differ in what the tensor lacks leave it alike.
+        # Strategies that differ only in indices that the tensor lacks leave it in one placement.
         (a, first, source), (b, other, target) = (self._numbers(c) for c in (sources, targets))
         key = (volume, *(part.tobytes() for part in (a, source, b, target)))
 
@@ -74,17 +76,17 @@ class Transfers:
         return self._tables.get(key, table)
 
     def forget(self) -> None:
-        """Let the tables of seconds go, and keep which lines each pair takes."""
+        """Drop the tables of seconds, and keep the numbers of the lines of each pair."""
         self._tables.clear()
 
     def _between(
         self, a: Places, b: Places, sources: Placements, targets: Placements, volume: float
     ) -> PairSeconds:
-        """Of different placements, by their numbers."""
+        """Seconds between different placements. ``a`` and ``b``: their numbers."""
         numbers = self._table[np.ix_(a, b)]
         if (unknown := numbers == 0).any():
             rows, columns = unknown.any(axis=1), unknown.any(axis=0)
-            new = self._found(sources[rows], targets[columns])
+            new = self._line_numbers(sources[rows], targets[columns])
             if len(self._lines) > np.iinfo(self._table.dtype).max:
                 self._table = self._table.astype(np.uint32)
             self._table[np.ix_(a[rows], b[columns])] = new
@@ -95,41 +97,41 @@ class Transfers:
         return lines[numbers]
 
     def _numbers(self, placements: Placements) -> tuple[Places, Places, Places]:
-        """The numbers of the different placements, new ones being numbered as they come; where each
-        is first, and which of them each placement is."""
+        """The numbers of the different placements, where new ones get new numbers; the first
+        position of each; and for each placement its position among the different ones."""
         content = np.ascontiguousarray(placements).view(f"V{placements.shape[1]}").ravel()
         different, first, inverse = np.unique(content, return_index=True, return_inverse=True)
         known = self._placements
-        numbers = [known.setdefault(one, len(known)) for one in different.tolist()]
+        numbers = [known.setdefault(placement, len(known)) for placement in different.tolist()]
         if len(known) > len(self._table):
             grown = np.zeros_like(self._table, shape=(2 * len(known), 2 * len(known)))
             grown[: len(self._table), : len(self._table)] = self._table
             self._table = grown
         return np.array(numbers, np.intp), first, inverse
 
-    def _found(self, sources: Placements, targets: Placements) -> NDArray[np.uint32]:
-        """The numbers of the lines of all pairs, from 1."""
+    def _line_numbers(self, sources: Placements, targets: Placements) -> NDArray[np.uint32]:
+        """The numbers of the lines of all pairs, counted from 1."""
         count = 1 + len(sources) * len(targets) // MOST_PAIRS
-        parts = [self._of_few(some, targets) for some in np.array_split(sources, count)]
+        parts = [self._line_numbers_of(part, targets) for part in np.array_split(sources, count)]
         return np.concatenate(parts)
 
-    def _of_few(self, sources: Placements, targets: Placements) -> NDArray[np.uint32]:
+    def _line_numbers_of(self, sources: Placements, targets: Placements) -> NDArray[np.uint32]:
         keys = _keys(sources, targets, np.array(self.mesh.primes))
         different, inverse = _rows(keys.reshape(-1, 4))
         numbers: list[int] = []
         for kind, mask, part, messages in different.tolist():
             key = (int(kind), int(mask), part, messages)
             if key not in self._known:
-                self._lines.append(self._of(key))
+                self._lines.append(self._lines_of(key))
                 self._known[key] = len(self._lines)
             numbers.append(self._known[key])
         return np.array(numbers, np.uint32)[inverse.reshape(keys.shape[:2])]
 
-    def _of(self, key: _Key) -> Lines:
-        """The lines of a transfer in the bytes of a tensor."""
+    def _lines_of(self, key: _Key) -> Lines:
+        """The seconds of a transfer, as lines in the bytes of the tensor."""
         kind, mask, part, messages = key
         if kind == _NOTHING:
-            # A device that has all it needs copies it within its memory, which is left out here.
+            # A device copies data within its own memory. This copy is left out here.
             return np.zeros((1, 2))
         if kind == _NEVER:
             return np.array([(NEVER, 0.0)])
@@ -141,8 +143,8 @@ class Transfers:
 
 
 def _rows(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-    """The different rows of a table, and which of them each row is. A column has few different
-    numbers, so that a row is a number of few figures, and numbers are sorted sooner than rows."""
+    """The different rows of a table, and for each row its position among them. A column has few
+    different numbers, so each row is coded as one number. Numbers are sorted faster than rows."""
     row = np.zeros(len(table), np.int64)
     for column in table.T:
         values = np.unique(column)
@@ -154,21 +156,21 @@ def _rows(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.i
 def _keys(
     sources: Placements, targets: Placements, primes: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """[sources, targets, 4]: what each transfer is, as ``_Key`` has it.
+    """[sources, targets, 4]: the key of each transfer (see ``_Key``).
 
-    Sets of mesh axes are bits of a number, the outermost the lowest: what is asked of all mesh axes
-    of all pairs is asked once a pair.
+    A set of mesh axes is a number whose bits stand for mesh axes, the outermost the lowest. So a
+    question about all mesh axes is asked once for each pair.
     """
     rank = max(sources.max(initial=IDLE), targets.max(initial=IDLE)) + 1
     entries = (IDLE, PARTIAL, REPLICATE, *range(rank))
     a = {entry: _axes_of(sources, entry)[:, None] for entry in entries}
     b = {entry: _axes_of(targets, entry)[None, :] for entry in entries}
     product = _products(primes)
-    # Where a tensor is copied, every device has what it needs of it.
+    # Where a tensor is copied, every device already has the data that it needs.
     moved = _union(a[entry] & ~b[entry] for entry in entries if entry != REPLICATE)
     blocks = _Blocks.of(a, b, rank, product)
     group = product[a[PARTIAL] & ~b[PARTIAL]]
-    # Along mesh axes that are idle before, one device has what all the others need.
+    # Along mesh axes that were idle, one device has the data that all others need.
     asking = product[a[IDLE] & ~b[IDLE]]
     received = np.maximum(blocks.after * group - np.where(asking > 1, 0.0, blocks.both), 0.0)
     served = np.maximum(asking / product[b[IDLE] & ~a[IDLE]], 1.0)
@@ -195,20 +197,21 @@ def _keys(
 
 @dataclass(frozen=True)
 class _Blocks:
-    """The blocks of a tensor before and after each transfer [sources, targets], as parts of it."""
+    """The blocks of a tensor before and after each transfer [sources, targets], as fractions of the
+    tensor."""
 
     before: Seconds
     after: Seconds
     both: Seconds
-    """What a block before and one after have in common, on the device that has both."""
+    """The part that a device has in its block before and needs in its block after."""
     met: Seconds
-    """How many blocks before a block after has elements of."""
+    """The number of blocks before that a block after has elements of."""
     shifted: Bits
-    """The mesh axes that cut one dimension before and after, but at another place."""
+    """The mesh axes that cut the same dimension before and after, but at another place."""
 
     @staticmethod
     def of(a: Mapping[int, Bits], b: Mapping[int, Bits], rank: int, product: Seconds) -> _Blocks:
-        """``a`` and ``b``: by entry, the mesh axes that have it before and after."""
+        """``a`` and ``b``: for each entry, the mesh axes with this entry before and after."""
         cell, inner_a, inner_b, met = np.ones((4, 1, 1))
         shifted = np.zeros((1, 1), np.int32)
         for dim in range(rank):
@@ -223,7 +226,7 @@ class _Blocks:
 
 
 def _axes_of(placements: Placements, entry: int) -> Bits:
-    """[placements]: along which mesh axes each has an entry."""
+    """[placements]: the mesh axes along which each placement has an entry."""
     return ((placements == entry) @ (1 << np.arange(placements.shape[1]))).astype(np.int32)
 
 
@@ -232,7 +235,7 @@ def _union(sets: Iterable[Bits]) -> Bits:
 
 
 def _products(primes: NDArray[np.int64]) -> Seconds:
-    """The product of the primes of each set of mesh axes."""
+    """For each set of mesh axes, the product of their primes."""
     products = np.ones(1)
     for prime in primes:
         products = np.concatenate([products, products * prime])
@@ -240,5 +243,5 @@ def _products(primes: NDArray[np.int64]) -> Seconds:
 
 
 def _below_lowest(axes: Bits) -> Bits:
-    """The mesh axes further out than all of a set; all of them, where it has none."""
+    """The mesh axes further out than all of a set; all mesh axes if the set is empty."""
     return (axes & -axes) - 1

@@ -14,15 +14,15 @@ from search.map.space.axes import Mesh
 from search.map.space.strategies import Space, passes, space
 
 MOST_CUT = 2
-"""Indices of an operator that are cut at once."""
+"""The most indices of an operator that are cut at once."""
 
 
 @dataclass
 class Spaces:
-    """The strategies of operators; those of one kind share theirs.
+    """The strategies of operators. Operators of one kind share them.
 
-    Operators are of one kind where they do the same, take their batch in the same slices, and may
-    let partial sums of the same operands pass through.
+    Two operators are of one kind if they have the same signature, take their batch in the same
+    slices, and may let partial sums of the same operands pass through.
     """
 
     mesh: Mesh
@@ -45,7 +45,7 @@ class Spaces:
 
     def _space(self, node: Node) -> Space:
         rules = self.cuts.of(node)
-        # Columns as well as rows would save little of the halos and make many more strategies.
+        # Cutting columns besides rows would save little of the halos, for many more strategies.
         columns = {window.axis.name for window in windows(node)[1:]}
         cuttable = {
             name: self.slices.length(node, name, length)
@@ -56,8 +56,8 @@ class Spaces:
 
     @remembered
     def fits(self, node: Node, place: int, degree: int) -> bool:
-        """Whether a rule cuts an operator along the axis at a place into so many pieces, whatever
-        the mesh; or so many partial sums may pass through."""
+        """Whether a rule cuts an operator along the axis at a place into ``degree`` pieces, on any
+        mesh. True for an axis of partial sums that pass through."""
         axis = self.of(node).axes[place]
         if passes(axis):
             return True
@@ -69,11 +69,13 @@ class Spaces:
 
     @remembered
     def carriers(self, node: Node) -> tuple[frozenset[int], ...]:
-        """The operands of which partial sums may pass through, where what makes them may leave
-        some."""
+        """The sets of operands whose partial sums may pass through, if the operators that make them
+        may leave partial sums."""
         sets = self.cuts.carriers(node) if self.partials_pass else ()
         return tuple(
-            some for some in sets if all(self._leaves_partials(node.inputs[i]) for i in some)
+            operands
+            for operands in sets
+            if all(self._leaves_partials(node.inputs[i]) for i in operands)
         )
 
     def _leaves_partials(self, value: Value) -> bool:
@@ -83,10 +85,10 @@ class Spaces:
 
 
 def _lengths(node: Node) -> dict[str, int]:
-    """The lengths of the indices of a whole operator that its type lets be cut, with a halo or
-    without."""
+    """The lengths of the indices of a whole operator that its type lets be cut, with or without a
+    halo."""
     call, types = node.operator_call, [value.type for value in node.inputs]
     sizes = index_sizes(call, types)
-    typing = call.typing(tuple(one.rank for one in types))
+    typing = call.typing(tuple(tensor.rank for tensor in types))
     axes = (*typing.axes, *(window.axis for window in typing.windows))
     return {axis.name: sizes[axis.name] for axis in axes}

@@ -1,19 +1,21 @@
-"""Variables that are alike take one value together: blocks of a model that repeat are planned once.
+"""Variables that are alike share one value: the blocks that a model repeats are planned once.
 
-Problem: a deep model repeats its blocks, and the least sum over all of its operators takes time in
+Problem: a deep model repeats its blocks. The least sum over all of its operators takes time in
 proportion to its depth, again for each of the many choices that a search makes.
 
-Method: operators are of one colour that look alike so many operators far, before and after them
-(``search.split.colours``). Those of one colour that may take the same values become one variable.
-Its tables are the sums of theirs: of pairs of such variables, each counts as often as it stands in
-the model; between two of one variable, its diagonal counts. The first and the last blocks look
-unlike the others as far as one can see, and keep variables of their own.
+Method: operators have one colour if their surroundings look alike up to some distance, before and
+after them (``search.split.colours``). Those of one colour that may take the same values become one
+variable. The tables of the new variables are sums of the old ones. A table of two new variables
+counts as often as it occurs in the model. A table between two operators that are the same variable
+counts by its diagonal. The first and the last blocks have other surroundings, and keep variables of
+their own.
 
-The sum is that of the whole model, exactly, for all choices in which operators that look alike are
-cut alike. That no other choice is cheaper is not shown: so only what is large is tied, and only
-where that saves work (``saves``). Time is that of the different operators, and a step each for all
-others. Operators that are far apart and become one variable close cycles, which make the tables of
-an elimination larger: a graph of few that are alike is sooner eliminated as it is.
+The sum is exactly that of the whole model, for all choices that cut operators of one colour alike.
+No proof excludes that another choice is cheaper. So only large graphs are tied, and only where this
+saves work (``saves``). The time is that of eliminating the different operators, plus one step for
+each other operator. Where operators far apart become one variable, they close cycles, and the
+tables of an elimination grow. So a graph with few operators that are alike is eliminated faster as
+it is.
 """
 
 from __future__ import annotations
@@ -27,13 +29,14 @@ from numpy.typing import NDArray
 
 from search.map.choose.factors import Factor, Places, Scope, Values, order
 
-LIKELY = 16
-"""Values that each variable is taken to have, where the work of eliminations is compared."""
+TYPICAL_VALUES = 16
+"""The number of values that each variable is taken to have when the work of two eliminations is
+compared."""
 
 
 def saves(colours: Sequence[int], scopes: Sequence[Scope]) -> bool:
-    """Whether there is less to add up where variables of one colour are one. ``scopes``: the
-    variables of each table."""
+    """Whether an elimination has less to add up if the variables of one colour are one variable.
+    ``scopes``: the variables of each table."""
     numbers: dict[int, int] = {}
     group = [numbers.setdefault(colour, len(numbers)) for colour in colours]
     tied = {tuple(sorted({group[v] for v in scope})) for scope in scopes}
@@ -41,51 +44,54 @@ def saves(colours: Sequence[int], scopes: Sequence[Scope]) -> bool:
 
 
 def _entries(variables: int, scopes: Collection[Scope]) -> int:
-    """The entries of all tables of an elimination."""
-    return sum(LIKELY ** len(scope) for _, scope in order([LIKELY] * variables, scopes))
+    """The number of entries of all tables of an elimination."""
+    return sum(
+        TYPICAL_VALUES ** len(scope) for _, scope in order([TYPICAL_VALUES] * variables, scopes)
+    )
 
 
 @dataclass(frozen=True)
-class Tied:
-    """Variables by what they are tied to. ``group``: of each variable; ``members``: of each group,
-    ascending."""
+class TiedVariables:
+    """Groups of variables that take one value. ``group``: the group of each variable; ``members``:
+    the variables of each group, ascending."""
 
     group: Sequence[int]
     members: Sequence[Sequence[int]]
 
     @staticmethod
-    def of(colour: Sequence[int], masks: Sequence[Places]) -> Tied:
-        """Variables of one colour that may take the same values are one."""
+    def of(colour: Sequence[int], masks: Sequence[Places]) -> TiedVariables:
+        """Group the variables that have one colour and may take the same values."""
         numbers: dict[Hashable, int] = {}
         members: dict[int, list[int]] = defaultdict(list)
         contents: dict[int, bytes] = {}
         group: list[int] = []
-        for v, (own, mask) in enumerate(zip(colour, masks, strict=True)):
+        for v, (own_colour, mask) in enumerate(zip(colour, masks, strict=True)):
             content = contents.setdefault(id(mask), mask.tobytes())
-            group.append(numbers.setdefault((own, content), len(numbers)))
+            group.append(numbers.setdefault((own_colour, content), len(numbers)))
             members[group[-1]].append(v)
-        return Tied(group, [members[number] for number in range(len(numbers))])
+        return TiedVariables(group, [members[number] for number in range(len(numbers))])
 
     def picked(self, of_variables: Sequence[Places]) -> list[Places]:
-        """What all of each group have, of its first."""
-        return [of_variables[own[0]] for own in self.members]
+        """For each group, the entry of its first variable, which is that of all its variables."""
+        return [of_variables[group[0]] for group in self.members]
 
     def sizes(self, sizes: Sequence[int]) -> list[int]:
-        """The values of each group."""
-        return [sizes[own[0]] for own in self.members]
+        """The number of values of each group."""
+        return [sizes[group[0]] for group in self.members]
 
     def row(self, values: Sequence[int]) -> list[int] | None:
-        """A choice for all variables as one for the groups; None if a group's differ."""
-        first = [values[own[0]] for own in self.members]
-        alike = all(value == first[own] for value, own in zip(values, self.group, strict=True))
+        """A choice for all variables as a choice for the groups; None if variables of a group
+        differ."""
+        first = [values[group[0]] for group in self.members]
+        alike = all(value == first[group] for value, group in zip(values, self.group, strict=True))
         return first if alike else None
 
     def spread(self, values: Sequence[int]) -> list[int]:
-        """A choice for the groups as one for all variables."""
-        return [values[own] for own in self.group]
+        """A choice for the groups as a choice for all variables."""
+        return [values[group] for group in self.group]
 
     def factors(self, factors: Sequence[Factor]) -> list[Factor]:
-        """The same sum, over the groups."""
+        """Factors with the same sum over the groups."""
         alone: dict[int, Counter[tuple[int, float]]] = defaultdict(Counter)
         pairs: Counter[tuple[int, int, bool, tuple[int, float]]] = Counter()
         tables: dict[tuple[int, float], Factor] = {}

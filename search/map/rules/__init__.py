@@ -1,1 +1,1 @@
-"""Strategies as what the library's rules make of an operator, cut by cut."""
+"""Strategies as applications of the library's rules to an operator, one rule for each cut."""

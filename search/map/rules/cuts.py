@@ -14,7 +14,7 @@ from pcg.placement.schedule import trace
 from pcg.types.halo import least_halo, states_halo, typing_of
 from pcg.types.infer import bind_sizes
 from pcg.types.parallel_operators import IN_SPACE
-from search.cost.derivation import Applied, Derivation, Scribe
+from search.cost.derivation import Applied, Derivation, Scribe, in_both_directions
 from search.map.rules.fully_sharded import Parting, parting
 from search.map.rules.reduced import ReducedAxes, match_alone
 from substitutions.rules.match import Match, build
@@ -23,15 +23,16 @@ from substitutions.rules.rule import Rule
 
 @dataclass
 class Cuts:
-    """Rules that turn an operator on its own into one of blocks, by operator."""
+    """The rules that turn an operator on its own into an operator on blocks, by operator."""
 
     rules: Iterable[Rule]
     parallel: frozenset[str] = IN_SPACE
     """The parallel operators that a rule may use."""
     windows: bool = False
-    """Whether what windows slide over may be cut, each block with a halo of its neighbours."""
+    """Whether a dimension over which windows slide may be cut. Each block then reads a halo of its
+    neighbours."""
     parting: Parting = field(init=False)
-    """How weights are fully sharded."""
+    """The function that stores a weight in parts, for fully sharded weights."""
     _by_operator: dict[str, list[Rule]] = field(init=False)
     _through: dict[str, list[tuple[frozenset[int], Rule]]] = field(init=False)
     _known: Memo[Signature, Mapping[str, Rule]] = field(
@@ -43,7 +44,7 @@ class Cuts:
         self.parting = parting(self.rules)
         self._by_operator = defaultdict(list)
         self._through = defaultdict(list)
-        for rule in (way for both in self.rules for way in (both, both.reversed)):
+        for rule in in_both_directions(self.rules):
             name = _operator_alone(rule, self.parallel, windows=self.windows)
             if name is not None:
                 self._by_operator[name].append(rule)
@@ -51,24 +52,25 @@ class Cuts:
                 self._through[rule.left[0].node.name].append((carriers, rule))
 
     def of(self, node: Node) -> Mapping[str, Rule]:
-        """For each index of a whole operator along which some rule cuts it, that rule."""
+        """The rules that cut a whole operator, by the index along which they cut it."""
         return self._known.get(node.signature, lambda: dict(self._of(node)))
 
     def carriers(self, node: Node) -> Sequence[frozenset[int]]:
-        """The operands of which some rule lets partial sums pass through, a set at a time."""
+        """The sets of operands whose partial sums some rule lets pass through the operator."""
         ranks = tuple(value.rank for value in node.inputs)
         return tuple(
             dict.fromkeys(
-                some
-                for some, rule in self._through.get(node.name, ())
+                operands
+                for operands, rule in self._through.get(node.name, ())
                 if tuple(v.rank for v in rule.left[0].node.inputs) == ranks
             )
         )
 
     def through(self, node: Node, carriers: Collection[int]) -> Applied | None:
-        """What an operator makes of operands that are reduced, reduced after it instead."""
-        for some, rule in self._through[node.name]:
-            made = applied(rule, node, 1) if some == carriers else None
+        """Move the reductions of the ``carriers`` from the operands of an operator behind it. None
+        if no rule does."""
+        for operands, rule in self._through[node.name]:
+            made = applied(rule, node, 1) if operands == carriers else None
             if made is not None:
                 return made
         return None
@@ -86,7 +88,7 @@ class Cuts:
 
 
 def applied(rule: Rule, node: Node, degree: int) -> Applied | None:
-    """A rule applied to all outputs of an operator at some degree; None where it doesn't fit."""
+    """A rule applied to all outputs of an operator at a degree; None if it does not fit."""
     match = match_alone(rule, node)
     return None if match is None else _at_degree(rule, node, match, degree)
 
@@ -98,10 +100,10 @@ def _at_degree(rule: Rule, node: Node, match: Match, degree: int) -> Applied | N
 
 
 def _halos(rule: Rule, node: Node) -> Iterator[tuple[str, int]]:
-    """The symbols of a rule that stand for the widths of halos, each with the least that the
-    windows of an operator which the rule cuts ask for."""
+    """The symbols of a rule that stand for widths of halos. Each comes with the least width that
+    the windows of the operator need."""
     if len(rule.free_symbols) == 1:
-        return  # the degree; this is asked of every operator that is cut
+        return  # the only symbol is the degree: the usual case, made fast
     reads = ((n, i, v.node) for n in side(rule.right).nodes for i, v in enumerate(n.inputs))
     for reader, operand, source in reads:
         if source.is_leaf or reader.is_parallel or not states_halo(source.operator_call):
@@ -115,18 +117,20 @@ def _halos(rule: Rule, node: Node) -> Iterator[tuple[str, int]]:
 
 
 def block_halo(node: Node, operand: int, dim: int) -> tuple[int, int]:
-    """How far the windows of an operator read beyond their blocks of a dimension of an operand."""
+    """How far the windows of an operator read beyond their block of an operand, along a dimension,
+    before and after it."""
     call, types = node.operator_call, [value.type for value in node.inputs]
     ranks = tuple(tensor.rank for tensor in types)
     sizes = bind_sizes(call, call.instance(ranks), [tensor.shape for tensor in types])
     return least_halo(call, ranks, sizes, operand, dim)
 
 
-def opened(
+def with_unfolded(
     graph: Graph, derivation: Derivation, nodes: Collection[Node], rules: Iterable[Rule]
 ) -> tuple[Graph, Derivation]:
-    """A graph, to which some steps led, with some of its operators as graphs of simpler ones, where
-    rules say so, and reductions among these in blocks; and the steps that lead there."""
+    """Replace some operators of a graph by graphs of simpler ones, where rules say so, with the
+    reductions among these in blocks. ``derivation``: the steps that led to the graph. Returns the
+    new graph and its derivation."""
     new: dict[Value, Value] = {}
     scribe = Scribe.after(derivation)
     reduced = ReducedAxes.of(rules)
@@ -146,7 +150,8 @@ def opened(
 
 
 def _cut_index(value: Value) -> str | None:
-    """The one index of the operator behind a value that is cut; None if there are more or none."""
+    """The only index that is cut in the operator behind a value; None if there are several or
+    none."""
     node = trace(value)[0].node
     typing = typing_of(node.operator_call, [v.type for v in node.inputs])
     cut: list[str] = []
@@ -159,8 +164,9 @@ def _cut_index(value: Value) -> str | None:
 
 
 def _operator_alone(rule: Rule, allowed: frozenset[str], *, windows: bool) -> str | None:
-    """The operator of a left side that is one on inputs alone, if the right side is the same on
-    inputs that parallel operators of some kinds cut, and put together again, those ``allowed``."""
+    """The name of the operator that a rule cuts. None unless the left side is one operator on
+    inputs, and the right side is the same operator between parallel operators of the kinds
+    ``allowed``."""
     left = {value.node for value in rule.left}
     node = rule.left[0].node
     if len(left) > 1 or node.is_leaf or node.operator_call.operator.parallel is not None:
@@ -182,8 +188,8 @@ def _operator_alone(rule: Rule, allowed: frozenset[str], *, windows: bool) -> st
 
 
 def _carriers(rule: Rule) -> frozenset[int]:
-    """The operands of an operator whose reduction a rule puts off until after it; none if it is no
-    such rule."""
+    """The operands whose reductions a rule moves behind the operator. Empty if the rule does no
+    such thing."""
     node, none = rule.left[0].node, frozenset[int]()
     if any(value.node != node for value in rule.left) or node.is_leaf or node.is_parallel:
         return none

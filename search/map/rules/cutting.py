@@ -16,8 +16,9 @@ from search.map.space.strategies import Space, passes
 
 @dataclass(frozen=True)
 class CutNode:
-    """An operator that was cut: what its outputs have become, the operator itself, its view, and
-    the rules that did it, each with the values that are others since but mean the same."""
+    """An operator that was cut. ``outer``: the values that stand for its outputs; ``inner``: the
+    operator on blocks; ``steps``: the rules that were applied, each with the values that changed
+    because of it and mean the same."""
 
     outer: tuple[Value, ...]
     inner: Node
@@ -25,7 +26,7 @@ class CutNode:
     steps: tuple[tuple[Applied, Mapping[Value, Value]], ...]
 
     def write(self, scribe: Scribe) -> None:
-        """Note how it came about."""
+        """Write the steps down."""
         for applied, same in self.steps:
             scribe.write(applied)
             scribe.rename(same)
@@ -33,7 +34,8 @@ class CutNode:
 
 @dataclass
 class Cutting:
-    """``outer``: what the operator's outputs have become; ``inner``: the operator itself."""
+    """An operator that is being cut. ``outer``: the values that stand for its outputs; ``inner``:
+    the operator on blocks."""
 
     outer: list[Value]
     inner: Node
@@ -43,48 +45,48 @@ class Cutting:
     """See ``CutNode``."""
 
     def apply(self, made: Applied | None) -> None:
-        """Go on with what a rule made of the operator."""
+        """Replace the operator by the result of a rule."""
         assert made is not None
         replaced = made.replaced
         wider = list(Graph(tuple(self.outer)).replace(replaced).outputs)
-        # Unless it was itself replaced, a value that is made of others than before stays
-        # the same one.
+        # A value that was not replaced itself may be computed from other values than before. It
+        # still means the same.
         pairs = zip(self.outer, wider, strict=True)
         self.steps.append((made, {a: b for a, b in pairs if a not in replaced}))
         self.outer = wider
         self.inner = trace(made.made[0])[0].node
 
     def done(self, view: MachineView) -> CutNode:
-        """What was made, to run on these devices."""
+        """The operator that was cut, on the devices of a machine view."""
         return CutNode(tuple(self.outer), self.inner, view, tuple(self.steps))
 
     def let_pass(self, cuts: Cuts, carriers: Iterable[int], degree: int) -> bool:
-        """Reduce so many partial sums after the operator, not before, if that is what is done last
-        to each of the operands that carry them. Says whether it is."""
-        some = frozenset(carriers)
-        times = {_last_reduced(self.inner.inputs[i], degree) for i in some}
+        """Move a reduction of ``degree`` partial sums behind the operator. Returns False, and
+        changes nothing, unless this reduction comes last in each of the ``carriers``."""
+        operands = frozenset(carriers)
+        times = {_last_reduced(self.inner.inputs[i], degree) for i in operands}
         degrees = times.pop()
         if times or degrees is None:
             return False
         for _ in degrees:
-            self.apply(cuts.through(self.inner, some))
+            self.apply(cuts.through(self.inner, operands))
         return True
 
 
-def in_order(own: Space, strategy: Iterable[int]) -> list[int]:
-    """The places of a strategy's axes, in the order in which rules cut along them: sums are reduced
-    after all else is combined, so that they can pass on."""
+def in_order(space: Space, strategy: Iterable[int]) -> list[int]:
+    """The places of a strategy's axes, in the order in which rules cut along them. Axes that leave
+    partial sums come before axes of outputs, so that the sums are reduced last and can pass on."""
 
     def depth(place: int) -> int:
-        axis = own.axes[place]
+        axis = space.axes[place]
         return 0 if passes(axis) else 1 if None in axis.outputs else 2
 
     return sorted(dict.fromkeys(entry for entry in strategy if entry >= 0), key=depth)
 
 
 def _last_reduced(value: Value, degree: int) -> tuple[int, ...] | None:
-    """The degrees of the reductions that come last in what makes a value, if their product is the
-    one given."""
+    """The degrees of the reductions that come last before a value, if their product is ``degree``;
+    otherwise None."""
     degrees: list[int] = []
     while prod(degrees) < degree and value.node.name == "reduce":
         degrees.append(value.node.operator_call.integer("degree"))

@@ -1,9 +1,9 @@
 """Fully sharded weights (ZeRO), combined where they are used.
 
-A tensor is the combine of its parts, by a rule of the library. Applied to a weight that all devices
-read, it leaves each of them a part to keep, with its gradient and the optimizer's states; a step
-gathers the parts, and back-propagation makes a reduce_scatter of that. This is ZeRO (Rajbhandari et
-al., SC 2020, section 5).
+A rule of the library says that a tensor is the combine of its parts. Applied to a weight that all
+devices read, it leaves each device one part to keep, with the part's gradient and optimizer states.
+A step gathers the parts, and the backward pass turns this into a reduce_scatter. This is ZeRO
+(Rajbhandari et al., SC 2020, section 5).
 """
 
 from __future__ import annotations
@@ -15,25 +15,27 @@ from pcg.graph.graph import Graph, Leaf, Node, Value, rebuild
 from pcg.graph.pairs import side
 from pcg.placement.view import MachineView
 from pcg.types.halo import states_halo
-from search.cost.derivation import Applied, Scribe
+from search.cost.derivation import Applied, Scribe, in_both_directions
 from substitutions.rules.match import build, matches_at
 from substitutions.rules.rule import Rule
 
 Parting = Callable[[Value, int], Applied | None]
-"""A value as the combine of the most parts, up to so many; None if it can't be cut."""
+"""A function from a value and a number to the value as the combine of the most parts up to that
+number; None if it can't be cut."""
 
 
 @dataclass(frozen=True)
 class PlacedGraph:
-    """A graph that is cut, and where its operators run."""
+    """A graph that is cut, and the machine views of its operators."""
 
     graph: Graph
     views: Mapping[Node, MachineView]
 
 
 def parting(rules: Iterable[Rule]) -> Parting:
-    """How the rules of a library part values. The number of parts divides the number asked for."""
-    known = [way for both in rules for way in (both, both.reversed) if says_parts(way)]
+    """The function that cuts values in parts by the rules of a library. The number of parts divides
+    the number that is asked for."""
+    known = [rule for rule in in_both_directions(rules) if is_parting(rule)]
 
     def of(value: Value, most: int) -> Applied | None:
         graph = Graph((value,))
@@ -56,8 +58,8 @@ def fully_sharded(
     parted: Parting,
     scribe: Scribe | None,
 ) -> PlacedGraph:
-    """The graph with some weights, by name, fully sharded on so many devices. ``scribe``: writes
-    down how, where that is wanted."""
+    """The graph, with the weights of the given names fully sharded on up to ``devices`` devices.
+    ``scribe``: if given, writes the derivation down."""
     replaced: dict[Value, Value] = {}
     for leaf in placed.graph.leaves:
         if leaf.is_weight and leaf.leaf.name in weights:
@@ -75,7 +77,7 @@ def fully_sharded(
     return PlacedGraph(placed.graph.replace(replaced), views)
 
 
-def says_parts(rule: Rule) -> bool:
+def is_parting(rule: Rule) -> bool:
     """Whether a rule says that a tensor is the combine of its parts."""
     if len(rule.left) != 1 or not isinstance(rule.left[0].node.call, Leaf):
         return False

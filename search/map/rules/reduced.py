@@ -1,18 +1,18 @@
 """Operators that reduce an axis, as graphs in which that axis may be cut.
 
-Problem: a cross entropy, a maximum or a logarithm of summed exponentials reads all of its axis for
-each result, and no partial sums make one. So it asks for tensors that are cut along that axis, such
-as logits along the vocabulary, to be brought together.
+Problem: a cross entropy, a maximum or a logarithm of summed exponentials reads its whole axis for
+each result, and has no partial sums. So a tensor that is cut along this axis, such as logits along
+the vocabulary, would have to be gathered.
 
-Method: by the library's rules, such a reduction is one within the blocks of its axis and one over
-the few results of these. The first may be cut between blocks; only the results are gathered, one
-for each row and block (Megatron-LM, arXiv:1909.08053, section 3). What has a reduction inside is
-unfolded first, by a rule that leads to few operators. Exact, as the rules are proved for all sizes.
+Method: by the library's rules, such a reduction equals a reduction within the blocks of its axis,
+followed by one over the few results of the blocks. The first may be cut between blocks. Only its
+results are gathered, one for each row and block (Megatron-LM, arXiv:1909.08053, section 3). An
+operator with a reduction inside is unfolded first, by a rule that leads to few operators. Exact, as
+the rules are proved for all sizes.
 
-The number of blocks does not depend on the machine, so that what is found for one graph is the same
-in any other: the largest that divides the axis and ``BLOCKS``, if blocks have more than one
-element then. It is a multiple of the degrees by
-which the axis is cut within a node.
+The number of blocks does not depend on the machine, so the result for one graph holds on any
+machine. It is the largest number that divides both the axis and ``BLOCKS`` and leaves more than one
+element a block. It is a multiple of the degrees by which the axis is cut within a node.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from pcg.graph.graph import Graph, Node, rebuild, topological
 from pcg.graph.pairs import side
 from pcg.language.poly import Poly
 from pcg.ops.reindexing import unflatten
-from search.cost.derivation import Applied
+from search.cost.derivation import Applied, in_both_directions
 from substitutions.rules.match import Match, build, matches_at
 from substitutions.rules.rule import Rule
 
 BLOCKS = 48
-"""The degrees 2, 3, 4, 6, 8, 12, 16, 24 divide it."""
+"""A number that the degrees 2, 3, 4, 6, 8, 12, 16 and 24 divide."""
 FEW = 4
-"""An operator is unfolded into so many at most. More would write as many tensors of the size of
-its operand, which one kernel does not."""
+"""The most operators into which one is unfolded. More would write as many tensors of the size of
+the operand, which a single kernel does not."""
 
 Steps = tuple[Applied, ...]
 Unfold = Callable[[Node], Iterator[Applied]]
 
 
 def unfolded(rules: Iterable[Rule]) -> Unfold:
-    """A function that gives an operator as graphs of simpler ones, by the rules that say so, those
-    of few operators first."""
+    """A function from an operator to equal graphs of simpler operators, by the rules that say so.
+    Graphs of few operators come first."""
     known: dict[str, list[Rule]] = defaultdict(list)
-    for rule in (way for both in rules for way in (both, both.reversed)):
+    for rule in in_both_directions(rules):
         node = rule.left[0].node
         alone = len(rule.left) == 1 and all(v.node.is_leaf for v in node.inputs)
         if rule.family == "decomposition" and alone and not node.is_leaf and rule.is_applicable:
@@ -63,18 +63,18 @@ def unfolded(rules: Iterable[Rule]) -> Unfold:
 
 @dataclass(frozen=True, eq=False)
 class ReducedAxes:
-    """Rules of a library about reductions of an axis, by operator. ``by_blocks``: each with the
-    symbols of the number of blocks and of the size of one."""
+    """The rules of a library about reductions of an axis, by operator. ``by_blocks``: each rule
+    with two symbols, for the number of blocks and for the size of a block."""
 
     by_blocks: Mapping[str, tuple[tuple[Rule, str, str], ...]]
     unfold: Unfold
 
     @staticmethod
     def of(rules: Iterable[Rule]) -> ReducedAxes:
-        """Those among some rules."""
+        """The rules about reductions of an axis among some rules."""
         rules = tuple(rules)
         by_blocks: dict[str, tuple[tuple[Rule, str, str], ...]] = {}
-        for rule in (way for both in rules for way in (both, both.reversed)):
+        for rule in in_both_directions(rules):
             symbols = _blocks_of(rule)
             if symbols is not None:
                 name = rule.left[0].node.name
@@ -82,8 +82,8 @@ class ReducedAxes:
         return ReducedAxes(by_blocks, unfolded(rules))
 
     def opened(self, node: Node) -> Iterator[Steps]:
-        """The steps, one after the other, that lead from an operator to a graph that may be cut
-        along an axis which the operator refuses to cut."""
+        """Sequences of steps from an operator, which refuses to be cut along an axis, to graphs
+        that may be cut along it."""
         within = self.in_blocks(node)
         if within is not None:
             yield (within,)
@@ -95,8 +95,8 @@ class ReducedAxes:
                     yield (simple, *steps)
 
     def unfolded(self, node: Node) -> Steps:
-        """The steps that lead from an operator to a graph of simpler ones, the reductions among
-        them in blocks; none where no rule unfolds it."""
+        """The steps from an operator to a graph of simpler operators, with the reductions among
+        these in blocks. Empty if no rule unfolds the operator."""
         steps = next(self.opened(node), None)
         if steps is not None:
             return steps
@@ -104,7 +104,7 @@ class ReducedAxes:
         return () if simple is None else (simple, *self._after(simple))
 
     def _after(self, simple: Applied) -> Steps:
-        """The reductions among what a rule made, in blocks, one after the other."""
+        """The steps that bring the reductions in the result of a rule to blocks, one by one."""
         made = topological((v.node for v in simple.made), set(simple.match.values.values()))
         left = tuple(n.value() for n in made if n.name in self.by_blocks)
         steps: list[Applied] = []
@@ -115,7 +115,8 @@ class ReducedAxes:
         return tuple(steps)
 
     def in_blocks(self, node: Node) -> Applied | None:
-        """A reduction in blocks, if it refuses to be cut along its axis and that has blocks."""
+        """The reduction in blocks. None if the operator can be cut along its axis anyway, or if the
+        axis has no blocks."""
         for rule, count, size in self.by_blocks.get(node.name, ()):
             axis = node.operator_call.integer("axis")
             length = node.inputs[0].type.shape[axis]
@@ -130,28 +131,28 @@ class ReducedAxes:
 
 
 def _count(length: int) -> int:
-    """In how many blocks of more than one element an axis is."""
+    """The number of blocks of an axis, each of more than one element."""
     common = gcd(length, BLOCKS)
     return max((n for n in range(1, BLOCKS + 1) if common % n == 0 and n < length), default=1)
 
 
 def applied_alone(rule: Rule, node: Node, free: Mapping[str, int]) -> Applied | None:
-    """A rule applied to all outputs of an operator; None where it does not fit."""
+    """A rule applied to all outputs of an operator; None if it does not fit."""
     match = match_alone(rule, node)
     made = None if match is None else build(rule, match, free)
     return None if match is None or made is None else Applied(rule, match, free, made)
 
 
 def match_alone(rule: Rule, node: Node) -> Match | None:
-    """Where a rule fits all outputs of an operator."""
+    """The match of a rule with all outputs of an operator; None if it does not fit."""
     graph = Graph(node.outputs)
     match = next(matches_at(rule, node, graph), None)
     return None if match is None or match.outputs != graph.outputs else match
 
 
 def _blocks_of(rule: Rule) -> tuple[str, str] | None:
-    """Of a rule that says that a reduction is one over the results of one within blocks: the
-    symbols of how many blocks there are, and of their size."""
+    """For a rule that splits a reduction into one within blocks and one over their results: the
+    symbols of the number of blocks and of their size. None for other rules."""
     left, right = side(rule.left).operators, side(rule.right).operators
     if rule.family != "decomposition" or len(left) != 1 or not rule.is_applicable:
         return None

@@ -1,13 +1,13 @@
-"""Operators cut once a kind, and not once an occurrence.
+"""Operators cut once for each kind instead of once for each occurrence.
 
-Problem: a search cuts the same model by many choices of strategies, and a model has the same blocks
-again and again. Matching rules and inferring types takes far longer than making nodes.
+Problem: a search cuts the same model by many choices of strategies, and a model repeats its blocks.
+Matching rules and inferring types takes far longer than making nodes.
 
-Method: what rules make of an operator depends on its call, on the types of what it reads, on which
-of that is the same value, and on the reductions that come last in it, which may pass the operator.
-So an operator is cut on stand-ins for what comes before these, and what is made of them is made
-again on the values themselves. Both graphs are the same: a rule sees nothing else
-(``substitutions.rules.match``). Time is that of the nodes that are made.
+Method: the result of the rules depends on the operator's call, on the types of its operands, on
+which operands are the same value, and on the reductions that come last in an operand, since these
+may pass the operator. So the operator is cut once on stand-ins for the values before these
+reductions. The result is then built again on the values themselves. Both graphs are equal, since a
+rule sees nothing else (``substitutions.rules.match``). The time is proportional to the nodes built.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from pcg.placement.view import MachineView
 from search.map.rules.cutting import CutNode
 
 _Place = tuple[int, int]
-"""An operand and how many reductions behind it; or a node that was made, and its port."""
+"""The number of an operand, and how many of its reductions lie behind this value; or the number of
+a node of the template, and a port."""
 
 
 @dataclass(frozen=True)
-class _Made:
-    """A node to be made again. ``inputs``: places, of operands where ``given`` has them."""
+class _TemplateNode:
+    """A node of a template. ``inputs``: a place for each; the flag is set if it is an operand."""
 
     node: Node
     inputs: tuple[tuple[bool, _Place], ...]
@@ -34,16 +35,17 @@ class _Made:
 
 @dataclass(frozen=True)
 class CutTemplate:
-    """An operator as it was cut on stand-ins."""
+    """An operator that was cut on stand-ins. ``outer``: the places of the values that stand for its
+    outputs; ``inner``: the number of the operator on blocks."""
 
-    nodes: tuple[_Made, ...]
+    nodes: tuple[_TemplateNode, ...]
     outer: tuple[tuple[bool, _Place], ...]
     inner: int
     view: MachineView
 
     @staticmethod
     def of(cut: CutNode, given: Mapping[Value, _Place]) -> CutTemplate:
-        """``given``: the stand-ins."""
+        """The template of a cut operator. ``given``: the stand-ins, each with its place."""
         numbers: dict[Node, int] = {}
 
         def place(value: Value) -> tuple[bool, _Place]:
@@ -51,30 +53,31 @@ class CutTemplate:
                 return True, given[value]
             return False, (numbers[value.node], value.port)
 
-        made: list[_Made] = []
+        made: list[_TemplateNode] = []
         for node in topological((*(v.node for v in cut.outer), cut.inner), given):
             if node.value() in given:
                 continue
-            made.append(_Made(node, tuple(map(place, node.inputs))))
+            made.append(_TemplateNode(node, tuple(map(place, node.inputs))))
             numbers[node] = len(numbers)
         return CutTemplate(tuple(made), tuple(map(place, cut.outer)), numbers[cut.inner], cut.view)
 
     def on(self, operands: Sequence[Sequence[Value]]) -> tuple[tuple[Value, ...], Node]:
-        """What the operator's outputs have become, and the operator itself. ``operands``: each with
-        what is behind its reductions, one after the other."""
+        """Build the template on operands. Returns the values that stand for the operator's outputs,
+        and the operator on blocks. ``operands``: each as a list of the operand and the values
+        behind its last reductions."""
         made: list[Node] = []
 
         def value(at: tuple[bool, _Place]) -> Value:
             given, (first, second) = at
             return operands[first][second] if given else Value(made[first], second)
 
-        for one in self.nodes:
-            made.append(one.node.on(tuple(map(value, one.inputs))))
+        for template in self.nodes:
+            made.append(template.node.on(tuple(map(value, template.inputs))))
         return tuple(map(value, self.outer)), made[self.inner]
 
 
 def behind_reductions(value: Value) -> list[Value]:
-    """A value, and what is behind each of the reductions that come last in it."""
+    """A value, followed by the values behind each of the reductions that come last in it."""
     behind = [value]
     while behind[-1].node.name == "reduce" and not behind[-1].node.is_leaf:
         behind.append(behind[-1].node.inputs[0])
@@ -83,7 +86,7 @@ def behind_reductions(value: Value) -> list[Value]:
 
 @dataclass(frozen=True)
 class CutTemplates:
-    """What was cut so far."""
+    """The templates of the operators that were cut so far."""
 
     _known: Memo[object, CutTemplate] = field(init=False, default_factory=Memo[object, CutTemplate])
 
@@ -95,9 +98,10 @@ class CutTemplates:
         cut: Callable[[Node], CutNode],
         behind: Callable[[Value], list[Value]] = behind_reductions,
     ) -> tuple[tuple[Value, ...], Node, MachineView]:
-        """What an operator's outputs become as it reads some values, the operator itself, and its
-        view. ``kind``: what else the answer depends on; ``cut``: how it is cut; ``behind``: a value
-        and, one after the other, what is behind it that rules look at."""
+        """Cut an operator that reads ``inputs``. Returns the values that stand for its outputs, the
+        operator on blocks, and its machine view. ``kind``: all else that the result depends on;
+        ``cut``: the function that cuts; ``behind``: a function from a value to the value and those
+        behind it that rules look at."""
         operands = [behind(value) for value in inputs]
         bases: dict[Value, int] = {}
         pattern = tuple(

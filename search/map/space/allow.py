@@ -1,4 +1,4 @@
-"""Masks of strategies: which a planner may use, all of them or those of a family."""
+"""Masks of strategies: those that a planner may use, such as all, or those of one family."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from search.map.space.samples import sampled
 from search.map.space.strategies import IDLE, REPLICATE, Space
 
 UNUSED = (IDLE, REPLICATE)
-"""What a strategy has along mesh axes that cut nothing of an operator."""
+"""The entries of a strategy for mesh axes that cut no index of the operator."""
 
 Mask = NDArray[np.bool_]
 Allowed = Callable[[Node, Space], Mask]
-"""Of the strategies of an operator, which may be used; one at least."""
+"""A function from an operator and its space to the mask of the strategies that may be used. The
+mask allows at least one."""
 
 
 def everything(node: Node, space: Space) -> Mask:
-    """Allow all."""
+    """Allow all strategies."""
     return np.ones(len(space), bool)
 
 
 def data_parallel(graph: Graph) -> Allowed:
-    """Every operator cut along the batch alone, and weights copied."""
+    """Allow cuts along the batch alone, with weights copied."""
     batch = batch_axes(graph)
 
     def allowed(node: Node, space: Space) -> Mask:
@@ -38,21 +39,21 @@ def data_parallel(graph: Graph) -> Allowed:
 
 
 def expert(graph: Graph) -> Allowed:
-    """Data parallelism, but tables of embeddings cut along anything but the batch: what experts do
-    for recommendation models (Unity, section 6.2)."""
+    """Allow data parallelism, but for embedding tables every cut other than one along the batch.
+    Experts choose so for recommendation models (Unity, section 6.2)."""
     batch = batch_axes(graph)
 
     def allowed(node: Node, space: Space) -> Mask:
-        own = batch.get(node)
+        sample_index = batch.get(node)
         if _is_table(node):
-            return _only(space, {axis.name for axis in space.axes} - {own})
-        return _fully(space, own)
+            return _only(space, {axis.name for axis in space.axes} - {sample_index})
+        return _fully(space, sample_index)
 
     return allowed
 
 
 def has_tables(graph: Graph) -> bool:
-    """Whether a graph looks rows of tables up."""
+    """Whether a graph has embedding tables, from which it looks rows up."""
     return any(_is_table(node) for node in graph.nodes)
 
 
@@ -61,27 +62,28 @@ def _is_table(node: Node) -> bool:
 
 
 def tensor_parallel(graph: Graph, mesh_axes: int, inner: int) -> Allowed:
-    """The batch cut along the outer mesh axes, one other index along the ``inner`` last ones, which
-    is data x tensor parallelism in Megatron's manner."""
+    """Allow cuts of the batch along the outer mesh axes, and of one other index along the last
+    ``inner`` mesh axes. This is data x tensor parallelism in Megatron's manner."""
     batch = batch_axes(graph)
     outer = mesh_axes - inner
 
     def allowed(node: Node, space: Space) -> Mask:
-        own = batch.get(node)
+        sample_index = batch.get(node)
         names = [axis.name for axis in space.axes]
-        places = [names.index(own)] if own in names else UNUSED
+        places = [names.index(sample_index)] if sample_index in names else UNUSED
         first = np.isin(space.strategies[:, :outer], places).all(axis=1)
         last = space.strategies[:, outer:]
-        one = (last == last[:, :1]).all(axis=1) if inner else np.ones(len(space), bool)
-        mask = first & one
-        return mask if mask.any() else _fully(space, own)
+        alike = (last == last[:, :1]).all(axis=1) if inner else np.ones(len(space), bool)
+        mask = first & alike
+        return mask if mask.any() else _fully(space, sample_index)
 
     return allowed
 
 
 def batch_axes(graph: Graph) -> Mapping[Node, str]:
-    """The index of each operator that runs over the samples: the first dimension of the inputs that
-    have some, and what becomes of it. The graph may be cut."""
+    """For each operator that reads samples, the index that runs over them. Samples run along the
+    first dimension of some inputs (``sampled``), and are followed from operator to operator. The
+    graph may be cut."""
     samples: dict[Value, int] = dict.fromkeys(sampled(graph), 0)
     names: dict[Node, str] = {}
     for node in graph.nodes:
@@ -102,11 +104,11 @@ def batch_axes(graph: Graph) -> Mapping[Node, str]:
     return names
 
 
-def closed(graph: Graph) -> list[Node]:
-    """The operators that read samples along which they can't be cut, such as a batch norm, which
+def uncuttable(graph: Graph) -> list[Node]:
+    """The operators that cannot be cut along the samples that they read. A batch norm, for example,
     reduces along the batch and keeps it."""
     samples: dict[Value, int] = dict.fromkeys(sampled(graph), 0)
-    closing: list[Node] = []
+    found: list[Node] = []
     for node in graph.nodes:
         if node.is_leaf:
             continue
@@ -117,22 +119,23 @@ def closed(graph: Graph) -> list[Node]:
             continue
         name = equation.operands[read[0][0]].dims[read[0][1]].names[0]
         if all(axis.name != name for axis in node.operator_call.typing(ranks).axes):
-            closing.append(node)
+            found.append(node)
         for port, output in enumerate(equation.outputs):
             for position, dim in enumerate(output.dims):
                 if name in dim.names:
                     samples[node.value(port)] = position
-    return closing
+    return found
 
 
 def is_weight(value: Value) -> bool:
-    """Whether a value is a weight, however it is cut and moved."""
+    """Whether a value is a weight, possibly cut or moved."""
     source = trace(value)[0].node
     return source.is_weight
 
 
-def both(first: Allowed, second: Allowed) -> Allowed:
-    """What both allow; what the second does where they have nothing in common."""
+def intersection(first: Allowed, second: Allowed) -> Allowed:
+    """Allow the strategies that both functions allow; those of the second if there is no common
+    one."""
 
     def allowed(node: Node, space: Space) -> Mask:
         common = first(node, space) & second(node, space)
@@ -141,11 +144,11 @@ def both(first: Allowed, second: Allowed) -> Allowed:
     return allowed
 
 
-def along(graph: Graph, dimensions: Collection[IndexRole]) -> Allowed:
-    """Cuts of indices of some kinds alone: *data* runs over the samples, *spatial* over the further
-    dimensions of what is an image (in a sum over them as well), *reduction* is summed away, *head*
-    is shared by all that an operator of three operands or more reads, *model* is any other.
-    *Pipeline* is no cut of an operator."""
+def by_roles(graph: Graph, dimensions: Collection[IndexRole]) -> Allowed:
+    """Allow cuts of indices with one of the given roles alone. *Data*: over the samples. *Spatial*:
+    over the height or width of an image, also in a sum. *Reduction*: summed away. *Head*: shared by
+    all operands of an operator with three or more. *Model*: any other index. *Pipeline* is no cut
+    of an operator."""
     batch = batch_axes(graph)
 
     def allowed(node: Node, space: Space) -> Mask:
@@ -157,7 +160,7 @@ def along(graph: Graph, dimensions: Collection[IndexRole]) -> Allowed:
 
 
 def dimension_of(node: Node, axis: Axis, batch: str | None) -> IndexRole:
-    """What an index of an operator runs over. ``batch``: the index that runs over the samples."""
+    """The role of an index of an operator. ``batch``: the index that runs over the samples."""
     if axis.name == batch:
         return IndexRole.DATA
     image = any(v.rank == 4 for v in node.inputs) and axis.operands[0] in (2, 3)
@@ -172,8 +175,9 @@ def dimension_of(node: Node, axis: Axis, batch: str | None) -> IndexRole:
 
 
 def _fully(space: Space, name: str | None) -> Mask:
-    """The strategy that cuts one index along all mesh axes; where none does, those that cut no
-    other index. What has no such index computes from weights alone, and may be cut in any way."""
+    """The strategy that cuts one index along all mesh axes. If there is none, those that cut no
+    other index. An operator without such an index (``name`` is None) computes from weights alone,
+    and may use all its strategies."""
     names = [axis.name for axis in space.axes]
     if name is None:
         return np.ones(len(space), bool)
@@ -185,6 +189,7 @@ def _fully(space: Space, name: str | None) -> Mask:
 
 
 def _only(space: Space, names: Collection[str | None]) -> Mask:
-    """The strategies that cut indices of some names only; the uncut one at least."""
+    """The strategies that cut only indices of the given names. The strategy without a cut is
+    one."""
     places = [i for i, axis in enumerate(space.axes) if axis.name in names]
     return np.asarray(np.isin(space.strategies, [*places, *UNUSED]).all(axis=1))

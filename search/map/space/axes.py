@@ -1,4 +1,4 @@
-"""The device mesh: its axes, and what communication along some of them costs."""
+"""The device mesh: its axes, and the cost of communication along some of them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from pcg.memo import remembered
 from search.cost.collectives import Lines, all_reduce, bucketed, padded, ring
 
 Masks = NDArray[np.int64]
-"""Sets of mesh axes, bit i for axis i."""
+"""Sets of mesh axes: bit i stands for axis i."""
 Seconds = NDArray[np.float64]
 Strategy = tuple[int, ...]
-"""Of an operator, by mesh axis: the place of the axis that it cuts, or that it cuts none."""
+"""A strategy of an operator. For each mesh axis: the place of the operator's axis that it cuts, or
+an entry that says that it cuts none."""
 
 
 @dataclass(frozen=True)
 class Peers:
-    """How devices reach those that differ from them along some mesh axes.
+    """The links between devices that differ along some mesh axes.
 
-    ``latency`` and ``inverse_bandwidth`` are means over the peers of a device, in seconds and
-    seconds a byte; ``ring`` and ``all_reduce`` are the collectives among all of them.
+    ``latency`` (seconds) and ``inverse_bandwidth`` (seconds a byte) are means over the peers of a
+    device. ``ring`` and ``all_reduce`` are the costs of these collectives among all of them.
     """
 
     members: int
@@ -37,15 +38,16 @@ class Peers:
 
 @dataclass
 class Mesh:
-    """The mesh of a machine's devices; ``primes`` lists the lengths of its axes, slowest first."""
+    """The mesh of a machine's devices. ``primes``: the lengths of its axes, slowest axis first."""
 
     machine: Machine
     turned: bool = False
-    """Whether the mesh axes within a node are in the other order: six devices as 3 pairs, not as 2
-    sockets of 3. Groups along them are then not all alike, and are priced as the first is."""
+    """Whether the mesh axes within a node are in reverse order. Six devices are then 3 pairs
+    instead of 2 sockets of 3. The groups along these axes are not all alike, and are priced as the
+    first."""
     primes: tuple[int, ...] = field(init=False)
     strides: tuple[int, ...] = field(init=False)
-    """How many devices a step of each mesh axis is."""
+    """For each mesh axis, the difference in device number of one step along it."""
 
     def __post_init__(self) -> None:
         primes = _primes(self.machine)
@@ -57,23 +59,24 @@ class Mesh:
 
     @remembered
     def peers(self, mask: int) -> Peers:
-        """Of the group of devices that differ along the mesh axes of a mask (bit i: axis i) only.
-        All groups are alike; this one holds device 0."""
+        """The links of a group of devices that differ only along the mesh axes of a mask (bit i:
+        axis i). All groups are alike; the group that is measured holds device 0."""
         return self._measured(self.group(mask))
 
     def gradient_seconds(self, masks: Masks, volume: Seconds) -> Seconds:
-        """Seconds of the all_reduce of a weight's gradient in each group of a mask, of a volume of
+        """Seconds of the all_reduce of a weight's gradient, for each mask and volume. ``volume``:
         bytes on a device."""
         groups, inverse = self._each(masks)
         return bucketed(padded([pairs.all_reduce for pairs in groups])[inverse], volume)
 
     def _each(self, masks: Masks) -> tuple[list[Peers], NDArray[np.intp]]:
-        """The groups of some masks, each different mask measured once, and which each one has."""
+        """The groups of the different masks, each measured once, and for each mask its position
+        among them."""
         known, inverse = np.unique(masks, return_inverse=True)
         return [self.peers(int(mask)) for mask in known], inverse.reshape(masks.shape)
 
     def group(self, mask: int) -> list[int]:
-        """The devices that differ from device 0 along the mesh axes of a mask only."""
+        """The devices that differ from device 0 only along the mesh axes of a mask."""
         free = [i for i in range(len(self)) if mask >> i & 1]
         ranges = [range(self.primes[i]) for i in free]
         return sorted(
@@ -93,7 +96,8 @@ class Mesh:
 
 
 def _primes(machine: Machine) -> tuple[int, ...]:
-    """Prime factors of the number of devices, level by level where whole units take part."""
+    """The prime factors of the number of devices, level by level as far as whole units take
+    part."""
     rest = machine.devices
     primes: list[int] = []
     for level in machine.levels[:-1]:
@@ -106,7 +110,7 @@ def _primes(machine: Machine) -> tuple[int, ...]:
 
 
 def _turned(primes: tuple[int, ...], machine: Machine) -> tuple[int, ...]:
-    """The primes with those within a node in the other order, where whole nodes take part."""
+    """The primes, those within a node in reverse order if whole nodes take part."""
     inside = min(machine.devices_per_node, machine.devices)
     for first in range(len(primes)):
         if prod(primes[first:]) == inside:

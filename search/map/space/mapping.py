@@ -1,9 +1,9 @@
-"""Operator mappings: what an operator is cut along and on which devices, whatever the mesh.
+"""Operator mappings: the cuts of an operator and its devices, on any array of devices.
 
-A strategy says of every mesh axis what it cuts, so its devices are whole parts of a mesh: halves
-and thirds of a node. A mapping says the same of any array of devices: 5 of 8, or the two last of 6.
-It is a machine view before the operator is cut. Each strategy is a mapping; not each mapping is a
-strategy of some mesh.
+A strategy gives an entry to every mesh axis, so its devices are whole parts of a mesh, such as
+halves or thirds of a node. A mapping does the same for any array of devices, such as 5 of 8, or the
+last two of 6. It is the machine view of an operator before the operator is cut. Each strategy is a
+mapping. Not each mapping is a strategy of some mesh.
 """
 
 from __future__ import annotations
@@ -17,29 +17,30 @@ from typing import NamedTuple
 from search.map.space.axes import Strategy
 
 IDLE = -1
-"""Along this mesh axis only one device takes part: the first, unless told otherwise."""
+"""Along this mesh axis only one device takes part. It is the first unless stated otherwise."""
 
 
 class MappedAxis(NamedTuple):
-    """An axis of an array of devices. ``place``: what it cuts, as strategies say it: an axis of the
-    operator's space, or REPLICATE."""
+    """An axis of an array of devices. ``place``: the place, in the operator's space, of the axis
+    that it cuts; or REPLICATE."""
 
     place: int
     degree: int
     stride: int
-    """How many devices lie between two neighbours."""
+    """The difference in number between neighbouring devices along this axis."""
 
 
 @dataclass(frozen=True)
 class OperatorMapping:
-    """An array of devices, from ``start`` on, slowest axis first; one device without axes."""
+    """An array of devices that begins at ``start``, slowest axis first. Without axes it is one
+    device."""
 
     start: int
     axes: tuple[MappedAxis, ...] = ()
 
     @staticmethod
     def packed(start: int, cuts: Iterable[tuple[int, int]]) -> OperatorMapping:
-        """On devices in a row. ``cuts``: what is cut, and into how many, slowest first."""
+        """A mapping on consecutive devices. ``cuts``: pairs of place and degree, slowest first."""
         axes: list[MappedAxis] = []
         stride = 1
         for place, degree in reversed(tuple(cuts)):
@@ -49,7 +50,7 @@ class OperatorMapping:
 
     @cached_property
     def size(self) -> int:
-        """How many devices it has."""
+        """The number of devices."""
         return prod(axis.degree for axis in self.axes)
 
     @cached_property
@@ -61,20 +62,20 @@ class OperatorMapping:
 
     @cached_property
     def places(self) -> tuple[int, ...]:
-        """What is cut, each once, slowest first."""
+        """The places that are cut, each once, slowest first."""
         return tuple(dict.fromkeys(axis.place for axis in self.axes))
 
     def degree(self, place: int) -> int:
-        """Into how many pieces something is cut."""
+        """The number of pieces into which the axis at a place is cut."""
         return prod(axis.degree for axis in self.axes if axis.place == place)
 
     def moved(self, start: int) -> OperatorMapping:
-        """The same array from another device on."""
+        """The same array, beginning at another device."""
         return OperatorMapping(start, self.axes)
 
     @property
     def last(self) -> int:
-        """Its device of the highest number."""
+        """The highest device number."""
         return self.start + sum((axis.degree - 1) * axis.stride for axis in self.axes)
 
 
@@ -82,8 +83,8 @@ class OperatorMapping:
 def mapping_of(
     strategy: Strategy, start: int, primes: Sequence[int], strides: Sequence[int]
 ) -> OperatorMapping:
-    """A strategy on a mesh with axes of these lengths and strides, from a device on. Idle axes are
-    none."""
+    """The mapping of a strategy that begins at a device, on a mesh with axes of the given lengths
+    and strides. Idle mesh axes are left out."""
     entries = zip(strategy, primes, strides, strict=True)
     return OperatorMapping(
         start, tuple(MappedAxis(at, prime, stride) for at, prime, stride in entries if at != IDLE)

@@ -18,27 +18,27 @@ from search.map.space.axes import Mesh, Strategy
 from search.map.space.mapping import IDLE, OperatorMapping, mapping_of
 
 PARTIAL = -2
-"""Along this mesh axis a tensor is in partial sums."""
+"""Along this mesh axis a tensor is held in partial sums."""
 REPLICATE = -3
-"""Along this mesh axis a tensor is copied, and an operator computes the same again."""
+"""Along this mesh axis a tensor is copied, and an operator repeats the same computation."""
 
 PASSING = "partials of "
-"""How the names of axes begin along which partial sums pass through an operator."""
+"""The prefix of the names of axes along which partial sums pass through an operator."""
 
 UNCUT = 0
 """The place of the strategy that cuts nothing."""
 
 Strategies = NDArray[np.int8]
-"""[strategies, mesh axes]: strategies as rows of an array."""
+"""[strategies, mesh axes]: each row is a strategy."""
 
 Placements = NDArray[np.int8]
-"""[placements, mesh axes]: the dimension that is sharded, IDLE, PARTIAL or REPLICATE."""
+"""[placements, mesh axes]: the dimension that is sharded; or IDLE, PARTIAL or REPLICATE."""
 
 
 @dataclass(frozen=True)
 class Space:
     """The strategies of an operator. ``strategies[s, m]`` is the place in ``axes`` of the axis
-    that mesh axis m cuts, IDLE or REPLICATE."""
+    that mesh axis m cuts; or IDLE or REPLICATE."""
 
     axes: tuple[Axis, ...]
     strategies: Strategies
@@ -51,7 +51,7 @@ class Space:
         return tuple(self.strategies[place].tolist())
 
     def place(self, strategy: Strategy) -> int | None:
-        """Where a strategy is; None if the operator has no such one."""
+        """The place of a strategy; None if the operator has no such strategy."""
         return self._place.get(strategy)
 
     @cached_property
@@ -59,22 +59,24 @@ class Space:
         return {tuple(row): place for place, row in enumerate(self.strategies.tolist())}
 
     def operand(self, position: int) -> Placements:
-        """How each strategy needs an operand: an index that the operand lacks copies it."""
+        """The placement in which each strategy reads an operand. Along an index that the operand
+        lacks, the operand is copied."""
         table = [axis.operands[position] for axis in self.axes]
         return self._placed([REPLICATE if at is None else at for at in table])
 
     def output(self, port: int) -> Placements:
-        """How each strategy leaves an output: an index that is summed away leaves partials."""
+        """The placement in which each strategy leaves an output. An index that is summed away
+        leaves partial sums."""
         table = [axis.outputs[port] for axis in self.axes]
         return self._placed([PARTIAL if at is None else at for at in table])
 
     def _placed(self, table: Sequence[int]) -> Placements:
-        # The last entries are found at places -3 to -1.
+        # Python and numpy count negative places from the end: the entries -3 to -1 are the last.
         return np.array([*table, REPLICATE, PARTIAL, IDLE], np.int8)[self.strategies]
 
     def degrees(self, primes: Sequence[int]) -> NDArray[np.int64]:
-        """[strategies, axes]: how many pieces each index is cut into. Partial sums that pass
-        through are whole tensors each."""
+        """[strategies, axes]: the number of pieces into which each index is cut. It is 1 for axes
+        of partial sums that pass through, as each partial sum is a whole tensor."""
         degrees = np.ones((len(self.strategies), len(self.axes)), np.int64)
         cut = [i for i, axis in enumerate(self.axes) if not passes(axis)]
         for axis in cut:
@@ -84,13 +86,13 @@ class Space:
 
 
 def passes(axis: Axis) -> bool:
-    """Whether an axis is one of partial sums that pass through."""
+    """Whether an axis stands for partial sums that pass through."""
     return axis.name.startswith(PASSING)
 
 
 def passing(node: Node, carriers: Collection[int]) -> Axis:
-    """The axis of partial sums that pass through from some operands; of the others there are
-    copies."""
+    """The axis of partial sums that pass through from some operands, the ``carriers``. The other
+    operands are copied along it."""
     operands = tuple(PARTIAL if i in carriers else None for i in range(len(node.inputs)))
     name = PASSING + " ".join(map(str, sorted(carriers)))
     return Axis(name, operands, (None,) * len(node.types))
@@ -104,19 +106,20 @@ def space(
     carriers: Collection[Collection[int]] = (),
 ) -> Space:
     """The strategies of a whole operator. ``axes``: the lengths of the indices that may be cut;
-    ``carriers``: operands of which partial sums may pass through, a set at a time.
+    ``most``: the most indices that are in use at once; ``carriers``: sets of operands whose partial
+    sums may pass through together.
 
-    Mesh axes in a row cut one index, or hold partial sums; at most ``most`` are in use. Along the
-    other mesh axes one device takes part, or all compute the same.
+    Consecutive mesh axes cut one index, or hold partial sums. Along the mesh axes that are left,
+    one device takes part, or all repeat the same computation.
     """
     ranks = tuple(value.type.rank for value in node.inputs)
     local = node.operator_call.typing(ranks)
     cuttable = (*local.axes, *(window.axis for window in local.windows))
     typing = [axis for axis in cuttable if axis.name in axes]
-    # Partial sums may be of any number.
+    # An axis of partial sums has no length: its degree may be any number.
     lengths = [*(axes[axis.name] for axis in typing), *(0 for _ in carriers)]
-    typing += [passing(node, some) for some in carriers]
-    # Which degrees divide a length is all that counts of it.
+    typing += [passing(node, operands) for operands in carriers]
+    # Only the degrees that divide a length matter.
     devices = prod(mesh.primes)
     dividing = tuple(gcd(length, devices) if length else 0 for length in lengths)
     return Space(tuple(typing), _strategies(dividing, tuple(mesh.primes), most))
@@ -124,12 +127,13 @@ def space(
 
 @lru_cache(maxsize=1 << 12)
 def _strategies(lengths: tuple[int, ...], primes: tuple[int, ...], most: int) -> Strategies:
-    """[strategies, mesh axes]: the strategies of indices of these lengths, 0 for partial sums."""
+    """[strategies, mesh axes]: the strategies of indices with these lengths; length 0 stands for
+    partial sums."""
     cut = dict.fromkeys(_rows(lengths, primes, most))
     copied = (tuple(REPLICATE if entry == IDLE else entry for entry in row) for row in cut)
     rows = cut | dict.fromkeys(copied)
     strategies = np.array(list(rows), np.int8).reshape(len(rows), len(primes))
-    strategies.setflags(write=False)  # it is shared
+    strategies.setflags(write=False)  # callers share the array
     return strategies
 
 
@@ -154,8 +158,8 @@ def _rows(lengths: Sequence[int], primes: Sequence[int], most: int) -> Iterator[
 
 
 def starts(strategy: Sequence[int], mesh: Mesh) -> list[int]:
-    """The devices that an operator may begin at: by which one takes part along each mesh axis that
-    is idle."""
+    """The devices at which an operator may begin: one for each choice of the devices that take part
+    along the idle mesh axes."""
     devices = [0]
     for entry, prime, stride in zip(strategy, mesh.primes, mesh.strides, strict=True):
         devices = [
@@ -165,20 +169,20 @@ def starts(strategy: Sequence[int], mesh: Mesh) -> list[int]:
 
 
 def view(strategy: Strategy, places: Sequence[int], mesh: Mesh, start: int = 0) -> MachineView:
-    """The machine view of a strategy, as ``mapped_view`` says. ``start``: one of its ``starts``."""
+    """The machine view of a strategy (see ``mapped_view``). ``start``: one of its ``starts``."""
     return mapped_view(mapping_of(strategy, start, mesh.primes, mesh.strides), places)
 
 
 def mapped_view(mapping: OperatorMapping, places: Sequence[int]) -> MachineView:
-    """The machine view of an operator that is cut; equal ones are one object. ``places``: for each
-    axis of the operator's task grid, its place among the axes of the space, REPLICATE for that of
-    copies, or IDLE for one that is not cut."""
+    """The machine view of an operator that is cut. Equal views are one object. ``places``: for each
+    axis of the operator's task grid, its place among the axes of the space; REPLICATE for the axis
+    of copies, or IDLE for an axis that is not cut."""
     shape: list[int] = []
     strides: list[int] = []
     for place in places:
-        own = [axis for axis in mapping.axes if axis.place == place]
-        shape.append(prod(axis.degree for axis in own))
-        strides.append(own[-1].stride if own else 0)
+        cutting = [axis for axis in mapping.axes if axis.place == place]
+        shape.append(prod(axis.degree for axis in cutting))
+        strides.append(cutting[-1].stride if cutting else 0)
     return _view(mapping.start, tuple(shape), tuple(strides))
 
 

@@ -1,14 +1,14 @@
 """Strategies within a stage: Alpa's integer program on the prices of micro-batches.
 
-Problem: for some operators in a row, on one sub-mesh, the strategies with which a micro-batch takes
-least time and the stage fits.
+Problem: for consecutive operators on a sub-mesh, find the strategies with the least time of a
+micro-batch with which the stage fits in memory.
 
-Method: the devices of a sub-mesh are a logical mesh of two axes, each of which cuts one index of an
-operator or copies it (Zheng et al., OSDI 2022, section 4.1); all shapes of it are tried. For each,
-an integer program (section 4.2, ``search.planners.ilp``) chooses. What is done once a step, such as
-the exchange of gradients, counts to each micro-batch in equal parts.
+Method: the devices of a sub-mesh form a logical mesh of two axes, each of which cuts one index of
+an operator or copies (Zheng et al., OSDI 2022, section 4.1). All its shapes are tried. For each, an
+integer program chooses (section 4.2, ``search.planners.ilp``). Work once a step, such as the
+exchange of gradients, counts to each micro-batch in equal parts.
 
-Deviations: element-wise operators are not merged into others; in a stage of more than ``MOST_FREE``
+Deviations: element-wise operators are not merged into others. In a stage of more than ``MOST_FREE``
 operators, those that look alike are cut alike (``search.map.choose.tied``).
 """
 
@@ -20,34 +20,34 @@ from math import inf
 import numpy as np
 
 from search.map.choose.factors import Factor, Places, restricted
-from search.map.choose.tied import Tied
+from search.map.choose.tied import TiedVariables
 from search.map.space.strategies import Space
-from search.planners.ilp import GAP, HeldBytes, Solved, Tally, solve
+from search.planners.ilp import GAP, HeldBytes, Solution, Tally, solve
 from search.planners.row_prices import logical_masks
 
 MOST_FREE = 60
-"""Operators of a stage that are chosen one by one."""
+"""The most operators of a stage that are chosen independently."""
 SOLVER_SECONDS = 20.0
-"""For one integer program, where its relaxation is not enough."""
+"""The time limit of one integer program, if its relaxation is not enough."""
 
 
 def best_places(
     spaces: Sequence[Space],
-    looks: Sequence[int],
+    colours: Sequence[int],
     factors: Sequence[Factor],
     held: HeldBytes | None,
     tally: Tally,
     gap: float = GAP,
 ) -> list[int] | None:
-    """The places of the strategies that together take least, up to a gap, on the best logical mesh;
-    None where none fits. ``looks``: equal numbers for operators that look alike."""
+    """Return the places of the strategies with the least sum, up to a gap, on the best logical
+    mesh. None if none fits. ``colours``: equal for operators that look alike."""
     axes = spaces[0].strategies.shape[1]
-    best: Solved | None = None
+    best: Solution | None = None
     places, least = None, inf
     for split in range(max(axes, 1)):
         masks = logical_masks(spaces, split)
-        colours = looks if len(spaces) > MOST_FREE else range(len(spaces))
-        tied = Tied.of(colours, masks)
+        own = colours if len(spaces) > MOST_FREE else range(len(spaces))
+        tied = TiedVariables.of(own, masks)
         within = restricted(factors, masks)
         bytes_held = None if held is None else _tied_bytes(tied, held, masks)
         sizes = [len(mask) for mask in tied.picked(masks)]
@@ -61,7 +61,7 @@ def best_places(
     return places
 
 
-def _tied_bytes(tied: Tied, held: HeldBytes, masks: Sequence[Places]) -> HeldBytes:
-    """What the values of each group hold together."""
+def _tied_bytes(tied: TiedVariables, held: HeldBytes, masks: Sequence[Places]) -> HeldBytes:
+    """The bytes that the values of each group hold together."""
     sums = [np.sum([held.bytes[v][masks[own[0]]] for v in own], axis=0) for own in tied.members]
     return HeldBytes(sums, held.limit)

@@ -1,13 +1,13 @@
-"""Layers: operators in a row, clustered so that little passes between them and they work alike.
+"""Layers: consecutive operators, clustered such that few bytes pass between layers of similar work.
 
-Problem: cut the row of a model's operators into some layers, of which stages are made.
+Problem: cut the sequence of a model's operators into layers, from which stages are formed.
 
 Method: Alpa's dynamic programming (Zheng et al., OSDI 2022, section 5.2, "operator clustering").
-The most that a layer reads of those before it is made as little as it can be, where no layer does
-more than ``1 + SLACK`` times its share of the operations. Among the ways to do so, one is taken in
-which the operations of layers differ least: that is a second pass, with the first one's answer as a
-bound. Where one operator does more than that, its layer may do as much as it does; where operators
-are so large that there is no such cut, layers may do more.
+The largest number of bytes that a layer reads of earlier ones is minimized, where no layer does
+more than ``1 + SLACK`` times its share of the operations. A second pass, with this result as a
+bound, selects the cut in which the operations of layers differ least. If one operator exceeds the
+limit, its layer may do as much as the operator does. If operators are so large that there is no
+such cut, the limit is raised.
 
 Complexity: the layers times the square of the operators. Exact.
 """
@@ -27,12 +27,12 @@ from search.planners.row_cuts import (
 )
 
 SLACK = 0.5
-"""By what part a layer may do more than its share; the paper's delta."""
+"""The fraction by which a layer may exceed its share; the paper's delta."""
 
 
 def layers(graph: Graph, flops: RowVector, count: int) -> tuple[int, ...]:
-    """Where layers begin and end in the order of a graph's operators, both ends included: as many
-    as asked for, or as there are operators."""
+    """The places where layers begin and end among a graph's operators, both ends included. There
+    are ``count`` layers, or as many as operators if these are fewer."""
     total = len(graph.operators)
     ends, count = row_ends(total), min(count, total)
     read = read_before(graph)[np.ix_(ends[:-1], ends[1:] - 1)]

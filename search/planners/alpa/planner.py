@@ -1,23 +1,23 @@
 """Alpa: the plan with the least latency over stages, sub-meshes and strategies within each.
 
-Problem: a model's operators are to be cut into stages for sub-meshes of the devices, and each
-operator by a strategy within its stage.
+Problem: cut a model's operators into stages for sub-meshes of the devices, and each operator by a
+strategy within its stage.
 
 Method: two levels (Zheng et al., Alpa: Automating Inter- and Intra-Operator Parallelism for
 Distributed Deep Learning, OSDI 2022). Operators are clustered into layers (section 5.2,
-``layers``). For each stage of layers and each sub-mesh an integer program chooses strategies
-(section 4, ``intra``). Dynamic programming chooses the stages (section 5.1 and 5.2, ``stages``). A
-stage does no more than ``1 + TOLERANCE`` times its share of the operations, as the authors' own
-suites ask for. What promises most is built, simulated and counted, as the authors measure theirs
-(``search.planners.staged``).
+``layers``). For each stage of layers and each sub-mesh, an integer program chooses strategies
+(section 4, ``intra``). Dynamic programming chooses the stages (sections 5.1 and 5.2, ``stages``). A
+stage does no more than ``1 + TOLERANCE`` times its share of the operations, as in the authors' own
+suites. The most promising pipelines are built, simulated, and their memory counted, where the
+authors measure (``search.planners.staged``).
 
-Deviations: all stages have sub-meshes of one shape; a stage of one micro-batch, on all devices, has
-the whole batch at once; recomputation is that of Unity's pipelines. As in the paper, what passes
-between stages counts nothing in the choice, but does in the price.
+Deviations: all stages have sub-meshes of one shape. A stage of one micro-batch on all devices takes
+the whole batch at once. Recomputation is that of Unity's pipelines. As in the paper, tensors that
+pass between stages do not count in the choice, but they do in the price.
 
-Complexity: an integer program for each different stage, of which there are at most the sub-meshes
-times the square of the layers for each number of micro-batches. What it finds is the best of its
-own sums, within the solver's gap.
+Complexity: an integer program for each different stage. There are at most the sub-meshes times the
+square of the layers of these, for each number of micro-batches. The result is optimal for its own
+sums, within the solver's gap.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from search.map.choose.factors import Factor
 from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import PLAIN, Outline, Sparing
 from search.pipeline.stage_batches import alike
-from search.pipeline.tries import PLAINLY, SPARING
+from search.pipeline.tries import PLAIN_FIRST, SPARING
 from search.planners.alpa.intra import best_places
 from search.planners.alpa.layers import layers
 from search.planners.alpa.stages import best_stages
@@ -44,23 +44,22 @@ from search.planners.common import PlannerSetting
 from search.planners.ilp import HeldBytes, Tally
 from search.planners.row_cuts import operations
 from search.planners.row_prices import RowPrices, StageChoice
-from search.planners.stage_choices import OPEN, StageChoices
+from search.planners.stage_choices import OPEN_GAP, StageChoices
 from search.planners.staged import StagedSearch
 
 LAYERS = 8
-"""Layers that a model is clustered into, as in the authors' suites; more where there are more
-stages."""
+"""The number of layers of a model, as in the authors' suites; more if there are more stages."""
 TOLERANCE = 1.0
-"""By what part a stage may do more than its share of the operations."""
+"""The fraction by which a stage may exceed its share of the operations."""
 ROOM = 0.85
-"""Of a device's memory, the part that weights and what is kept may fill; the rest is for what is
-there at the fullest time alone, which does not add up over operators."""
+"""The fraction of a device's memory for weights and saved tensors. The rest is for tensors of the
+fullest time alone, which do not add up over operators."""
 
 
 @dataclass(frozen=True)
 class AlpaPlanner:
-    """Plans as Alpa does. ``micro_batches``: their numbers that are tried, by default those of a
-    ladder; ``seconds`` that the search may take."""
+    """Plans as Alpa does. ``micro_batches``: the numbers to try, by default those of a ladder;
+    ``seconds``: the time limit of the search."""
 
     setting: PlannerSetting
     seconds: float = 600.0
@@ -68,30 +67,30 @@ class AlpaPlanner:
     micro_batches: tuple[int, ...] | None = None
 
     def plan(self, name: str, graph: Graph) -> Planned:
-        """The plan; raises NegativeAnswer where none fits."""
+        """Return the plan. Raises NegativeAnswer if none fits."""
         start, tally = now(), Tally()
         search = self.search(tally)
         tried = search.found(name, graph)
         return search.planned(name, graph, tried, start, (tally.line,))
 
     def search(self, tally: Tally) -> StagedSearch:
-        """The search, whose integer programs are counted."""
+        """The search. ``tally`` counts its integer programs."""
         levels = _Levels(self.setting, self.layers, tally)
         return StagedSearch(self.setting, "alpa", levels, self.micro_batches, self.seconds)
 
 
 @dataclass(frozen=True)
-class _Row:
-    """A model's layers: where they end in the order of the operators, and what each does."""
+class _Layers:
+    """A model's layers: their bounds among the operators, and the operations of each."""
 
     bounds: tuple[int, ...]
     shares: tuple[float, ...]
 
     @staticmethod
-    def of(graph: Graph, count: int) -> _Row:
+    def of(graph: Graph, count: int) -> _Layers:
         flops = operations(graph)
         bounds = layers(graph, flops, count)
-        return _Row(bounds, tuple(float(flops[a:b].sum()) for a, b in pairwise(bounds)))
+        return _Layers(bounds, tuple(float(flops[a:b].sum()) for a, b in pairwise(bounds)))
 
 
 @dataclass(frozen=True)
@@ -101,8 +100,8 @@ class _Levels:
     setting: PlannerSetting
     layers: int
     tally: Tally
-    _rows: Memo[tuple[int, int], _Row] = field(
-        init=False, default_factory=Memo[tuple[int, int], "_Row"]
+    _rows: Memo[tuple[int, int], _Layers] = field(
+        init=False, default_factory=Memo[tuple[int, int], "_Layers"]
     )
 
     @property
@@ -117,22 +116,22 @@ class _Levels:
         factors: Sequence[Factor],
         held: HeldBytes | None,
     ) -> Sequence[int] | None:
-        own = prices.spaces[first:last], prices.looks[first:last]
-        return best_places(*own, factors, held, self.tally, OPEN)
+        own = prices.spaces[first:last], prices.colours[first:last]
+        return best_places(*own, factors, held, self.tally, OPEN_GAP)
 
     def whole(self, prices: RowPrices) -> Iterator[Sequence[int]]:
-        """The fastest strategies on all devices, and the fastest that fit as they are."""
+        """The fastest strategies on all devices, and the fastest that fit without recomputation."""
         for limit in (inf, self._limit):
             choice = StageChoices(prices, limit, self._places).best(0, len(prices.nodes), 1)
             if choice is not None:
                 yield choice.places
 
     def pipelines(self, batches: MicroBatches, prices: RowPrices, stages: int) -> Iterator[Outline]:
-        """With what is kept as it is, and with results recomputed."""
+        """The best pipelines without and with recomputation."""
         graph, count = batches.streams.graph, max(self.layers, stages)
-        row = self._rows.get((id(graph), count), lambda: _Row.of(graph, count))
+        row = self._rows.get((id(graph), count), lambda: _Layers.of(graph, count))
         choices, recompute = StageChoices(prices, self._limit, self._places), self.setting.recompute
-        sparings = [PLAIN] if recompute in PLAINLY else []
+        sparings = [PLAIN] if recompute in PLAIN_FIRST else []
         sparings += [] if recompute is Recompute.NONE else [SPARING[recompute]]
         for sparing in sparings:
             check_time()
@@ -145,7 +144,7 @@ class _Levels:
         batches: MicroBatches,
         choices: StageChoices,
         stages: int,
-        row: _Row,
+        row: _Layers,
         sparing: Sparing,
     ) -> Outline | None:
         slices, bounds, shares = batches.slices, row.bounds, row.shares

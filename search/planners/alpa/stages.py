@@ -1,20 +1,20 @@
-"""Stages: layers in a row on sub-meshes, for the least latency of a pipeline.
+"""Stages: consecutive layers on sub-meshes, for the least latency of a pipeline.
 
-Problem: cut a row of layers into stages and give each a sub-mesh, so that the sum of all stages and
-``B - 1`` times the slowest one is the least.
+Problem: cut a sequence of layers into stages and give each a sub-mesh, so that the sum of all
+stages plus ``B - 1`` times the slowest is least, for ``B`` micro-batches.
 
 Method: Alpa's dynamic programming (Zheng et al., OSDI 2022, section 5.2, equations 2 to 4). The
-slowest stage is bounded by t_max, which runs through what stages take, ascending. For each, the
-least sum is found over what is left of the layers and of the stages. The paper's two prunings: it
-stops where ``B t_max`` alone is no better than the best so far, and leaves out a t_max that is less
-than ``APART`` above the last one. How many stages come after one says how many micro-batches it
-holds, and so what fits (equation 5); that is asked for with each stage.
+slowest stage is bounded by t_max, which runs through the possible times of stages in ascending
+order. For each, the least sum is found over the remaining layers and stages. Both prunings of the
+paper are used: the loop stops when ``B t_max`` alone is no better than the best so far, and a t_max
+less than ``APART`` above the last one is skipped. The number of stages after a stage determines how
+many micro-batches it holds, and so whether it fits (equation 5). The times of stages depend on it.
 
-All sub-meshes of a pipeline are of one shape here, as pipelines of this runtime are: so the devices
-that are left follow from the stages that are left. Shapes are gone through outside.
+Here all sub-meshes of a pipeline have one shape, like the pipelines of this runtime. So the
+remaining devices follow from the remaining stages. The shapes are tried by the caller.
 
-Complexity: the different times of stages, times the square of the layers and the stages. Exact but
-for ``APART``.
+Complexity: the different times of stages, times the square of the layers, times the stages. Exact
+up to ``APART``.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from collections.abc import Callable
 from math import inf
 
 APART = 1e-6
-"""Seconds between two bounds that are tried; the paper's epsilon."""
+"""The least distance in seconds between two bounds that are tried; the paper's epsilon."""
 
 StageSecondsOf = Callable[[int, int, int], float]
-"""Seconds of one micro-batch through a stage: its first layer, the one after its last, and how many
-stages come after it. Infinite where it does not fit."""
+"""A function to the seconds of one micro-batch through a stage, from its first layer, the layer
+after its last, and the number of stages after it. Infinite if the stage does not fit."""
 
 
 def best_stages(
     layers: int, stages: int, micro_batches: int, seconds_of: StageSecondsOf
 ) -> tuple[float, tuple[int, ...]] | None:
-    """The least latency of a pipeline of so many stages, and where they begin and end among the
-    layers, both ends included. None where there is none that fits."""
+    """Return the least latency of a pipeline with ``stages`` stages, and the bounds of the stages
+    among the layers, both ends included. None if none fits."""
     table = {
         (first, last, after): seconds
         for after in range(stages)
@@ -65,7 +65,7 @@ def best_stages(
 
 
 def _may_be(first: int, last: int, after: int, layers: int, stages: int) -> bool:
-    """Whether each of the stages before and after would have a layer, and no layer is left."""
+    """Whether all stages before and after can have layers, and no layer is left over."""
     before = stages - 1 - after
     if (before == 0 and first != 0) or (after == 0 and last != layers):
         return False
@@ -75,7 +75,7 @@ def _may_be(first: int, last: int, after: int, layers: int, stages: int) -> bool
 def _within(
     layers: int, stages: int, table: dict[tuple[int, int, int], float], most: float
 ) -> tuple[float, tuple[int, ...]] | None:
-    """The least sum of stages of which none takes more than ``most``, and their bounds."""
+    """The least sum of stages none of which takes more than ``most``, and their bounds."""
     ways: dict[int, tuple[float, tuple[int, ...]]] = {layers: (0.0, (layers,))}
     for after in range(stages):
         longer: dict[int, tuple[float, tuple[int, ...]]] = {}

@@ -1,13 +1,13 @@
-"""A deep Q-network that learns to decide, from the rewards of whole plans.
+"""A deep Q-network that learns decisions from the rewards of whole plans.
 
-Problem: of a state and each decision that it allows, tell the reward of the best plan that still
-can follow. Method: Q-learning with a network of two hidden layers over features of a state and a
-decision (Mnih et al., 2015), whose target is made by a second network that follows slowly and whose
-best decision is found by the first (double Q, van Hasselt et al., 2016). Transitions are replayed
-by priority (Schaul et al., 2016). Only the last decision of a plan is rewarded; nothing is
-discounted. Decisions are drawn at random less and less often. Features do not name a graph, so that
-the network may learn from small ones first. Complexity: an update for each decision. Nothing is
-known of how good the decisions are; the same seed makes the same ones.
+Problem: for a state and each decision that it allows, predict the reward of the best plan that can
+still follow. Method: Q-learning with a network of two hidden layers over features of a state and a
+decision (Mnih et al., 2015). The target is computed by a second network, which follows slowly, for
+the decision that the first network finds best (double Q, van Hasselt et al., 2016). Transitions are
+replayed by priority (Schaul et al., 2016). Only the last decision of a plan is rewarded, and
+nothing is discounted. Decisions are random less and less often. Features do not identify a graph,
+so that the network can learn from small graphs first. Complexity: an update for each decision.
+Nothing is known about the quality of the decisions. The same seed gives the same decisions.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from search.planners.automap.environment import FEATURES, DecisionEnvironment, D
 
 HIDDEN, BATCH, CAPACITY = 64, 32, 4096
 RATE, FOLLOWS = 1e-3, 0.02
-"""Of Adam, and how much of the network the target takes over in each update."""
+"""The learning rate of Adam, and the fraction by which the target network follows in each
+update."""
 SHARPNESS, CORRECTION, LEAST = 0.6, 0.4, 1e-3
-"""Exponents of priorities and of their correction, and the least priority."""
+"""The exponents of priorities and of their correction, and the least priority."""
 LAST_RANDOM = 0.05
 
 Rows = NDArray[np.float32]
-"""Features of the decisions of a state, a row each."""
+"""Features of the decisions in a state, one row each."""
 
 
 @dataclass(frozen=True)
 class Transition:
-    """A decision, what it earned, and the decisions that were possible then; None at the end."""
+    """A decision, its reward, and the decisions that were possible afterwards; None at the end."""
 
     taken: Rows
     reward: float
@@ -44,7 +45,7 @@ class Transition:
 
 
 class PrioritizedReplay:
-    """The last transitions, drawn in proportion to powers of their errors."""
+    """The last transitions, drawn with probabilities in proportion to powers of their errors."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
@@ -56,7 +57,7 @@ class PrioritizedReplay:
         return len(self._kept)
 
     def add(self, transition: Transition) -> None:
-        """Keep a transition, as likely as the likeliest."""
+        """Keep a transition, with the highest priority so far."""
         priority = max(self._priorities, default=1.0)
         if len(self._kept) < CAPACITY:
             self._kept.append(transition)
@@ -66,7 +67,8 @@ class PrioritizedReplay:
         self._next = (self._next + 1) % CAPACITY
 
     def drawn(self) -> tuple[list[int], list[Transition], NDArray[np.float64]]:
-        """The numbers of BATCH transitions, these, and the weights that correct for the draw."""
+        """The numbers of BATCH random transitions, the transitions, and the weights that correct
+        for their probabilities."""
         chances = np.array(self._priorities) ** SHARPNESS
         chances /= chances.sum()
         numbers = self._random.choice(len(chances), BATCH, p=chances)
@@ -74,13 +76,13 @@ class PrioritizedReplay:
         return numbers.tolist(), [self._kept[i] for i in numbers], weights / weights.max()
 
     def update(self, numbers: Sequence[int], errors: Sequence[float]) -> None:
-        """The errors of some transitions are known anew."""
+        """Set the errors of some transitions."""
         for number, error in zip(numbers, errors, strict=True):
             self._priorities[number] = abs(error) + LEAST
 
 
 class Agent:
-    """A network with what it has seen. ``seed``: of its weights and of all that is drawn."""
+    """A network with its replay memory. ``seed``: of its weights and of all random draws."""
 
     def __init__(self, seed: int = 0) -> None:
         self._random, self.replay = Random(seed), PrioritizedReplay(seed)
@@ -97,9 +99,9 @@ class Agent:
         first_random: float = 1.0,
         ends: Callable[[int, float], bool] = lambda done, seconds: False,
     ) -> int:
-        """Learn from so many plans; how many it were. ``first_random``: how often the first
-        decisions are drawn evenly; ``ends``: told how many plans are done and the seconds of a step
-        of the last, says whether to stop."""
+        """Learn from up to ``episodes`` plans. Returns their number. ``first_random``: the
+        probability of a random decision at the beginning; ``ends``: a function from the number of
+        plans and the seconds of a step of the last plan to whether to stop."""
         for episode in range(episodes):
             part = min(1.0, 1.25 * episode / episodes)
             chance = first_random + (LAST_RANDOM - first_random) * part
@@ -108,7 +110,7 @@ class Agent:
         return episodes
 
     def decoded(self, environment: DecisionEnvironment) -> DecisionState:
-        """The decisions that the network finds best, none at random."""
+        """The decisions that the network finds best, without randomness."""
         state = DecisionState()
         while actions := environment.actions(state):
             best = int(np.argmax(self._values(_rows(environment, state, actions))))
@@ -155,7 +157,7 @@ class Agent:
                 slow.lerp_(fast, FOLLOWS)
 
     def _targets(self, drawn: Sequence[Transition]) -> Rows:
-        """What each decision is worth: what it earned, and the best that follows."""
+        """The value of each decision: its reward, plus the best value that follows."""
         targets = np.array([one.reward for one in drawn], np.float32)
         open_ones = [(i, one.following) for i, one in enumerate(drawn) if one.following is not None]
         if not open_ones:

@@ -1,16 +1,16 @@
-"""What the agent of Auto-MAP acts on: one decision after the other, and the step that they lead to.
+"""The environment of Auto-MAP's agent: decisions one after the other, and the resulting step.
 
-Problem: say of each trained variable along which dimension it is cut, or that it is copied. Method:
-the first decision is how many neighbouring devices share the variables (1: data parallelism; all:
-no data parallelism); the samples are cut along the other devices. Then each variable is decided,
-the largest first. What follows from a decision, its linkage group, is found by propagation, once
-for each decision: the tensors that are cut too, other variables among them, which then need no
-decision any more. A decision that contradicts one made before is not offered. At the end every
-operator is cut as its tensors are, and the step is simulated. Variables that look alike are decided
-together.
+Problem: decide for each trained variable along which dimension it is cut, or that it is copied.
+Method: the first decision is how many neighbouring devices share the variables (1: data
+parallelism; all: no data parallelism). The samples are cut along the other devices. Then each
+variable is decided, the largest first. The consequences of a decision, its linkage group, are found
+by propagation, once for each decision: these are the tensors that are cut too, among them other
+variables, which then need no decision. A decision that contradicts an earlier one is not offered.
+In the end every operator is cut as its tensors are, and the step is simulated. Variables that look
+alike are decided together.
 
-Complexity: one propagation for each linkage group; a step is linear in the tensors of the group,
-the last one costs a simulation. The seconds of a step are exact by the simulation.
+Complexity: one propagation for each linkage group. A decision is linear in the tensors of its
+group; the last decision costs a simulation. The seconds of a step are exact by the simulation.
 """
 
 from __future__ import annotations
@@ -38,16 +38,17 @@ DATA, MODEL = 0, 1
 COPIED = -1
 """The decision that a variable is not cut."""
 DIMS, NUMBERED = 4, 24
-"""So many dimensions, and groups of variables, have a feature of their own."""
+"""The numbers of dimensions, and of groups of variables, that have a feature of their own."""
 FEATURES = 13 + DIMS + NUMBERED
 CLIPPED = 3.0
-"""A reward is this at most, and its negative at least."""
+"""The bound on the absolute value of a reward."""
 
 
 @dataclass(frozen=True)
 class DecisionState:
-    """What is decided. ``mesh``: which of the meshes, None at the start; ``cut``: the dimension of
-    each tensor that follows, COPIED for variables that are copied; ``at``: the next group."""
+    """The decisions so far. ``mesh``: the number of the mesh, None at the start; ``cut``: the
+    dimension of each tensor that follows from them, COPIED for variables that are copied; ``at``:
+    the number of the next group."""
 
     mesh: int | None = None
     cut: Mapping[Value, int] = field(default_factory=dict[Value, int])
@@ -56,8 +57,8 @@ class DecisionState:
 
 
 class DecisionEnvironment:
-    """Decisions for a graph on all devices of a chooser. ``start``: the plan whose step a reward
-    compares with."""
+    """The decisions for a graph on all devices of a chooser. ``start``: the plan with which rewards
+    compare."""
 
     def __init__(self, chooser: Chooser, start: Choice) -> None:
         self.chooser, self.graph = chooser, start.graph
@@ -82,7 +83,7 @@ class DecisionEnvironment:
         self.first = self._simulated(start)
 
     def actions(self, state: DecisionState) -> list[int]:
-        """What may be decided next; nothing where all is decided."""
+        """The possible next decisions; empty if all are made."""
         if state.mesh is None:
             return list(range(len(self.meshes)))
         if state.at >= len(self.groups):
@@ -92,7 +93,7 @@ class DecisionEnvironment:
         return [COPIED, *(dim for dim in dims if self._agrees(state, dim))]
 
     def after(self, state: DecisionState, action: int) -> DecisionState:
-        """The state after a decision, and all that follows from it."""
+        """The state after a decision and its consequences."""
         actions = (*state.actions, action)
         if state.mesh is None:
             alone = self.meshes[action].sizes[MODEL] == 1
@@ -113,7 +114,7 @@ class DecisionEnvironment:
         return self._linked[key]
 
     def seconds(self, state: DecisionState) -> float:
-        """Of a step, when all is decided."""
+        """Seconds of a step, once all is decided."""
         if state.actions not in self._seconds:
             choice = Choice(self.graph, self._cut(state), 0.0)
             self.choices[state.actions] = choice
@@ -121,17 +122,17 @@ class DecisionEnvironment:
         return self._seconds[state.actions]
 
     def reward(self, state: DecisionState) -> float:
-        """The logarithm of how many times as fast the step is as that of data parallelism."""
+        """The logarithm of the speedup of the step over data parallelism, clipped."""
         return max(-CLIPPED, min(CLIPPED, log(self.first / self.seconds(state))))
 
     @property
     def found(self) -> list[tuple[float, Choice]]:
-        """All that was simulated, the fastest first."""
+        """All simulated choices with their seconds, the fastest first."""
         ranked = sorted(self._seconds, key=lambda actions: (self._seconds[actions], actions))
         return [(self._seconds[actions], self.choices[actions]) for actions in ranked]
 
     def every(self, state: DecisionState | None = None) -> Iterator[DecisionState]:
-        """All ways to decide; for small graphs."""
+        """All complete sequences of decisions; for small graphs."""
         state = state or DecisionState()
         actions = self.actions(state)
         if not actions:
@@ -140,7 +141,7 @@ class DecisionEnvironment:
             yield from self.every(self.after(state, action))
 
     def features(self, state: DecisionState, action: int) -> list[float]:
-        """What the network sees of a state and a decision: FEATURES numbers about 0 to 1."""
+        """The network's input for a state and a decision: FEATURES numbers, mostly from 0 to 1."""
         mesh = action if state.mesh is None else state.mesh
         own = self.groups[state.at] if state.mesh is not None else ()
         new = self.linked(state, action) if own and action != COPIED else {}
@@ -171,7 +172,7 @@ class DecisionEnvironment:
         return [trained / self._trained, made / self._made]
 
     def _agrees(self, state: DecisionState, dim: int) -> bool:
-        """Whether a decision leaves all variables as they are decided."""
+        """Whether the consequences of a decision contradict none of the decided variables."""
         linked, cut = self.linked(state, dim), state.cut
         return bool(linked) and all(
             cut.get(value, at) == at for value, at in linked.items() if value.node.is_weight
@@ -220,7 +221,7 @@ class DecisionEnvironment:
 
 
 def _groups(graph: Graph, chooser: Chooser) -> list[Sequence[Value]]:
-    """Variables that are read alike by operators that are alike, the largest first."""
+    """Groups of variables that alike operators read alike, the largest first."""
     readers: dict[Value, list[tuple[int, int]]] = {}
     for node in graph.operators:
         for position, value in enumerate(node.inputs):
@@ -234,7 +235,7 @@ def _groups(graph: Graph, chooser: Chooser) -> list[Sequence[Value]]:
 
 
 def _meshes(chooser: Chooser) -> list[NamedMesh]:
-    """Samples along the outer devices, variables along the inner ones, in all ways."""
+    """All named meshes with samples along the outer devices and variables along the inner ones."""
     primes = chooser.mesh.primes
     made: list[NamedMesh] = []
     for place in range(len(primes), -1, -1):

@@ -1,12 +1,12 @@
 """Auto-MAP: dimensions of trained variables, decided by a deep Q-network (Wang et al., 2020,
 arXiv:2007.04069).
 
-Problem: choose for each trained variable along which dimension it is cut, so that a step takes
+Problem: choose for each trained variable the dimension along which it is cut, so that a step takes
 least time. Method: an agent (``agent``) makes decisions whose consequences are propagated
-(``environment``). It learns from random graphs first, then from plans of the graph that is asked
-for. Then it decides greedily. The fastest plan of all that it has met is taken that fits; how much
-slower the greedy one is, is told. Complexity: plans times the simulation of a step. No bound is
-known for what is found; it is never slower than data parallelism where that fits.
+(``environment``). It learns from random graphs first, then from plans of the given graph. Then it
+decides greedily. The fastest of all its plans that fits is returned, and it is reported how much
+slower the greedy plan is. Complexity: the number of plans times the simulation of a step. No bound
+is known for the result. It is never slower than data parallelism, if that fits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from search.map.space.allow import data_parallel
 from search.planners.automap.agent import Agent
 from search.planners.automap.environment import DecisionEnvironment
 from search.planners.common import (
-    TRIED,
+    MOST_PRICED,
     PlannerSetting,
     PricedChoice,
     planned_choice,
@@ -32,15 +32,15 @@ from search.planners.common import (
 
 EPISODES = 400
 PRETRAINED, PRETRAINING = 3, 40
-"""So many random graphs, and plans of each."""
+"""The number of random graphs, and of plans of each."""
 PRETRAINING_SHARE = 0.2
-"""Of the seconds of a search."""
+"""The fraction of a search's seconds for learning from random graphs."""
 TRAINED_RANDOM = 0.7
-"""How often the first decisions are random after pre-training."""
+"""The probability of random decisions at the beginning, after learning from random graphs."""
 
 
 def random_graph(random: Random, devices: int) -> Graph:
-    """A perceptron of random widths, with a residual or without."""
+    """A perceptron of random widths, with or without a residual."""
     widths = [devices * (1 << random.randint(2, 6)) for _ in range(random.randint(2, 4))]
     samples = devices * (1 << random.randint(0, 5))
     lines, last = [f"x = input[{samples}, {widths[0]}]"], "x"
@@ -58,17 +58,17 @@ def random_graph(random: Random, devices: int) -> Graph:
 
 @dataclass(frozen=True)
 class AutoMapPlanner:
-    """Plans by an agent that may take so many seconds and so many plans."""
+    """Plans by a learning agent. ``seconds`` and ``episodes``: the limits of time and of plans."""
 
     setting: PlannerSetting
     seconds: float = 600.0
     episodes: int = EPISODES
     pretrained: int = PRETRAINED
-    """Random graphs that the agent learns from first."""
+    """The number of random graphs from which the agent learns first."""
     seed: int = 0
 
     def plan(self, name: str, graph: Graph) -> Planned:
-        """The plan. Raises NegativeAnswer where none that was met fits."""
+        """Return the plan. Raises NegativeAnswer if none of the agent's plans fits."""
         start = now()
         graph.check()
         self.setting.teller.works_on("deciding", "map")
@@ -88,13 +88,14 @@ class AutoMapPlanner:
         return Planned(planned.plan, planned.report, planned.seconds, environment.first, (note,))
 
     def environment(self, graph: Graph) -> tuple[Choice, DecisionEnvironment]:
-        """Data parallelism, and the decisions for a graph."""
+        """The data-parallel choice, and the decisions for a graph."""
         chooser = self.setting.chooser(graph)
         first = chooser.choose(graph, allowed=data_parallel(graph))
         return first, DecisionEnvironment(chooser, first)
 
     def pretrained_agent(self, start: float) -> Agent:
-        """An agent that learned from random graphs, for a share of the seconds since ``start``."""
+        """An agent that has learned from random graphs, for a share of the seconds since
+        ``start``."""
         agent, random = Agent(self.seed), Random(self.seed)
         until = start + PRETRAINING_SHARE * self.seconds
         for _ in range(self.pretrained):
@@ -109,8 +110,8 @@ class AutoMapPlanner:
     def _trained(
         self, agent: Agent, environment: DecisionEnvironment, start: float
     ) -> tuple[Stop, int]:
-        """Why learning ended, and after how many plans: ``no gain`` where half of them brought
-        nothing faster."""
+        """Train the agent on the graph. Returns why it ended, and the number of plans. ``no gain``:
+        half of all plans in a row brought nothing faster."""
         best, improved, stop, done = environment.first, 0, "exhausted", 0
 
         def ends(number: int, seconds: float) -> bool:
@@ -134,12 +135,12 @@ class AutoMapPlanner:
         return stop, done
 
     def _fitting(self, environment: DecisionEnvironment, first: Choice) -> PricedChoice:
-        """The fastest that fits of what was met and of data parallelism; else what takes least
-        memory."""
+        """The fastest plan that fits among the agent's plans and data parallelism; or else the one
+        that takes least memory."""
         found = environment.found
         faster = [choice for seconds, choice in found if seconds < environment.first]
         slower = [choice for _, choice in found[len(faster) :]]
-        # However many faster ones do not fit, data parallelism is asked before any slower one.
-        choices = [*faster[:TRIED], first, *slower[:TRIED]]
+        # If faster choices do not fit, data parallelism is tried before any slower one.
+        choices = [*faster[:MOST_PRICED], first, *slower[:MOST_PRICED]]
         tried = until_fitting(self.setting, environment.chooser, choices)
         return min(tried, key=lambda one: max(one.over, 0))

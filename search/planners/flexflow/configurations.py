@@ -1,9 +1,9 @@
 """The SOAP space of an operator: a degree for each divisible dimension of its results, and devices.
 
 Degrees of samples, attributes and parameters are those of the dimensions of the results (Jia et
-al., MLSys 2019, section 4); which devices have the pieces is the operator's own. So nothing that is
-summed away is cut, but for operators whose results have no dimensions, such as a loss, and no task
-is done twice, but for what is made of weights alone.
+al., MLSys 2019, section 4). Each operator has devices of its own. So no index that is summed away
+is cut, except for operators whose results have no dimensions, such as a loss. And no task is
+computed twice, except for operators that depend on weights alone.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from search.map.space.strategies import REPLICATE, Space, passes, starts
 
 @dataclass(frozen=True)
 class Configurations:
-    """What an operator may be configured to: the places of its strategies, each on any of the
-    devices that it may begin at."""
+    """The configurations of an operator: the places of its strategies, each on any of the devices
+    at which it may begin."""
 
     space: Space
     places: tuple[int, ...]
     sharing: tuple[Node, ...]
-    """The operators that do the same with the same weights, this one among them, such as a layer at
-    all steps of a sentence: they are configured alike, as a weight has one home."""
+    """The operators that do the same with the same weights, this one included, such as a layer at
+    all steps of a sentence. They are configured alike, as a weight has one home."""
 
     def drawn(self, random: Random, mesh: Mesh) -> tuple[Strategy, int]:
-        """One of the strategies, and the first of its devices."""
+        """A random strategy, and a random first device for it."""
         strategy = self.space.strategy(random.choice(self.places))
         return strategy, random.choice(starts(strategy, mesh))
 
 
 def configurations(graph: Graph, chooser: Chooser) -> dict[Node, Configurations]:
-    """Those of each operator that has more than one."""
+    """The configurations of each operator that has more than one."""
     constant = {node.value() for node in graph.leaves if node.is_weight}
     by_node: dict[Node, Configurations] = {}
     sharing = _sharing(graph, chooser)

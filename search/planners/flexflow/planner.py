@@ -1,10 +1,10 @@
 """FlexFlow: the fastest plan that a random walk over its SOAP space meets (Jia et al., MLSys 2019).
 
-Problem: choose degrees and devices for each operator. Method: from data parallelism on, by a walk
-(``walk``, section 6) over configurations (``configurations``, section 4), simulated by what is new
-in each (section 5). As the walk does not look at memory, the fastest of its bests is taken that
-fits. Complexity: proposals times the operators of a step. No bound is known for what is found; it
-is never slower than data parallelism where that fits.
+Problem: choose degrees and devices for each operator. Method: a random walk from data parallelism
+(``walk``, section 6) over configurations (``configurations``, section 4), simulated by the parts
+that change (section 5). As the walk does not consider memory, the fastest of its successive bests
+that fits is returned. Complexity: the number of proposals times the operators of a step. No bound
+is known for the result. It is never slower than data parallelism, if that fits.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from search.cost.progress import now
 from search.map.choose.choosing import Choice, Chooser
 from search.map.space.allow import data_parallel
 from search.planners.common import (
-    TRIED,
+    MOST_PRICED,
     PlannerSetting,
     PricedChoice,
     planned_choice,
     until_fitting,
 )
 from search.planners.flexflow.configurations import configurations
-from search.planners.flexflow.walk import Programs, Walk, Walked, by_delta
+from search.planners.flexflow.walk import Programs, Walk, WalkResult, by_delta
 
 ALPHA = 1000.0
 """A step that is longer by 0.1% of that of data parallelism is accepted with probability
@@ -35,17 +35,18 @@ PROPOSALS = 20_000
 
 @dataclass(frozen=True)
 class FlexFlowPlanner:
-    """Plans by a walk that may take so many seconds and make so many proposals."""
+    """Plans by a random walk. ``seconds`` and ``proposals``: the limits of time and of
+    proposals."""
 
     setting: PlannerSetting
     seconds: float = 600.0
     proposals: int = PROPOSALS
     alpha: float = ALPHA
-    """For a dt in steps of data parallelism."""
+    """The factor of dt, which is counted in steps of data parallelism."""
     seed: int = 0
 
     def plan(self, name: str, graph: Graph) -> Planned:
-        """The plan. Raises NegativeAnswer where none that was met fits."""
+        """Return the plan. Raises NegativeAnswer if none of the walk's bests fits."""
         start = now()
         graph.check()
         self.setting.teller.works_on("walking", "map")
@@ -62,8 +63,8 @@ class FlexFlowPlanner:
         began = walked.bests[0][0]
         return Planned(planned.plan, planned.report, planned.seconds, began, (note,))
 
-    def walked(self, chooser: Chooser, start: Choice, programs: Programs) -> Walked:
-        """The walk from a choice, each step of which is simulated by some programs."""
+    def walked(self, chooser: Chooser, start: Choice, programs: Programs) -> WalkResult:
+        """The walk from a choice. ``programs``: a function to the program that is simulated."""
         unit = start.seconds or 1.0
         return Walk(
             chooser,
@@ -77,7 +78,7 @@ class FlexFlowPlanner:
         ).walked(start)
 
     def _fitting(self, chooser: Chooser, choices: Sequence[Choice]) -> PricedChoice:
-        """The first choice that fits, the start at last; else the start."""
-        if len(choices) > TRIED:
-            choices = [*choices[: TRIED - 1], choices[-1]]
+        """The first choice that fits, with the start tried last; or else the start."""
+        if len(choices) > MOST_PRICED:
+            choices = [*choices[: MOST_PRICED - 1], choices[-1]]
         return until_fitting(self.setting, chooser, choices)[-1]

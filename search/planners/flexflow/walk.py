@@ -1,19 +1,18 @@
-"""A random walk over the configurations of all operators, as FlexFlow's execution optimizer takes.
+"""A random walk over the configurations of all operators, like FlexFlow's execution optimizer.
 
-Problem: find a strategy and devices for each operator with which a simulated step takes least time.
+Problem: find a strategy and devices for each operator with the least simulated time of a step.
 
-Method: Metropolis-Hastings (Jia et al., MLSys 2019, section 6.2). A proposal gives one operator,
-drawn evenly, another configuration, drawn evenly, and the same to those that share its weights. It
-is accepted with probability min(1,
-exp(-alpha dt)), dt being by what a step becomes longer. The number that decides is drawn first: so
-it is known beforehand from how many seconds on a proposal is refused, and a simulation ends there.
-The walk ends when its proposals or its seconds are spent, or half of either without a step that is
-faster than the best.
+Method: Metropolis-Hastings (Jia et al., MLSys 2019, section 6.2). A proposal gives one random
+operator another random configuration, and the same to those that share its weights. It is accepted
+with probability min(1, exp(-alpha dt)), where dt is the increase in the time of a step. The
+deciding random number is drawn first. So the limit is known beforehand at which a proposal is
+refused, and a simulation ends there. The walk ends when its proposals or its seconds are spent, or
+half of either without a new best step.
 
-A proposal is simulated from what is known of all operators that it does not touch (section 5.3),
-in time that grows with the operators and tasks of a step, or in full; both have the same seconds to
-the last bit, so that both walk the same way. The best step of the walk is exact by the simulation;
-that there is no faster one is not known.
+A proposal is simulated from the known parts of all operators that it does not change (section 5.3),
+in time that grows with the operators and tasks of a step; or in full. Both give the same seconds to
+the last bit, and so the same walk. The time of the best step is exact by the simulation. Whether
+there is a faster one is not known.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ from search.planners.flexflow.configurations import Configurations
 from search.refine.delta import DeltaSimulator
 
 Programs = Callable[[Choice], TaskProgram]
-"""The tasks of a step of the plan of a choice."""
+"""A function from a choice to the program of a step of its plan."""
 
 
 def in_full(chooser: Chooser) -> Programs:
-    """By cutting the whole graph and scheduling it."""
+    """Programs by cutting and scheduling the whole graph."""
     builder, known = Builder(chooser.spaces), CutTemplates()
 
     def made(choice: Choice) -> TaskProgram:
@@ -52,8 +51,8 @@ def in_full(chooser: Chooser) -> Programs:
 
 
 def by_delta(chooser: Chooser, start: Choice) -> Programs:
-    """By what is known of operators that were configured so before; in full where a piece of an
-    operator is not to be had by itself."""
+    """Programs put together of operators that were configured the same way before; or in full, if
+    an operator has no piece of its own (``search.refine.pieces``)."""
     full = in_full(chooser)
     delta = DeltaSimulator.of(start.graph, Builder(chooser.spaces), chooser.pricing.cost)
 
@@ -64,9 +63,9 @@ def by_delta(chooser: Chooser, start: Choice) -> Programs:
 
 
 @dataclass(frozen=True)
-class Walked:
-    """What a walk found. ``bests``: choices each faster than the one before, the start first, with
-    the seconds of a step; ``accepted`` of ``proposals``."""
+class WalkResult:
+    """The result of a walk. ``bests``: choices with the seconds of a step, each faster than the one
+    before, beginning with the start; ``accepted``: how many of the ``proposals`` were."""
 
     bests: tuple[tuple[float, Choice], ...]
     proposals: int
@@ -76,8 +75,8 @@ class Walked:
 
 @dataclass
 class Walk:
-    """A walk from a choice. ``slope``: of a step that is longer by a second, the logarithm of how
-    much less likely it is."""
+    """A random walk from a choice. ``slope``: the factor between the increase of a step in seconds
+    and the negative logarithm of its probability."""
 
     chooser: Chooser
     configurations: Mapping[Node, Configurations]
@@ -88,8 +87,8 @@ class Walk:
     seed: int = 0
     teller: Teller = field(default_factory=Teller)
 
-    def walked(self, start: Choice) -> Walked:
-        """From the start until it ends."""
+    def walked(self, start: Choice) -> WalkResult:
+        """Walk from the start until the walk ends."""
         random, nodes = Random(self.seed), list(self.configurations)
         devices = self.chooser.pricing.cost.machine.devices
         bounded = BoundedSimulation(devices)
@@ -115,11 +114,11 @@ class Walk:
                     self.teller.found(current)
         except KeyboardInterrupt:
             stop = "interrupted"
-        return Walked(tuple(bests), made, accepted, stop)
+        return WalkResult(tuple(bests), made, accepted, stop)
 
     def _ended(self, since: int, began: float, improved_at: float) -> Stop | None:
-        """Why the walk ends. ``since``: proposals since the best; ``began`` and ``found``: when
-        the walk and the best did."""
+        """The reason to end the walk, or None. ``since``: proposals since the best; ``began`` and
+        ``improved_at``: the times of the begin of the walk and of the best."""
         at = now()
         if at - began > self.seconds:
             return "time"
@@ -128,8 +127,8 @@ class Walk:
         return None
 
     def proposal(self, choice: Choice, random: Random, nodes: Sequence[Node]) -> Choice:
-        """A choice with another configuration of one of some operators, and of those that share its
-        weights."""
+        """The choice with another configuration for a random one of some operators, and for those
+        that share its weights."""
         own = self.configurations[random.choice(nodes)]
         strategy, start = own.drawn(random, self.chooser.mesh)
         return replace(

@@ -1,9 +1,9 @@
 """Annotations: a mesh with names, and shardings of tensors as users state them.
 
-``data=4,model=8`` names runs of the mesh axes of a machine, outermost first. ``-,data,model`` says
-of each dimension of a tensor along which named axes it is sharded: ``-`` none, ``?`` open, so that
-propagation may refine it, ``data+model`` two of them, the outer one first (GSPMD, section 3.1 and
-the partial specification of section 3.5).
+``data=4,model=8`` names runs of the mesh axes of a machine, outermost first. ``-,data,model``
+lists, for each dimension of a tensor, the named axes along which it is sharded: ``-`` for none,
+``?`` for a dimension that propagation may shard, ``data+model`` for two axes, the outer one first
+(GSPMD, section 3.1, and the partial specification of section 3.5).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pcg.plan.text import node_names
 
 MESH, SHARD = "--mesh", "--shard"
 NEAR = 4
-"""So many names that are near a wrong one are told."""
+"""The most similar names that are proposed in place of a wrong one."""
 MOST_DEVICES = 1 << 20
 
 
 @dataclass(frozen=True)
 class NamedMesh:
-    """Named axes, outermost first. ``sizes``: devices along each; ``runs``: of which prime mesh
-    axes each is made, as (first, after the last)."""
+    """Named axes, outermost first. ``sizes``: devices along each; ``runs``: the prime mesh axes of
+    each, as (first, after the last)."""
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]
@@ -39,8 +39,8 @@ class NamedMesh:
 
 @dataclass(frozen=True)
 class TensorAnnotation:
-    """Of each dimension of a tensor, the numbers of the named axes along which it is sharded; None
-    where propagation may say."""
+    """The sharding of a tensor as annotated. For each dimension: the numbers of the named axes
+    along which it is sharded, or None if propagation may shard it."""
 
     dims: tuple[tuple[int, ...] | None, ...]
 
@@ -56,8 +56,8 @@ class TensorAnnotation:
 
 
 def parse_mesh(text: str, primes: Sequence[int]) -> NamedMesh:
-    """The named axes of a text such as ``data=4,model=8``. ``primes``: the lengths of the mesh axes
-    of a machine, outermost first. Raises InputError."""
+    """Parse named axes such as ``data=4,model=8``. ``primes``: the lengths of the mesh axes of a
+    machine, outermost first. Raises InputError."""
     names: list[str] = []
     sizes: list[int] = []
     for word in filter(None, (part.strip() for part in text.split(","))):
@@ -97,8 +97,8 @@ def _runs(
 def parse_annotation(
     text: str, shape: Sequence[int], mesh: NamedMesh, where: str
 ) -> TensorAnnotation:
-    """What ``data,-,?`` says of a tensor of a shape. ``where`` begins the message. Raises
-    InputError for axes that there are not, or twice, and sizes that do not divide."""
+    """Parse the annotation of a tensor, such as ``data,-,?``. ``where``: the place for messages.
+    Raises InputError for unknown or repeated axes, and for sizes that do not divide."""
     words = [word.strip() for word in text.split(",")] if text.strip() else []
     if len(words) != len(shape):
         problem = f"{len(words)} dimensions for a tensor of {list(shape)}"
@@ -111,8 +111,8 @@ def parse_annotation(
     for dim, (size, own) in enumerate(zip(shape, dims, strict=True)):
         parts = prod(mesh.sizes[axis] for axis in own or ())
         if size % parts:
-            problem = f"{words[dim]} is {parts} parts of dimension {dim}"
-            raise InputError(where, f"{problem}, which is {size} long and does not divide")
+            problem = f"{words[dim]} cuts dimension {dim} in {parts} parts"
+            raise InputError(where, f"{problem}, expected a divisor of its size {size}")
     return TensorAnnotation(dims)
 
 
@@ -134,9 +134,9 @@ def _entry(word: str, mesh: NamedMesh, where: str) -> tuple[int, ...] | None:
 def annotated(
     graph: Graph, shards: Sequence[str], mesh: NamedMesh
 ) -> Mapping[Value, TensorAnnotation]:
-    """The annotations of a graph's tensors, each of a text ``NAME=data,-``. NAME is that of a
-    weight or an input, with dots or as the graph has it, or of what an operator makes; ``*`` stands
-    for any text in it. Raises InputError."""
+    """The annotations of a graph's tensors, each given as ``NAME=data,-``. NAME is the name of a
+    weight or an input, with dots or as in the graph, or of an operator's result; ``*`` stands for
+    any text. Raises InputError."""
     names = {
         name: node.value(port)
         for node, own in node_names(graph).items()
@@ -166,8 +166,8 @@ def _matching(name: str, names: Mapping[str, Value]) -> list[str]:
 
 
 def sharding_text(axes: Mapping[int, int], rank: int, mesh: NamedMesh) -> str:
-    """A sharding as users state it. ``axes``: the dimension of each named axis, PARTIAL among
-    them."""
+    """A sharding in the notation of annotations. ``axes``: for each named axis the dimension that
+    it shards, or PARTIAL."""
     words = [
         "+".join(mesh.names[axis] for axis in sorted(axes) if axes[axis] == dim) or "-"
         for dim in range(rank)

@@ -1,12 +1,12 @@
 """GSPMD: a plan from annotations of a few tensors (Xu et al., 2021, arXiv:2105.04663).
 
 Problem: users know how a few tensors should be sharded; a compiler finds the rest. Method: named
-axes and annotations (section 3, ``annotations``), sharding completion (section 3.5,
-``propagation``), and the partitioner (section 4): a strategy for each operator from the shardings
-of its tensors (``strategies``), weights stored as they are sharded (``storage``). Nothing is
-searched for: the plan is what the annotations mean, whether or not it is fast. A loss of logits
-that are sharded along the classes is opened by the library's rules, as XLA has it as simple
-operators. Complexity: that of the propagation, and one simulation.
+axes and annotations (section 3, ``annotations``); sharding completion (section 3.5,
+``propagation``); and the partitioner (section 4): a strategy for each operator from the shardings
+of its tensors (``strategies``), with weights stored as they are sharded (``storage``). Nothing is
+searched: the plan is the one that the annotations mean, fast or not. A loss of logits that are
+sharded along the classes is unfolded by the library's rules, as XLA sees simple operators.
+Complexity: that of the propagation, and one simulation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from search.cost.derivation import Derivation
 from search.cost.planned import Planned, SearchReport
 from search.cost.progress import now
 from search.map.choose.choosing import Choice, Chooser
-from search.map.rules.cuts import opened
+from search.map.rules.cuts import with_unfolded
 from search.map.rules.reduced import ReducedAxes
 from search.map.space.axes import Strategy
 from search.map.space.samples import sampled
@@ -32,7 +32,7 @@ from search.planners.gspmd.annotations import (
     annotated,
     parse_mesh,
 )
-from search.planners.gspmd.propagation import Propagated, propagated
+from search.planners.gspmd.propagation import PropagatedShardings, propagated
 from search.planners.gspmd.reshards import CausedReshard, caused, report_lines
 from search.planners.gspmd.storage import Parts, StoringBuilder, lies_as_stated, stored_parts
 from search.planners.gspmd.strategies import Partitioner, operand_sharding
@@ -40,13 +40,13 @@ from search.planners.gspmd.strategies import Partitioner, operand_sharding
 
 @dataclass(frozen=True)
 class ShardedPlan:
-    """What annotations come to: the graph that they were propagated in, the shardings of all its
-    tensors, strategies, and the plan with its price."""
+    """The plan that annotations mean. ``graph``: the graph in which they were propagated;
+    ``propagated``: the shardings of all its tensors; ``priced``: the plan with its price."""
 
     graph: Graph
     mesh: NamedMesh
     annotations: Mapping[Value, TensorAnnotation]
-    propagated: Propagated
+    propagated: PropagatedShardings
     strategies: Mapping[Node, Strategy]
     priced: PricedChoice
     reshards: tuple[CausedReshard, ...]
@@ -56,8 +56,8 @@ class ShardedPlan:
 
 @dataclass(frozen=True)
 class GspmdPlanner:
-    """Makes the plan that annotations mean. ``mesh``: as ``data=4,model=8``; ``shards``: as
-    ``NAME=data,-,model`` each. Images may be sharded in rows, with halos."""
+    """Makes the plan that annotations mean. ``mesh``: such as ``data=4,model=8``; ``shards``: each
+    such as ``NAME=data,-,model``. Images may be sharded in rows, with halos."""
 
     setting: PlannerSetting
     mesh: str | None = None
@@ -66,8 +66,8 @@ class GspmdPlanner:
     """By default the samples of all inputs along the outermost axis."""
 
     def plan(self, name: str, graph: Graph) -> Planned:
-        """The plan. Raises InputError for a mesh or annotations that the machine or the model does
-        not have, and NegativeAnswer where the plan does not fit."""
+        """Return the plan. Raises InputError if the mesh or an annotation does not suit the machine
+        or the model, and NegativeAnswer if the plan does not fit."""
         start = now()
         made = self.made(graph)
         report = SearchReport(len(made.strategies), 1, "exhausted", {})
@@ -76,7 +76,7 @@ class GspmdPlanner:
         return Planned(planned.plan, planned.report, planned.seconds, notes=tuple(lines))
 
     def made(self, graph: Graph) -> ShardedPlan:
-        """The plan with its price, whether or not it fits."""
+        """Return the plan with its price, whether or not it fits."""
         graph.check()
         chooser = self.setting.chooser(graph, windows=True)
         mesh = parse_mesh(self.mesh or f"data={self.setting.machine.devices}", chooser.mesh.primes)
@@ -101,15 +101,15 @@ class GspmdPlanner:
         )
 
     def _opened(
-        self, graph: Graph, chooser: Chooser, shardings: Propagated, before: Derivation
+        self, graph: Graph, chooser: Chooser, shardings: PropagatedShardings, before: Derivation
     ) -> tuple[Graph, Derivation] | None:
-        """The graph with those operators opened that read a tensor sharded along what they
-        reduce; None without any."""
+        """The graph with operators unfolded that read a tensor which is sharded along the axis that
+        they reduce; None if there are none."""
         rules = self.setting.library.concrete(graph)
         reduced = ReducedAxes.of(rules)
         nodes = {n for n in graph.operators if _refuses(n, chooser, shardings)}
         nodes = {node for node in nodes if any(reduced.opened(node))}
-        return opened(graph, before, nodes, rules) if nodes else None
+        return with_unfolded(graph, before, nodes, rules) if nodes else None
 
 
 def _completed(
@@ -117,7 +117,7 @@ def _completed(
     chooser: Chooser,
     mesh: NamedMesh,
     annotations: Mapping[Value, TensorAnnotation],
-) -> Propagated:
+) -> PropagatedShardings:
     axes = {
         node: [axis for axis in chooser.spaces.of(node).axes if not passes(axis)]
         for node in graph.operators
@@ -126,7 +126,7 @@ def _completed(
 
 
 def _samples(graph: Graph, mesh: NamedMesh) -> Mapping[Value, TensorAnnotation]:
-    """The samples of all inputs along the outermost axis, where that divides them."""
+    """Annotations for the samples of all inputs along the outermost axis, if it divides them."""
     own = [v for v in sampled(graph) if v.type.shape[0] % mesh.sizes[0] == 0]
     return {v: TensorAnnotation(((0,), *[()] * (v.rank - 1))) for v in own}
 
@@ -135,8 +135,8 @@ def _values(graph: Graph) -> list[Value]:
     return [value for node in graph.nodes for value in node.outputs]
 
 
-def _refuses(node: Node, chooser: Chooser, shardings: Propagated) -> bool:
-    """Whether an operand is sharded along a dimension that the operator can't be cut along."""
+def _refuses(node: Node, chooser: Chooser, shardings: PropagatedShardings) -> bool:
+    """Whether an operand is sharded along a dimension that the operator can't cut."""
     axes = chooser.spaces.of(node).axes
     return any(
         all(axis.operands[position] != dim for axis in axes)
@@ -149,10 +149,10 @@ def _stored(
     graph: Graph,
     chooser: Chooser,
     mesh: NamedMesh,
-    shardings: Propagated,
+    shardings: PropagatedShardings,
     strategies: Mapping[Node, Strategy],
 ) -> tuple[dict[str, Parts], tuple[str, ...]]:
-    """The weights that are kept in other parts than their first reader needs; and those of them
+    """The weights that are stored in other parts than their first reader needs; and those of them
     whose parts lie on other devices than their sharding says."""
     stored: dict[str, Parts] = {}
     elsewhere: list[str] = []

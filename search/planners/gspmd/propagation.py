@@ -1,20 +1,21 @@
 """Propagation: shardings of all tensors of a graph from those of a few.
 
-Problem: users annotate some tensors; every other one is to have the sharding that follows.
+Problem: users annotate some tensors. Find the resulting shardings of all others.
 
-Method: GSPMD's (Xu et al., 2021, section 3.5), with the levels of XLA's sharding propagation. A
-named axis that shards an index of an operator in one of its tensors may shard it in the others.
-Level 0 passes through operators whose result has all indices of an operand, as element-wise ones
-do, and from such an operand alone; level 1 through all others, contracted indices among them; level
-2 from a result back to an operand that is broadcast; level 3 forward from that. Each level goes
-forward and backward over the graph until nothing changes, before the next begins. Shardings that
-are compatible are merged, axis by axis; where a tensor has an axis along another dimension already,
-or its size does not divide, it stays as it is, and that is told. What users said is never changed,
-but for dimensions that they left open. What no level reaches is replicated.
+Method: that of GSPMD (Xu et al., 2021, section 3.5), with the levels of XLA's sharding propagation.
+A named axis that shards an index of an operator in one tensor may shard it in the operator's other
+tensors. Level 0 passes through operators whose result has all indices of an operand, such as
+element-wise ones, and from such an operand alone. Level 1 passes through all other operators,
+contracted indices included. Level 2 passes from a result back to a broadcast operand, and level 3
+forward from it. Each level sweeps forward and backward over the graph until nothing changes, before
+the next begins. Compatible shardings are merged, axis by axis. If a tensor has an axis along
+another dimension already, or its size does not divide, it stays as it is, and this is reported.
+Annotations never change, except in dimensions that they leave open. Tensors that no level reaches
+are replicated.
 
-Complexity: named axes times dimensions that two tensors of an operator share, for each sweep, of
-which there are at most as many as tensors times axes; few in practice. Shardings only ever grow, so
-where none was refused the fixpoint is the least closed one, whatever the order of operators.
+Complexity: for each sweep, the named axes times the dimensions that two tensors of an operator
+share. There are at most as many sweeps as tensors times axes; few in practice. Shardings only grow.
+So if none was refused, the fixpoint is the least closed one, whatever the order of operators.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from pcg.types.local import Axis
 from search.planners.gspmd.annotations import NamedMesh, TensorAnnotation
 
 PASS_THROUGH, ANY, BROADCAST_BACK, BROADCAST = range(4)
-"""The levels of aggressiveness."""
+"""The levels of propagation, from cautious to aggressive."""
 
 TensorSharding = Mapping[int, int]
-"""The dimension that each named axis shards; those that shard none are left out."""
+"""The dimension that each named axis shards. Axes that shard none are left out."""
 
 
 class DimensionLink(NamedTuple):
-    """A way for shardings, from a dimension of a tensor to one of another."""
+    """A link along which shardings pass, from a dimension of a tensor to a dimension of another."""
 
     level: int
     source: Value
@@ -47,7 +48,8 @@ class DimensionLink(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """A tensor did not take a named axis along a dimension, which came from an operator."""
+    """A named axis that a tensor did not take along a dimension, and the operator that offered
+    it."""
 
     value: Value
     axis: int
@@ -56,16 +58,16 @@ class Refusal(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Propagated:
-    """The shardings of all tensors; tensors without an entry are replicated."""
+class PropagatedShardings:
+    """The shardings of all tensors. Tensors without an entry are replicated."""
 
     shardings: Mapping[Value, TensorSharding]
     refusals: tuple[Refusal, ...]
-    """Where shardings were not compatible, in the order in which they met."""
+    """The shardings that were not compatible, in the order in which they met."""
 
 
 def links(node: Node, axes: Iterable[Axis]) -> tuple[list[DimensionLink], list[DimensionLink]]:
-    """The ways forward, to the results of an operator, and backward, to its operands. ``axes``: the
+    """The links forward to the results of an operator, and backward to its operands. ``axes``: the
     indices along which it may be cut."""
     axes = tuple(axes)
     results = [axis for axis in axes if any(dim is not None for dim in axis.outputs)]
@@ -88,8 +90,8 @@ def links(node: Node, axes: Iterable[Axis]) -> tuple[list[DimensionLink], list[D
 
 @dataclass
 class Propagation:
-    """Shardings of one graph while they grow. ``axes``: of each operator, the indices along which
-    it may be cut."""
+    """The shardings of one graph while they grow. ``axes``: for each operator, the indices along
+    which it may be cut."""
 
     mesh: NamedMesh
     axes: Mapping[Node, Sequence[Axis]]
@@ -100,19 +102,19 @@ class Propagation:
     def __post_init__(self) -> None:
         self._state = {value: dict(own.axes) for value, own in self.annotations.items()}
 
-    def run(self, operators: Sequence[Node]) -> Propagated:
-        """To the fixpoint of all levels. ``operators``: in the order in which they are visited."""
+    def run(self, operators: Sequence[Node]) -> PropagatedShardings:
+        """Propagate to the fixpoint of all levels. ``operators``: in the order of a sweep."""
         ways = [(node, *links(node, self.axes[node])) for node in operators]
         for level in range(BROADCAST + 1):
             while self._swept(ways, level):
                 pass
         shardings = {value: own for value, own in self._state.items() if own}
-        return Propagated(shardings, tuple(self._refused))
+        return PropagatedShardings(shardings, tuple(self._refused))
 
     def _swept(
         self, ways: Sequence[tuple[Node, list[DimensionLink], list[DimensionLink]]], level: int
     ) -> bool:
-        """Once forward and once backward; whether anything changed."""
+        """Sweep once forward and once backward. Returns whether anything changed."""
         changed = False
         for node, forward, _ in ways:
             changed |= self._passed(node, forward, level)
@@ -131,7 +133,7 @@ class Propagation:
         return changed
 
     def _taken(self, value: Value, axis: int, dim: int, node: Node) -> bool:
-        """Whether a tensor takes an axis along a dimension that it did not have."""
+        """Let a tensor take an axis along a dimension. Returns whether this is new."""
         known = self._state.get(value, {})
         stated = self.annotations.get(value)
         if known.get(axis) == dim or (stated is not None and dim not in stated.open):
@@ -150,6 +152,6 @@ def propagated(
     mesh: NamedMesh,
     axes: Mapping[Node, Sequence[Axis]],
     annotations: Mapping[Value, TensorAnnotation],
-) -> Propagated:
-    """The shardings of all tensors of a graph."""
+) -> PropagatedShardings:
+    """Propagate annotations to all tensors of a graph."""
     return Propagation(mesh, axes, annotations).run(graph.operators)

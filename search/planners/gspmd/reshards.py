@@ -1,4 +1,4 @@
-"""Reshards: where tensors change their sharding, which is what users of annotations ask for."""
+"""Reshards: the places where tensors change their sharding, for users of annotations."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pcg.plan.text import node_names
 from search.map.choose.choosing import Choice, Chooser
 from search.planners.common import PricedChoice
 from search.planners.gspmd.annotations import NamedMesh, sharding_text
-from search.planners.gspmd.propagation import Propagated
+from search.planners.gspmd.propagation import PropagatedShardings
 from search.planners.gspmd.strategies import operand_sharding, result_sharding
 
 MOST = 20
-"""So many lines of one kind are printed; the report has all."""
+"""The most lines of one kind that are printed. The report has all."""
 
 
 @dataclass(frozen=True)
 class CausedReshard:
-    """A tensor is moved for an operator that reads it. ``moved``: bytes that cross between devices
-    in the forward pass, of all devices together."""
+    """A tensor that is resharded for an operator that reads it. ``moved``: bytes that cross between
+    devices in the forward pass, summed over all devices."""
 
     tensor: str
     before: str
@@ -39,8 +39,8 @@ class CausedReshard:
 def caused(
     choice: Choice, priced: PricedChoice, chooser: Chooser, mesh: NamedMesh
 ) -> Iterator[CausedReshard]:
-    """The reshards of a plan by the strategies of a choice, in the order of its operators; a tensor
-    that is moved once for several operators is told for the first."""
+    """The reshards of a plan by the strategies of a choice, in the order of its operators. A tensor
+    that is moved once for several operators is listed for the first of these."""
     names, spaces = node_names(choice.graph), chooser.spaces
     steps = schedule(priced.cut.graph, priced.cut.views).steps
     made = {step.target: step for step in steps if isinstance(step, Reshard)}
@@ -74,30 +74,30 @@ def _kind(transfer: Transfer) -> str:
 
 def report_lines(
     reshards: Iterable[CausedReshard],
-    propagated: Propagated,
+    propagated: PropagatedShardings,
     mesh: NamedMesh,
     graph: Graph,
     elsewhere: Iterable[str],
 ) -> Iterator[str]:
-    """What is told of a plan, a line each: reshards, those that move most first, shardings that
-    were not compatible, and weights whose parts are stored on other devices."""
-    ranked = sorted(reshards, key=lambda one: -one.moved)
-    total = sum(one.moved for one in ranked)
+    """The remarks about a plan, a line each: its reshards, the largest first; shardings that were
+    not compatible; and weights whose parts are stored on other devices."""
+    ranked = sorted(reshards, key=lambda item: -item.moved)
+    total = sum(item.moved for item in ranked)
     count = f"{len(ranked)} reshard{'' if len(ranked) == 1 else 's'}"
     yield f"propagation causes {count}, {total:,} bytes between devices"
-    yield from _some([f"  {one}" for one in ranked])
+    yield from _some([f"  {item}" for item in ranked])
     names = node_names(graph)
     refusals = [
-        f"  {names[one.value.node][one.value.port]} does not take {mesh.names[one.axis]} along"
-        f" dimension {one.dim} from {names[one.operator][0]} = {one.operator.name}, and stays"
-        f" {sharding_text(propagated.shardings.get(one.value, {}), one.value.rank, mesh)}"
-        for one in propagated.refusals
+        f"  {names[item.value.node][item.value.port]} does not take {mesh.names[item.axis]} along"
+        f" dimension {item.dim} from {names[item.operator][0]} = {item.operator.name}, and stays"
+        f" {sharding_text(propagated.shardings.get(item.value, {}), item.value.rank, mesh)}"
+        for item in propagated.refusals
     ]
     if refusals:
-        yield f"{len(refusals)} shardings that met are not compatible"
+        yield f"{len(refusals)} shardings are not compatible"
         yield from _some(refusals)
     for name in elsewhere:
-        yield f"{name} is stored in the parts that were stated, in another order of devices"
+        yield f"{name} is stored in the annotated parts, but in another order of devices"
 
 
 def _some(lines: list[str]) -> Iterator[str]:

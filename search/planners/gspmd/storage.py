@@ -1,8 +1,8 @@
-"""Weights that are stored as their sharding says, and gathered where an operator needs more.
+"""Weights that are stored as they are sharded, and gathered where an operator needs more.
 
-An operator that cuts the batch along a named axis along which a weight is sharded reads all of that
-weight: it is kept in parts and gathered in each step, as weights of the dense transformer of GSPMD,
-section 5.1, are. The library's rule that a tensor is the combine of its parts leads there.
+If an operator cuts the batch along a named axis that shards a weight, it reads all of that weight.
+The weight is stored in parts and gathered in each step, like the weights of the dense transformer
+in GSPMD, section 5.1. This follows by the library's rule that a tensor is the combine of its parts.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from dataclasses import dataclass, field
 from math import prod
 
 from pcg.graph.graph import Graph, Value, rebuild
-from search.cost.derivation import Applied, Scribe
+from search.cost.derivation import Applied, Scribe, in_both_directions
 from search.map.building import Builder
 from search.map.choose.choosing import Choice
-from search.map.rules.fully_sharded import PlacedGraph, says_parts
+from search.map.rules.fully_sharded import PlacedGraph, is_parting
 from search.planners.gspmd.annotations import NamedMesh
 from search.planners.gspmd.propagation import TensorSharding
 from substitutions.rules.match import build, matches_at
 from substitutions.rules.rule import Rule
 
 Parts = Sequence[tuple[int, int]]
-"""Dimensions of a weight and into how many parts each goes, ascending."""
+"""Dimensions of a weight, ascending, each with the number of parts."""
 
 
 def stored_parts(sharding: TensorSharding, mesh: NamedMesh) -> Parts:
-    """The parts of a weight that is sharded."""
+    """The parts of a weight with a sharding."""
     return [
         (dim, prod(mesh.sizes[axis] for axis in sharding if sharding[axis] == dim))
         for dim in sorted(set(sharding.values()))
@@ -34,9 +34,9 @@ def stored_parts(sharding: TensorSharding, mesh: NamedMesh) -> Parts:
 
 
 def lies_as_stated(sharding: TensorSharding, mesh: NamedMesh) -> bool:
-    """Whether parts that are stored lie on the devices that the mesh says: devices next to each
-    other hold those next to each other in the last dimension. So not where an outer axis shards a
-    later dimension than an inner one, or outer axes shard one and the innermost do not."""
+    """Whether stored parts lie on the devices that the mesh says. Neighbouring devices hold
+    neighbouring parts of the last dimension. So the answer is no if an outer axis shards a later
+    dimension than an inner one, or if outer axes shard a dimension and the innermost do not."""
     every = [axis for axis, size in enumerate(mesh.sizes) if size > 1]
     used = [axis for axis in every if axis in sharding]
     dims = [sharding[axis] for axis in used]
@@ -45,7 +45,8 @@ def lies_as_stated(sharding: TensorSharding, mesh: NamedMesh) -> bool:
 
 @dataclass(frozen=True)
 class StoringBuilder(Builder):
-    """Cuts operators by their strategies, and keeps weights in parts. ``stored``: by name."""
+    """Cuts operators by their strategies, and stores weights in parts. ``stored``: parts by
+    name."""
 
     stored: Mapping[str, Parts] = field(default_factory=dict[str, Parts])
 
@@ -59,8 +60,8 @@ class StoringBuilder(Builder):
     def _parted(
         self, placed: PlacedGraph, kept: Mapping[Value, Parts], scribe: Scribe | None
     ) -> tuple[PlacedGraph, dict[Value, Parts]]:
-        """Values in parts along the first of their dimensions, and what is left to do with these
-        parts."""
+        """The graph with values in parts along the first of their dimensions; and the dimensions
+        that are left for these parts."""
         replaced: dict[Value, Value] = {}
         left: dict[Value, Parts] = {}
         for value, ((dim, degree), *others) in kept.items():
@@ -81,9 +82,9 @@ class StoringBuilder(Builder):
 
 
 def _along(rules: Iterable[Rule], value: Value, dim: int, degree: int) -> Applied | None:
-    """A value as the combine of so many parts along a dimension."""
+    """A value as the combine of ``degree`` parts along a dimension."""
     graph = Graph((value,))
-    for rule in (way for both in rules for way in (both, both.reversed) if says_parts(way)):
+    for rule in filter(is_parting, in_both_directions(rules)):
         match = next(matches_at(rule, value.node, graph), None)
         if match is None:
             continue

@@ -1,13 +1,13 @@
-"""Strategies: how each operator is cut, given the shardings of what it reads and makes.
+"""Strategies of operators from the shardings of the tensors that they read and make.
 
 Problem: the partitioner has to compute an operator whose tensors may be sharded along different
-indices (GSPMD, section 4). Method: along each named axis an index is cut along which some tensor of
-the operator is sharded already; where none is, all compute the same. An index that is contracted
-leaves partial sums, which are reduced to the sharding of the result. Of all strategies that cut
-along most axes the one is taken for which least has to be moved between the shardings of the
-tensors and what it needs: a gather brings a whole tensor, an all_to_all a part of it, an all_reduce
-two tensors, a slice nothing. Exact for these counts, which take each named axis by itself; linear
-in strategies.
+indices (GSPMD, section 4). Method: along each named axis, an index is cut along which some tensor
+of the operator is already sharded. If there is none, all devices compute the same. A contracted
+index leaves partial sums, which are reduced to the sharding of the result. Among the strategies
+that cut along the most axes, the one with the least resharding between the shardings of the tensors
+and its own is taken: a gather moves a whole tensor, an all_to_all a part of it, an all_reduce two
+tensors, a slice nothing. Exact for these counts, which consider each named axis by itself. Linear
+in the number of strategies.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from search.planners.gspmd.annotations import NamedMesh
 from search.planners.gspmd.propagation import TensorSharding
 
 _WHOLE = 1e30
-"""Elements that computing the same on all devices counts for, where there is a choice."""
+"""The elements that repeated computation on all devices counts as, if there is a choice."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class Partitioner:
         return np.flatnonzero(allowed)
 
     def _moved(self, node: Node, space: Space, axis: int, place: int) -> float:
-        """Elements that a device receives along a named axis where that cuts an index; infinite
-        where no tensor is sharded so."""
+        """Elements that a device receives along a named axis if it cuts an index; infinite if no
+        tensor is sharded so."""
         if place == len(space.axes):
             return 0.0
         index, parts = space.axes[place], self.mesh.sizes[axis]
@@ -102,7 +102,7 @@ def _elements(value: Value) -> int:
 def operand_sharding(
     space: Space, strategy: Sequence[int], position: int, mesh: NamedMesh
 ) -> TensorSharding:
-    """How a strategy needs an operand."""
+    """The sharding in which a strategy needs an operand."""
     places = [axis.operands[position] for axis in space.axes]
     return _sharding([REPLICATE if at is None else at for at in places], strategy, mesh)
 
@@ -110,7 +110,8 @@ def operand_sharding(
 def result_sharding(
     space: Space, strategy: Sequence[int], port: int, mesh: NamedMesh
 ) -> TensorSharding:
-    """How a strategy leaves a result; PARTIAL along named axes over which it is in partial sums."""
+    """The sharding in which a strategy leaves a result; PARTIAL along named axes of partial
+    sums."""
     places = [axis.outputs[port] for axis in space.axes]
     return _sharding([PARTIAL if at is None else at for at in places], strategy, mesh)
 

@@ -1,17 +1,17 @@
 """Cones: the operators of a stage in trees, each with one variable.
 
 Problem: an integer program over every operator of a large graph is large. Most operators are cheap
-and read by one other alone.
+and have a single reader.
 
-Method: cones (Zhang et al., TePDist, arXiv:2302.08141, on SPMD strategies). A cone has a root: a
-product, what several operators read or none, and what another stage reads. All else belongs to the
-cone of its only reader. So a cone is a tree, and for each strategy of its root dynamic programming
-finds the strategies of the others with which the cone takes least (``ConeTable``). What it reads of
-other cones counts nothing there, but does between cones (``Cones.factors``), of which an integer
-program chooses the strategies of the roots together.
+Method: cones (Zhang et al., TePDist, arXiv:2302.08141, on SPMD strategies). The root of a cone is a
+product, an operator with several readers or none, or one that another stage reads. Every other
+operator belongs to the cone of its only reader. So a cone is a tree. For each strategy of the root,
+dynamic programming finds the strategies of the others with the least time of the cone
+(``ConeTable``). Reshardings from other cones do not count there, but between cones
+(``Cones.factors``). By these, an integer program chooses the strategies of all roots together.
 
-Complexity: linear in the tables. Exact within a cone, as tests show; not for all cones together, as
-what lies within a cone is chosen without what it reads.
+Complexity: linear in the tables. Exact within a cone, as tests show. Not exact for all cones
+together, as the operators within a cone are chosen regardless of their operands from other cones.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PlaceTable = NDArray[np.intp]
 
 
 def cones(nodes: Sequence[Node]) -> tuple[int, ...]:
-    """Of operators in a row, by number: the root of the cone that each belongs to."""
+    """For each of some consecutive operators, the number of the root of its cone."""
     number = {node: i for i, node in enumerate(nodes)}
     readers: dict[int, set[int]] = defaultdict(set)
     for i, node in enumerate(nodes):
@@ -49,8 +49,8 @@ def cones(nodes: Sequence[Node]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, eq=False)
 class ConeTable:
-    """A cone by the strategies of its root. ``seconds`` of all within, ``places``: of each member,
-    where its strategy is then."""
+    """A cone by the strategies of its root. ``seconds``: of the whole cone; ``places``: the place
+    of each member's strategy."""
 
     root: int
     seconds: Vector
@@ -59,8 +59,8 @@ class ConeTable:
 
 @dataclass(frozen=True, eq=False)
 class Cones:
-    """The cones of some operators, in the order of their roots. ``factors``: what they take, by
-    numbers of cones; ``of``: the cone of each operator."""
+    """The cones of some operators, in the order of their roots. ``factors``: their costs, where
+    variables are numbers of cones; ``of``: the cone of each operator."""
 
     tables: Sequence[ConeTable]
     factors: Sequence[Factor]
@@ -68,8 +68,8 @@ class Cones:
 
     @staticmethod
     def made(roots: Sequence[int], sizes: Sequence[int], factors: Sequence[Factor]) -> Cones:
-        """Of tables of one or two operators. ``roots``: as ``cones`` gives them; ``sizes``: how
-        many strategies each operator has."""
+        """The cones for tables of one or two operators. ``roots``: see ``cones``; ``sizes``: the
+        number of strategies of each operator."""
         alone = [np.zeros(size) for size in sizes]
         inside: dict[int, dict[int, Vector]] = defaultdict(dict)
         between: list[Factor] = []
@@ -91,7 +91,7 @@ class Cones:
         return Cones(tables, [*own, *reshaped], of)
 
     def held(self, held: HeldBytes) -> HeldBytes:
-        """What the operators of each cone hold, by its root's strategies."""
+        """The bytes that the operators of each cone hold, by the strategies of its root."""
         sums = [
             np.sum([held.bytes[m][own] for m, own in table.places.items()], axis=0)
             for table in self.tables
@@ -107,7 +107,8 @@ class Cones:
 def _table(
     root: int, alone: Sequence[Vector], inside: Mapping[int, Mapping[int, Vector]]
 ) -> ConeTable:
-    """The least of a cone for each strategy of its root: from what reads nothing in it upwards."""
+    """The least cost of a cone for each strategy of its root, from the leaves of the tree
+    upwards."""
     picks: dict[tuple[int, int], PlaceTable] = {}
 
     def least(member: int) -> Vector:
@@ -134,5 +135,5 @@ def _between(factor: Factor, of: Sequence[int], tables: Sequence[ConeTable]) -> 
 
 
 def possible(table: ConeTable) -> PlaceTable:
-    """The strategies of a root with which its cone can be run."""
+    """The strategies of a root with which its cone can run."""
     return np.flatnonzero(table.seconds < NEVER)

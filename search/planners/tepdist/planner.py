@@ -1,16 +1,16 @@
 """TePDist: strategies of cones by an integer program, stages where least passes.
 
-Problem: a model's operators are to be cut into stages, and each operator by a strategy.
+Problem: cut a model's operators into stages, and each operator by a strategy.
 
 Method: (Zhang et al., Auto-Parallelizing Large Models with Rhino: A Systematic Approach on
-Production AI Platform, arXiv:2302.08141; the system was published as TePDist.) The row of operators
-is cut into stages with balanced operations and the least bytes between them (``stages``). Each
-stage is a segment: its operators are clustered into cones, whose strategies dynamic programming
-finds by that of the root (``cones``), and an integer program chooses those of all roots
-(``search.planners.ilp``). What promises most is built, simulated and counted
-(``search.planners.staged``).
+Production AI Platform, arXiv:2302.08141; the system was published as TePDist.) The sequence of
+operators is cut into stages with balanced operations and the least bytes between them (``stages``).
+Each stage is a segment. Its operators are clustered into cones. Dynamic programming finds the
+strategies of a cone by that of its root (``cones``), and an integer program chooses those of all
+roots (``search.planners.ilp``). The most promising pipelines are built, simulated, and their memory
+counted (``search.planners.staged``).
 
-Complexity: an integer program for each stage, logical mesh and number of micro-batches. Exact for
+Complexity: an integer program for each stage, logical mesh and number of micro-batches. Optimal for
 the sums over cones, within the solver's gap.
 """
 
@@ -28,52 +28,53 @@ from search.choices import Recompute
 from search.cost.planned import Planned
 from search.cost.progress import check_time, now
 from search.map.choose.factors import Factor, Places, restricted
-from search.map.choose.tied import Tied
+from search.map.choose.tied import TiedVariables
 from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import PLAIN, Outline, Sparing
 from search.pipeline.stage_batches import alike
-from search.pipeline.tries import PLAINLY, SPARING
+from search.pipeline.tries import PLAIN_FIRST, SPARING
 from search.planners.common import PlannerSetting
-from search.planners.ilp import HeldBytes, Solved, Tally, solve
+from search.planners.ilp import HeldBytes, Solution, Tally, solve
 from search.planners.row_prices import RowPrices, StageChoice, logical_masks
-from search.planners.stage_choices import OPEN, StageChoices
+from search.planners.stage_choices import OPEN_GAP, StageChoices
 from search.planners.staged import StagedSearch
 from search.planners.tepdist.cones import Cones, cones, possible
 from search.planners.tepdist.stages import stage_bounds
 
 MOST_FREE = 60
-"""Cones of a stage that are chosen one by one; of more, those that look alike are cut alike."""
+"""The most cones of a stage that are chosen independently. Of more, those that look alike are cut
+alike."""
 SOLVER_SECONDS = 20.0
-"""For one integer program, where its relaxation is not enough."""
+"""The time limit of one integer program, if its relaxation is not enough."""
 ROOM = 0.85
-"""Of a device's memory, the part that weights and what is kept may fill."""
+"""The fraction of a device's memory for weights and saved tensors."""
 
 
 @dataclass(frozen=True)
 class TepdistPlanner:
-    """Plans as TePDist does. ``micro_batches``: their numbers that are tried, by default those of a
-    ladder; ``seconds`` that the search may take."""
+    """Plans as TePDist does. ``micro_batches``: the numbers to try, by default those of a ladder;
+    ``seconds``: the time limit of the search."""
 
     setting: PlannerSetting
     seconds: float = 600.0
     micro_batches: tuple[int, ...] | None = None
 
     def plan(self, name: str, graph: Graph) -> Planned:
-        """The plan; raises NegativeAnswer where none fits."""
+        """Return the plan. Raises NegativeAnswer if none fits."""
         start, tally = now(), Tally()
         search = self.search(tally)
         tried = search.found(name, graph)
         return search.planned(name, graph, tried, start, (tally.line,))
 
     def search(self, tally: Tally) -> StagedSearch:
-        """The search, whose integer programs are counted."""
+        """The search. ``tally`` counts its integer programs."""
         levels = _ConeLevels(self.setting, tally)
         return StagedSearch(self.setting, "tepdist", levels, self.micro_batches, self.seconds)
 
 
 @dataclass(frozen=True)
 class _ConeLevels:
-    """Stages first, then cones within each."""
+    """TePDist's levels: stages first, then cones within each."""
 
     setting: PlannerSetting
     tally: Tally
@@ -86,18 +87,18 @@ class _ConeLevels:
         return ROOM * self.setting.machine.memory_limit()
 
     def whole(self, prices: RowPrices) -> Iterator[Sequence[int]]:
-        """The fastest strategies on all devices, and the fastest that fit as they are."""
+        """The fastest strategies on all devices, and the fastest that fit without recomputation."""
         for limit in (inf, self._limit):
             choice = StageChoices(prices, limit, self._places).best(0, len(prices.nodes), 1)
             if choice is not None:
                 yield choice.places
 
     def pipelines(self, batches: MicroBatches, prices: RowPrices, stages: int) -> Iterator[Outline]:
-        """With what is kept as it is, and with results recomputed."""
+        """The best pipelines without and with recomputation."""
         graph = batches.streams.graph
         bounds = self._bounds.get((id(graph), stages), lambda: stage_bounds(graph, stages))
         choices, recompute = StageChoices(prices, self._limit, self._places), self.setting.recompute
-        sparings = [PLAIN] if recompute in PLAINLY else []
+        sparings = [PLAIN] if recompute in PLAIN_FIRST else []
         sparings += [] if recompute is Recompute.NONE else [SPARING[recompute]]
         for sparing in sparings:
             check_time()
@@ -113,11 +114,10 @@ class _ConeLevels:
         factors: Sequence[Factor],
         held: HeldBytes | None,
     ) -> Sequence[int] | None:
-        """The places of the strategies of cones that together take least, on the best logical
-        mesh."""
-        spaces, looks = prices.spaces[first:last], prices.looks[first:last]
+        """The places of the strategies of cones with the least sum, on the best logical mesh."""
+        spaces, colours_of = prices.spaces[first:last], prices.colours[first:last]
         roots = cones(prices.nodes[first:last])
-        best: Solved | None = None
+        best: Solution | None = None
         places: list[int] | None = None
         least = inf
         for split in range(max(spaces[0].strategies.shape[1], 1)):
@@ -125,7 +125,7 @@ class _ConeLevels:
             sizes = [len(mask) for mask in masks]
             made = Cones.made(roots, sizes, restricted(factors, masks))
             own = None if held is None else _within(held, masks)
-            solution = solve_cones(made, looks, own, least)
+            solution = solve_cones(made, colours_of, own, least)
             if solution is not None:
                 best, chosen = solution
                 least = best.seconds
@@ -136,26 +136,26 @@ class _ConeLevels:
 
 
 def solve_cones(
-    made: Cones, looks: Sequence[int], held: HeldBytes | None, better_than: float = inf
-) -> tuple[Solved, list[int]] | None:
-    """The strategies of roots with which all cones together take least. ``looks``: equal numbers
-    for operators that look alike. None where none fits or takes less than ``better_than``."""
+    made: Cones, colours_of: Sequence[int], held: HeldBytes | None, better_than: float = inf
+) -> tuple[Solution, list[int]] | None:
+    """Return the strategies of roots with the least sum over all cones. None if none fits or none
+    is below ``better_than``. ``colours_of``: equal numbers for operators that look alike."""
     masks = [possible(table) for table in made.tables]
     if not all(map(len, masks)):
         return None
     colours: Sequence[int] = range(len(masks))
     if len(masks) > MOST_FREE:
         numbers: dict[Hashable, int] = {}
-        shapes = [tuple(looks[member] for member in table.places) for table in made.tables]
+        shapes = [tuple(colours_of[member] for member in table.places) for table in made.tables]
         colours = [numbers.setdefault(shape, len(numbers)) for shape in shapes]
-    tied = Tied.of(colours, masks)
+    tied = TiedVariables.of(colours, masks)
     bytes_held = None if held is None else made.held(held)
     if bytes_held is not None:
         rows = ([bytes_held.bytes[v][masks[own[0]]] for v in own] for own in tied.members)
         bytes_held = HeldBytes([sum(row[1:], row[0]) for row in rows], bytes_held.limit)
     sizes = [len(mask) for mask in tied.picked(masks)]
     within = tied.factors(restricted(made.factors, masks))
-    solution = solve(sizes, within, bytes_held, better_than, SOLVER_SECONDS, OPEN)
+    solution = solve(sizes, within, bytes_held, better_than, SOLVER_SECONDS, OPEN_GAP)
     if solution is None:
         return None
     chosen = tied.spread(solution.places)
@@ -173,7 +173,7 @@ def _outlined(
     bounds: tuple[int, ...],
     sparing: Sparing,
 ) -> Outline | None:
-    """The pipeline of some stages on a machine; None where one of them does not fit."""
+    """The pipeline of given stages on a machine; None if one of them does not fit."""
     slices, made = batches.slices, list[StageChoice]()
     for after, (first, last) in zip(
         reversed(range(len(bounds) - 1)), pairwise(bounds), strict=True

@@ -1,12 +1,13 @@
-"""Stages of TePDist: where least passes between operators, and the operations are balanced.
+"""Stages of TePDist: cuts where few bytes pass between operators, with balanced operations.
 
-Problem: cut the row of a model's operators into some stages, so that the bytes that pass between
-them are the least and no stage does more than ``1 + SLACK`` times its share of the operations.
+Problem: cut the sequence of a model's operators into stages, so that the least bytes pass between
+them and no stage does more than ``1 + SLACK`` times its share of the operations.
 
-Method: the paper (arXiv:2302.08141, on pipeline stages) states an integer program over the graph;
-over a row, as pipelines have here, dynamic programming is exact (``search.planners.row_cuts``).
-Among cuts of equal bytes, one with operations that differ less is taken. Where one operator does
-more than that, a stage may do as much; where there is no such cut, stages may do more.
+Method: the paper (arXiv:2302.08141, on pipeline stages) states an integer program over the graph.
+Over a sequence, as pipelines have here, dynamic programming is exact
+(``search.planners.row_cuts``). Among cuts of equal bytes, one with more balanced operations is
+taken. If one operator exceeds the limit, its stage may do as much. If there is no such cut, the
+limit is raised.
 
 Complexity: the stages times the square of the operators.
 """
@@ -19,13 +20,14 @@ from pcg.graph.graph import Graph
 from search.planners.row_cuts import balanced_parts, cut_row, operations, read_before, row_ends
 
 SLACK = 0.2
-"""By what part a stage may do more than its share."""
+"""The fraction by which a stage may exceed its share."""
 TIES = 1e-6
-"""Of the elements that are cut: what a stage that does all that it may counts."""
+"""The weight of the balance of stages, relative to the elements that are cut. It only breaks
+ties."""
 
 
 def stage_bounds(graph: Graph, count: int) -> tuple[int, ...]:
-    """Where stages begin and end in the order of a graph's operators, both ends included."""
+    """The places where stages begin and end among a graph's operators, both ends included."""
     total = len(graph.operators)
     ends, count = row_ends(total), min(count, total)
     read = read_before(graph)[np.ix_(ends[:-1], ends[1:] - 1)]

@@ -1,7 +1,7 @@
-"""The devices of a plan by what they do: those that do the same are one class.
+"""The devices of a plan in classes: devices of one class do the same.
 
-Devices are of one class that take part in the same operators, and hold as much. How they spend the
-step is that of the first of a class.
+They take part in the same operators and hold as many bytes of each kind. The time use of a class is
+that of its first device.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from search.report.trace import SimulatedPlan
 
 @dataclass(frozen=True)
 class DeviceClass:
-    """Devices that do the same: how the first spends the step, and what it holds."""
+    """Devices that do the same: the time use and memory of the first, and the stage of the
+    pipeline, if there is one."""
 
     devices: tuple[int, ...]
     usage: Usage
@@ -37,8 +38,8 @@ class DeviceClass:
 
 @dataclass(frozen=True)
 class Devices:
-    """The classes of all devices, in the order of their first, and which one each device is in;
-    ``of``: the classes that operators run on."""
+    """The classes of all devices, in the order of their first device. ``numbers``: the class of
+    each device; ``of``: the classes on which each operator runs."""
 
     classes: tuple[DeviceClass, ...]
     numbers: tuple[int, ...]
@@ -46,7 +47,7 @@ class Devices:
 
 
 def devices_of(simulated: SimulatedPlan, cost: CostModel) -> Devices:
-    """The devices of a simulated plan. ``cost``: of the whole machine."""
+    """The classes of a simulated plan's devices. ``cost``: of the whole machine."""
     plan, count = simulated.plan, simulated.machine.devices
     operators = [node for node in plan.graph.nodes if node in plan.views]
     parts = np.zeros((count, len(operators)), bool)
@@ -58,8 +59,10 @@ def devices_of(simulated: SimulatedPlan, cost: CostModel) -> Devices:
         key = np.packbits(parts[device]).tobytes(), held[:, device].tobytes()
         numbers.setdefault(key, []).append(device)
     classes = tuple(_class(simulated, members, held) for members in numbers.values())
-    number = {device: i for i, own in enumerate(classes) for device in own.devices}
-    firsts = [own.first for own in classes]
+    number = {
+        device: i for i, device_class in enumerate(classes) for device in device_class.devices
+    }
+    firsts = [device_class.first for device_class in classes]
     of = {
         node: tuple(np.flatnonzero(parts[firsts, at]).tolist()) for at, node in enumerate(operators)
     }
@@ -91,7 +94,8 @@ def usage_of(simulated: SimulatedPlan, device: int) -> Usage:
 
 
 def _held(simulated: SimulatedPlan, cost: CostModel) -> np.ndarray:
-    """[kinds of memory, devices]: bytes; devices that hold nothing have none."""
+    """[kinds of memory, devices]: bytes on each device, 0 on a device that the plan does not
+    use."""
     plan, steps, run = simulated.plan, simulated.steps, simulated.pipeline
     if run is not None:
         schedule = run.pipeline.schedule

@@ -1,7 +1,7 @@
 """Pictures of the graph of a model and of its plan, with repeated blocks folded.
 
-Operators are drawn, and the inputs that they read; parallel operators are what a placement says,
-and weights are told with the operators that read them.
+Operators are drawn, and the inputs that they read. Parallel operators are not drawn: they follow
+from the placements. Weights are listed with the operators that read them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from substitutions.browse.graph_drawing import Wire, layout
 from substitutions.browse.picture import COMPUTES, FIRST_INPUT, STANDS_IN, Picture, PictureBox
 
 LONGEST = 26
-"""Letters of a line of a box; longer ones are cut."""
+"""The most letters of a line in a box. Longer lines are shortened."""
 MOST_WIRES = 3000
-"""A graph with more is drawn as a list: to place its boxes would take too long."""
+"""A graph with more wires is drawn as a list, since placing its boxes would take too long."""
 
 
 @dataclass(frozen=True)
 class DrawnGraph:
-    """A picture, and for each of its boxes the operators that it stands for, none for inputs."""
+    """A picture, and for each of its boxes the operators that it stands for; none for an input."""
 
     picture: Picture
     members: tuple[tuple[Node, ...], ...]
@@ -35,8 +35,8 @@ class DrawnGraph:
 def drawn(
     graph: Graph, cuts: Mapping[Node, str], views: Mapping[Node, MachineView] | None = None
 ) -> DrawnGraph:
-    """A graph. ``cuts``: how operators are cut, in words; ``views``: operators on other devices are
-    other operators. Without views all that is no parallel operator is drawn."""
+    """Draw a graph. ``cuts``: the cut of each operator, as text; ``views``: operators on different
+    devices are drawn as different ones."""
     nodes = [node for node in graph.operators if not node.is_parallel]
     names = node_names(graph)
     keys = [(_key(node), cuts.get(node), views and views[node]) for node in nodes]
@@ -48,23 +48,23 @@ def drawn(
     order = [*inputs, *members]
     box: dict[object, int] = {shown: i for i, shown in enumerate(order)}
     boxes = [_input_box(leaf) for leaf in inputs]
-    boxes += [_box(own, names, cuts) for own in members.values()]
+    boxes += [_box(operators, names, cuts) for operators in members.values()]
     ends = dict.fromkeys(_ends(nodes, numbers, box))
     wires = [Wire(source, target) for source, target in ends if source < target]
     if len(wires) > MOST_WIRES:
         wires = [Wire(a, b) for a, b in pairwise(range(len(boxes)))]
-    placed = layout([one.width for one in boxes], wires, ())
-    stands = (*(() for _ in inputs), *(tuple(own) for own in members.values()))
+    placed = layout([box_drawn.width for box_drawn in boxes], wires, ())
+    stands = (*(() for _ in inputs), *(tuple(operators) for operators in members.values()))
     return DrawnGraph(Picture(tuple(boxes), tuple(wires), placed), stands)
 
 
 def _key(node: Node) -> object:
-    """Equal for operators that do the same to tensors of the same sizes."""
+    """A key that is equal for operators that do the same to tensors of the same sizes."""
     return node.operator_call.identity, tuple(value.type for value in node.inputs)
 
 
 def _inputs(nodes: Sequence[Node], numbers: Mapping[Node, int]) -> list[Node]:
-    """The inputs of the model that operators read which are shown, in order."""
+    """The model's inputs that shown operators read, in order."""
     shown = {numbers[node]: node for node in reversed(nodes)}
     read = (trace(value)[0].node for node in shown.values() for value in node.inputs)
     wanted = {leaf for leaf in read if leaf.is_leaf and not leaf.is_weight}
@@ -75,7 +75,7 @@ def _inputs(nodes: Sequence[Node], numbers: Mapping[Node, int]) -> list[Node]:
 def _ends(
     nodes: Sequence[Node], numbers: Mapping[Node, int], box: Mapping[object, int]
 ) -> list[tuple[int, int]]:
-    """From which boxes to which tensors go."""
+    """Pairs of boxes: a tensor goes from the first to the second."""
     pairs: list[tuple[int, int]] = []
     for node in nodes:
         for value in node.inputs:

@@ -1,4 +1,4 @@
-"""The timeline of a step as a page draws it: a few devices, with short events put together."""
+"""The timeline of a step as a page draws it: a few devices, with short events merged."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from search.report.page.devices import Devices
 from search.report.trace import Labels, SimulatedPlan
 
 MOST_ROWS = 8
-"""So many devices are drawn at most."""
+"""The most devices that are drawn."""
 MOST_EVENTS = 12_000
-"""So many events of the devices of a pipeline are looked at, of the first micro-batches and the
-last."""
+"""The most events of the devices of a pipeline that are drawn: those of the first and the last
+micro-batches."""
 FINE = 3000
-"""An event that takes less than this part of a step may be put together with its neighbours."""
+"""An event may be merged with its neighbours if it takes less than 1 / FINE of a step."""
 
 
 @dataclass(frozen=True)
 class _Bar:
-    """Something that a page draws, in seconds."""
+    """A bar of the timeline: one event or several merged ones, in seconds."""
 
     stream: int
     phase: int
@@ -32,8 +32,8 @@ class _Bar:
 
 
 def timeline(simulated: SimulatedPlan, devices: Devices) -> dict[str, object]:
-    """The rows of the timeline: a device and its bars, each ``[stream, phase, start and length in
-    microseconds, number of its name]``."""
+    """The rows of the timeline: a device and its bars, each as ``[stream, phase, start and length
+    in microseconds, number of its name]``."""
     rows = _rows(simulated, devices)
     names: dict[str, int] = {}
     drawn = [
@@ -56,8 +56,9 @@ def timeline(simulated: SimulatedPlan, devices: Devices) -> dict[str, object]:
 
 
 def _rows(simulated: SimulatedPlan, devices: Devices) -> Sequence[int]:
-    """The devices that are drawn: the busiest, the fullest, and others that do not do the same."""
-    firsts = [own.first for own in devices.classes]
+    """The devices that are drawn: the busiest, the fullest, the first of each stage, and devices of
+    other classes."""
+    firsts = [device_class.first for device_class in devices.classes]
     needed = [simulated.busiest.device, simulated.memory.device]
     if simulated.pipeline is not None:
         groups = simulated.pipeline.groups
@@ -71,8 +72,8 @@ def _bars(simulated: SimulatedPlan, device: int, rows: Sequence[int]) -> Iterato
     label = Labels(simulated)
     events: Iterable[Event] = simulated.events(device)
     if (run := simulated.pipeline) is not None:
-        events = run.events(device, run.some(rows, MOST_EVENTS))
-    for event in sorted(events, key=lambda one: (one.task.stream, one.start)):
+        events = run.events(device, run.shown_batches(rows, MOST_EVENTS))
+    for event in sorted(events, key=lambda event: (event.task.stream, event.start)):
         if event.seconds:
             name = label.of(event.task, device)
             if event.batch is not None:
@@ -81,7 +82,7 @@ def _bars(simulated: SimulatedPlan, device: int, rows: Sequence[int]) -> Iterato
 
 
 def _merged(bars: Iterable[_Bar], fine: float) -> Iterator[_Bar]:
-    """Bars that are too short to be seen apart, put together with those next to them."""
+    """The bars, where neighbours too short to be seen apart are merged."""
     last: _Bar | None = None
     for bar in bars:
         if last is not None and _together(last, bar, fine):

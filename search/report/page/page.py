@@ -1,7 +1,7 @@
 """Renders the page about a plan: predictions, time, memory, graphs, rules, machine and timeline.
 
-All that a plan holds is hostile text: templates escape what they are given, data stands in a script
-element of JSON in which nothing can end it, scripts write text as text, and the page's own policy
+All text in a plan counts as hostile. Templates escape their values. Data is JSON in a script
+element that no text in it can close. Scripts insert text as text. The page's own content policy
 lets nothing be loaded from anywhere.
 """
 
@@ -34,31 +34,32 @@ from substitutions.browse.page import drawing, embedded, environment, sides_of, 
 from substitutions.rules.store import RuleFile, is_library, parse_entry, rule_files
 
 PACKAGE = "search.report.page"
-EXPLAINED = 8
-"""So many groups of operators, those that cost most, have other placements simulated."""
-TRIED = 2
-"""So many placements of each."""
+GROUPS_EXPLAINED = 8
+"""The number of groups of operators whose other placements are simulated: those of highest cost."""
+MOST_SIMULATED_EACH = 2
+"""The number of other placements that are simulated of each group."""
 MOST_ROWS = 200
-"""Of the table of operators, and of classes of devices."""
+"""The most rows of the table of operators."""
 MOST_BARS = 24
-"""Classes of devices that have bars of their own."""
-LONG = 6
-"""A bar is so many times as long as that of the plan at most."""
-SEEN = 20
-"""A memory so many times as large as what it holds is not drawn."""
+"""The most classes of devices with a bar of their own."""
+MOST_TIMES_AS_LONG = 6
+"""The most times by which another bar is longer than that of the plan."""
+MOST_TIMES_AS_LARGE = 20
+"""A memory more than this many times as large as the bytes that it holds is not drawn."""
 MOST_NAMES = 12
-"""Operators that are named in a row."""
+"""The most operators that are named in a row."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A row of a chart: its parts as (class of style, share of the chart's width, text)."""
+    """A row of a chart. Each part is a class of style, a share of the chart's width in percent, and
+    a text."""
 
     label: str
     parts: tuple[tuple[str, float, str], ...]
     text: str
     mark: float | None = None
-    """Where a line stands across it, such as the memory of a device."""
+    """The place of a line across the chart, in percent, such as the memory of a device."""
 
 
 def page(
@@ -67,13 +68,14 @@ def page(
     speed: Speed | None = None,
     others: Sequence[Rival] = (),
     rules: str | Path | None = None,
-    explained: int = EXPLAINED,
+    explained: int = GROUPS_EXPLAINED,
     remarks: Sequence[str] = (),
 ) -> str:
-    """The page about a plan, as HTML. ``machine``: of the plan; ``speed``: of its devices, by
-    default by the curves of Unity; ``others``: further plans to compare with; ``rules``: its
-    library, by default that of Unity; ``explained``: how many groups of operators have their next
-    best placements simulated; ``remarks``: of the search. Raises InputError for bad ``rules``."""
+    """Return the page about a plan, as HTML. ``machine``: that of the plan; ``speed``: of its
+    devices, by default by the efficiency curves of Unity; ``others``: further plans to compare
+    with; ``rules``: the rule library, by default that of Unity; ``explained``: the number of groups
+    of operators whose other placements are simulated; ``remarks``: those of the search. Raises
+    InputError for bad ``rules``."""
     simulated, cost = simulate_plan(plan, machine, speed), CostModel(machine, plan.training, speed)
     devices = devices_of(simulated, cost)
     explainer = PlanExplainer(simulated, speed)
@@ -123,7 +125,7 @@ def _resource(name: str) -> str:
 
 
 def _speedup(simulated: SimulatedPlan, compared: Sequence[Rival]) -> str | None:
-    """Over data parallelism, if it is a way to train the model."""
+    """The speedup over data parallelism, if that is possible for the model."""
     other = next((r for r in compared if r.name == "data parallelism"), None)
     if other is None or not simulated.step_seconds:
         return None
@@ -131,15 +133,17 @@ def _speedup(simulated: SimulatedPlan, compared: Sequence[Rival]) -> str | None:
 
 
 def _rival_bars(simulated: SimulatedPlan, compared: Sequence[Rival]) -> Iterator[Bar]:
-    own = Rival("this plan", simulated.step_seconds, simulated.memory.total)
-    every = [own, *sorted(compared, key=lambda rival: rival.seconds)]
-    # One that takes far longer than all others leaves room for their bars.
-    longest = min(max(rival.seconds for rival in every), LONG * own.seconds) or 1.0
-    for rival in every:
-        kind = "own" if rival is own else "over" if rival.over else "other"
+    this_plan = Rival("this plan", simulated.step_seconds, simulated.memory.total)
+    plans = [this_plan, *sorted(compared, key=lambda rival: rival.seconds)]
+    # A plan that takes far longer than all others would leave no room for their bars.
+    longest = (
+        min(max(rival.seconds for rival in plans), MOST_TIMES_AS_LONG * this_plan.seconds) or 1.0
+    )
+    for rival in plans:
+        kind = "own" if rival is this_plan else "over" if rival.over else "other"
         text = seconds_text(rival.seconds)
-        if rival is not own and own.seconds:
-            text += f", {rival.seconds / own.seconds:.2f} times as long"
+        if rival is not this_plan and this_plan.seconds:
+            text += f", {rival.seconds / this_plan.seconds:.2f} times as long"
         if rival.over:
             text += f"; does not fit, {bytes_text(rival.over)} too many on a device"
         part = (kind, min(100 * rival.seconds / longest, 100.0), text)
@@ -147,11 +151,11 @@ def _rival_bars(simulated: SimulatedPlan, compared: Sequence[Rival]) -> Iterator
 
 
 def _time_bars(simulated: SimulatedPlan, devices: Devices) -> list[Bar]:
-    """How the devices of each class spend the step."""
+    """The time use of the devices of each class."""
     step = simulated.step_seconds or 1.0
 
-    def bar(own: DeviceClass) -> Bar:
-        use = own.usage
+    def bar(device_class: DeviceClass) -> Bar:
+        use = device_class.usage
         idle = max(simulated.step_seconds - use.busy, 0.0)
         kinds = (
             ("computing", use.computing),
@@ -161,25 +165,25 @@ def _time_bars(simulated: SimulatedPlan, devices: Devices) -> list[Bar]:
         parts = tuple((k, 100 * s / step, f"{k}: {seconds_text(s)}") for k, s in kinds)
         words = [f"computing {use.computing / step:.1%}", f"exposed {use.exposed / step:.1%}"]
         words += [f"idle {idle / step:.1%}", f"hidden communication {seconds_text(use.hidden)}"]
-        return Bar(_label(own), parts, ", ".join(words))
+        return Bar(_label(device_class), parts, ", ".join(words))
 
-    return [bar(own) for own in devices.classes[:MOST_BARS]]
+    return [bar(device_class) for device_class in devices.classes[:MOST_BARS]]
 
 
-def _label(own: DeviceClass) -> str:
-    stage = "" if own.stage is None else f"stage {own.stage}: "
-    return f"{stage}{ranges_text(own.devices)}"
+def _label(device_class: DeviceClass) -> str:
+    stage = "" if device_class.stage is None else f"stage {device_class.stage}: "
+    return f"{stage}{ranges_text(device_class.devices)}"
 
 
 def _memory_bars(devices: Devices, limit: int) -> list[Bar]:
-    """What the devices of each class hold when they hold most."""
-    most = max(own.memory.total for own in devices.classes) or 1
-    # Where there is much room, the line of the limit would leave nothing to be seen.
-    longest = max(limit, most) if SEEN * most > limit else most
-    mark = 100 * limit / longest if SEEN * most > limit else None
+    """The memory of the devices of each class at the time when they hold most."""
+    most = max(device_class.memory.total for device_class in devices.classes) or 1
+    # If the devices have far more memory than they hold, a line of the limit would hide the bars.
+    longest = max(limit, most) if MOST_TIMES_AS_LARGE * most > limit else most
+    mark = 100 * limit / longest if MOST_TIMES_AS_LARGE * most > limit else None
     bars: list[Bar] = []
-    for own in devices.classes[:MOST_BARS]:
-        held = own.memory
+    for device_class in devices.classes[:MOST_BARS]:
+        held = device_class.memory
         kinds = {
             "parameters": held.parameters,
             "gradients": held.gradients,
@@ -189,56 +193,59 @@ def _memory_bars(devices: Devices, limit: int) -> list[Bar]:
         parts = tuple((k, 100 * n / longest, f"{k}: {bytes_text(n)}") for k, n in kinds.items())
         words = ", ".join(f"{kind} {bytes_text(n)}" for kind, n in kinds.items())
         text = f"{bytes_text(held.total)}: {words}"
-        bars.append(Bar(_label(own), parts, text, mark))
+        bars.append(Bar(_label(device_class), parts, text, mark))
     return bars
 
 
 def _table(
     explainer: PlanExplainer, devices: Devices, explained: int
 ) -> list[Mapping[str, object]]:
-    """The rows of operators that are alike; other placements are simulated of the first ones."""
+    """The rows of groups of operators. Other placements of the first groups are simulated."""
     rows: list[Mapping[str, object]] = []
     for number, nodes in enumerate(explainer.groups()):
         if number < MOST_ROWS:
-            one = explainer.explain(nodes, TRIED if number < explained else 0)
-            rows.append(_row(one, explainer.simulated, devices, nodes[0]))
+            explanation = explainer.explain(nodes, MOST_SIMULATED_EACH if number < explained else 0)
+            rows.append(_row(explanation, explainer.simulated, devices, nodes[0]))
     return rows
 
 
 def _row(
-    one: OperatorExplanation, simulated: SimulatedPlan, devices: Devices, node: Node
+    explanation: OperatorExplanation, simulated: SimulatedPlan, devices: Devices, node: Node
 ) -> Mapping[str, object]:
     """A row of the table of operators."""
-    cost, step = one.spent, simulated.step_seconds or 1.0
-    best = next((other for other in one.ranked.simulated if not other.over), None)
+    cost, step = explanation.spent, simulated.step_seconds or 1.0
+    best = next((other for other in explanation.ranked.simulated if not other.over), None)
     more = None if best is None else best.step_seconds - simulated.step_seconds
-    names = [name for name in one.alike if name != one.row.name]
+    names = [name for name in explanation.alike if name != explanation.row.name]
     rest = len(names) - MOST_NAMES
     return {
-        "name": one.row.name,
-        "call": one.row.call,
+        "name": explanation.row.name,
+        "call": explanation.row.call,
         "kind": node.name,
-        "count": len(one.alike),
+        "count": len(explanation.alike),
         "alike": ", ".join(names[:MOST_NAMES]) + (f" and {rest} more" if rest > 0 else ""),
-        "parameters": ", ".join(one.parameters),
-        "cut": one.row.cut,
-        "devices": one.row.devices,
+        "parameters": ", ".join(explanation.parameters),
+        "cut": explanation.row.cut,
+        "devices": explanation.row.devices,
         "classes": " ".join(map(str, devices.of[node])),
-        "seconds": seconds_text(cost.total * len(one.alike)),
-        "share": f"{cost.total * len(one.alike) / step:.1%}",
+        "seconds": seconds_text(cost.total * len(explanation.alike)),
+        "share": f"{cost.total * len(explanation.alike) / step:.1%}",
         "computing": seconds_text(cost.computing),
         "resharding": seconds_text(cost.resharding),
         "exchange": seconds_text(cost.exchange),
         "next": None if best is None else f"{best.cut}, devices {best.devices}",
         "more": None if more is None else f"{'-' if more < 0 else '+'}{seconds_text(abs(more))}",
         "refused": [
-            f"{i.name} ({i.length} long): {i.refused}" for i in one.indices if i.refused is not None
+            f"{i.name} ({i.length} long): {i.refused}"
+            for i in explanation.indices
+            if i.refused is not None
         ],
     }
 
 
 def _rules(plan: Plan, path: str | Path | None) -> Iterator[Mapping[str, object]]:
-    """The rules that a plan applies, each with its proof and picture where the library is here."""
+    """The rules that a plan applies, each with its proof and picture if the library is
+    available."""
     origins = {step.applied.text: step.applied.rule for step in plan.derivation}
     entries = _entries(plan, path, set(origins.values()))
     for name, text, count in rules_used(plan.derivation):
@@ -261,26 +268,26 @@ def _picture(entry: RuleFile) -> Mapping[str, object]:
 
 
 def _entries(plan: Plan, path: str | Path | None, names: set[str]) -> Mapping[str, RuleFile]:
-    """What the library says of rules; nothing of those of another library."""
+    """The entries of the given rules in the library; none if the plan is from another library."""
     try:
         same = is_library(plan.library_hash, path)
         return rule_files(names, path) if names and same else {}
     except InputError:
         if path is not None:
             raise
-        return {}  # the plan says what its rules are
+        return {}  # the plan holds the texts of its rules
 
 
 def _data(
     simulated: SimulatedPlan, devices: Devices, rules: Sequence[Mapping[str, object]]
 ) -> Mapping[str, object]:
-    """What scripts draw."""
+    """The data that the page's scripts draw."""
     plan = simulated.plan
     batch = batch_axes(plan.graph)
     cuts = {node: cut_text(node, view, batch.get(node)) for node, view in plan.views.items()}
-    every = simulated.machine.devices
+    all_devices = simulated.machine.devices
     shown = {
-        node: cuts[node] if view.size == every else f"{cuts[node]} on {span(view)}"
+        node: cuts[node] if view.size == all_devices else f"{cuts[node]} on {span(view)}"
         for node, view in plan.views.items()
     }
     before, after = drawn(plan.model, {}), drawn(plan.graph, shown, plan.views)
@@ -291,7 +298,7 @@ def _data(
         "machine": {
             "per_node": simulated.machine.devices_per_node,
             "numbers": devices.numbers,
-            "labels": [_label(own) for own in devices.classes],
+            "labels": [_label(device_class) for device_class in devices.classes],
         },
         "timeline": timeline(simulated, devices) | {"step": simulated.step_seconds * 1e6},
     }
@@ -299,14 +306,14 @@ def _data(
 
 def _graph(
     plan: Plan,
-    own: DrawnGraph,
+    drawing: DrawnGraph,
     cuts: Mapping[Node, str],
     devices: Devices,
     names: Mapping[Node, tuple[str, ...]],
 ) -> Mapping[str, object]:
-    """A picture, and for each box what is said of it: a line of text, and classes of devices."""
+    """A picture, with a line of text and the classes of devices for each of its boxes."""
 
-    def told(nodes: tuple[Node, ...]) -> list[object]:
+    def box_data(nodes: tuple[Node, ...]) -> list[object]:
         if not nodes:
             return ["", []]
         listed = [names[node][0] for node in nodes]
@@ -316,4 +323,7 @@ def _graph(
         words += [f"reads {', '.join(dict.fromkeys(parameters))}"] if parameters else []
         return ["; ".join(words), list(devices.of.get(nodes[0], ()))]
 
-    return {"picture": own.picture.record(), "boxes": [told(nodes) for nodes in own.members]}
+    return {
+        "picture": drawing.picture.record(),
+        "boxes": [box_data(nodes) for nodes in drawing.members],
+    }

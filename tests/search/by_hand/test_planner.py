@@ -32,7 +32,7 @@ def planner(text: str, devices: int = 8) -> HandPlanner:
 
 @lru_cache(maxsize=32)
 def made(text: str) -> HandPlan:
-    return planner(text).made(graph_of(SMALL, BATCH))
+    return planner(text).priced(graph_of(SMALL, BATCH))
 
 
 def moves(plan: HandPlan) -> list[str]:
@@ -119,7 +119,7 @@ def test_degrees_that_do_not_fit_are_told():
         made("micro-batches=4,schedule=zb-h1")
     with pytest.raises(InputError, match="with interleave=2, expected one of the two"):
         made("pipeline=2,interleave=2,micro-batches=4,schedule=zb-h1")
-    with pytest.raises(NegativeAnswer, match="the model has 4 blocks"):
+    with pytest.raises(NegativeAnswer, match="expected a divisor of the model's 4 repeated blocks"):
         made("pipeline=8,micro-batches=8")
 
 

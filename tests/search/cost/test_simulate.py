@@ -15,7 +15,7 @@ from pcg.placement.layout import grid
 from pcg.placement.schedule import Reshard, schedule
 from pcg.placement.view import MachineView
 from pcg.plan.text import parse_graph
-from search.cost.cost import NOTHING, CostModel, Exchanged
+from search.cost.cost import NOTHING, CostModel, GradientExchange
 from search.cost.efficiency import PLAIN
 from search.cost.events import events, exposures, usage
 from search.cost.simulate import SNAPSHOT, price, run, simulate
@@ -211,13 +211,13 @@ def test_small_gradients_share_an_all_reduce():
     ],
 )
 def test_buffers_fill_in_the_order_of_the_backward_pass(blocks, expected):
-    given = [Exchanged(block, ((0, 1),)) for block in blocks]
+    given = [GradientExchange(block, ((0, 1),)) for block in blocks]
     assert _buffers(range(len(blocks)), given) == expected
 
 
 def test_buffers_are_of_gradients_that_the_same_devices_add_up():
     pairs, alone, every = ((0, 1), (2, 3)), (), ((0, 1, 2, 3),)
-    given = [Exchanged(4, groups) for groups in (pairs, every, alone, pairs)]
+    given = [GradientExchange(4, groups) for groups in (pairs, every, alone, pairs)]
     assert sorted(_buffers(range(4), given)) == [(1,), (3, 0)]
 
 

@@ -19,7 +19,7 @@ from search.cost.cost import CostModel
 from search.cost.memory import peak_memory
 from search.cost.simulate import recomputing, simulate
 from search.cost.tasks import RECOMPUTE
-from search.cost.units import Chosen, forward_seconds, ways_to_fit
+from search.cost.units import GroupStrategies, forward_seconds, recomputations_to_fit
 
 LAYERS = 8
 COST = CostModel(load_machine("dgx-a100").with_devices(1), Training("sgd"))
@@ -32,16 +32,18 @@ def steps() -> Schedule:
     return schedule(graph, {n: MachineView.packed(0, grid(n)) for n in graph.operators})
 
 
-def counted(nodes: Chosen) -> int:
+def counted(nodes: GroupStrategies) -> int:
     return peak_memory(steps(), COST.training, nodes).total
 
 
-def seconds(nodes: Chosen) -> float:
+def seconds(nodes: GroupStrategies) -> float:
     return recomputing(steps(), COST, nodes).simulation.step_seconds
 
 
-def ways(limit: int, choice: Recompute = Recompute.AUTO) -> list[Chosen]:
-    return list(ways_to_fit(steps(), forward_seconds(steps(), COST), counted, limit, choice))
+def ways(limit: int, choice: Recompute = Recompute.AUTO) -> list[GroupStrategies]:
+    return list(
+        recomputations_to_fit(steps(), forward_seconds(steps(), COST), counted, limit, choice)
+    )
 
 
 def test_full_recomputation_is_one_more_forward_pass_in_less_memory():

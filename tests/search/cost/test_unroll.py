@@ -21,10 +21,10 @@ from search.map.choose.choosing import ALL, Choice, Chooser, Exposed
 from search.map.rules.cuts import Cuts
 from search.map.rules.templates import CutTemplates
 from search.split.blocks import blocks_of, repeated
-from search.substitute.variants import on_whole
+from search.substitute.variants import whole_choice
 from substitutions.rules.store import load_library
 
-KEPT = 8
+BLOCKS_KEPT = 8
 TRAINING = Training("adam", "bf16")
 
 
@@ -46,21 +46,21 @@ def scheduled(chooser: Chooser, choice: Choice) -> Schedule:
     exposed=st.sampled_from([ALL, Exposed(exchange=0.0, loss=0.0), Exposed(resharding=0.1)]),
 )
 def test_a_few_blocks_are_as_the_whole(model, more: int, price: float, exposed: Exposed):
-    short, whole = model(KEPT), model(KEPT + more)
+    short, whole = model(BLOCKS_KEPT), model(BLOCKS_KEPT + more)
     chooser = chooser_of(short, more)
     choice = chooser.choose(short, price, exposed=exposed)
-    every = on_whole(choice, whole, more)
+    every = whole_choice(choice, whole, more)
     assert every is not None
     few, full = scheduled(chooser, choice), scheduled(chooser, every)
     often, cost = repeated(short, more), chooser.pricing.cost
-    own, of_whole = blocks_of(short), blocks_of(whole)
+    own, whole_variant = blocks_of(short), blocks_of(whole)
     assert own is not None
-    assert of_whole is not None
+    assert whole_variant is not None
     for remade, again in (
         (frozenset(), frozenset()),
         (
             worth_recomputing(few, own.crossing(few)),
-            worth_recomputing(full, of_whole.crossing(full)),
+            worth_recomputing(full, whole_variant.crossing(full)),
         ),
     ):
         assert (
@@ -74,17 +74,17 @@ def test_a_few_blocks_are_as_the_whole(model, more: int, price: float, exposed: 
 @given(more=st.integers(1, 5), price=st.sampled_from([0.0, 1e-11]))
 def test_the_sum_of_a_few_blocks_is_that_of_the_whole(more: int, price: float):
     """Blocks that stand for others count as often in what is chosen by."""
-    short, whole = blocks(KEPT), blocks(KEPT + more)
+    short, whole = blocks(BLOCKS_KEPT), blocks(BLOCKS_KEPT + more)
     chooser, other = chooser_of(short, more), chooser_of(whole, 0)
     choice = chooser.choose(short, price)
-    every = on_whole(choice, whole, more)
+    every = whole_choice(choice, whole, more)
     assert every is not None
     fixed = other.choose(whole, price, fixed=every.strategies)
     assert fixed.seconds == pytest.approx(choice.seconds, rel=1e-6)
 
 
 def test_blocks_that_are_cut_in_two_ways_are_not_alike():
-    short = blocks(KEPT)
+    short = blocks(BLOCKS_KEPT)
     chooser = chooser_of(short, 0)
     choice = chooser.choose(short)
     own = blocks_of(short)
@@ -100,7 +100,7 @@ def test_blocks_that_are_cut_in_two_ways_are_not_alike():
 
 
 def test_a_block_needs_neighbours():
-    short = blocks(KEPT)
+    short = blocks(BLOCKS_KEPT)
     chooser = chooser_of(short, 0)
     steps = scheduled(chooser, chooser.choose(short))
     for first in (0, len(short.operators) - 1):

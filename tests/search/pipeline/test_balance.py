@@ -55,8 +55,8 @@ def spent(start: int, end: int, seconds: list[float], crossings: list[Crossing])
 def test_the_table_has_what_each_stage_spends(row):
     seconds, _, crossings = row
     every, crossing = Band(0, len(seconds)), CrossingSeconds(crossings)
-    table = sums(seconds)(every, every) + crossing.comes(every, every)
-    table += crossing.goes(every, every)
+    table = sums(seconds)(every, every) + crossing.received(every, every)
+    table += crossing.sent(every, every)
     for start, end in combinations(range(len(seconds) + 1), 2):
         assert table[start, end] == pytest.approx(spent(start, end, seconds, crossings))
     assert np.isinf(table[np.tril_indices(len(table))]).all()
@@ -71,7 +71,7 @@ def test_a_part_of_the_table_is_what_it_is_in_the_whole(row, data):
     starts, ends = (Band(*sorted((data.draw(places), data.draw(places)))) for _ in range(2))
     every, crossing = Band(0, len(seconds)), CrossingSeconds(crossings)
     inside = np.ix_(starts.positions, ends.positions)
-    for table in (sums(seconds), crossing.comes, crossing.goes):
+    for table in (sums(seconds), crossing.received, crossing.sent):
         assert (table(starts, ends) == table(every, every)[inside]).all()
 
 
@@ -94,7 +94,7 @@ def test_no_partition_is_more_even(few, row, stages, micro_batches, limit):
 
     def table(stage: int, starts: Band, ends: Band):
         # Links between stages differ: here, what comes takes longer the later the stage.
-        comes, goes = crossing.comes(starts, ends), crossing.goes(starts, ends)
+        comes, goes = crossing.received(starts, ends), crossing.sent(starts, ends)
         return own(starts, ends) + (1 + stage) * comes + goes
 
     def slowest(bounds: tuple[int, ...]) -> float:

@@ -14,7 +14,7 @@ from pcg.graph.graph import Graph
 from pcg.machine import load_machine
 from pcg.plan.plan import Plan
 from pcg.plan.training import Training
-from search.cost.planned import NoPlanInTime, Outdone, Planned, SearchReport, Stop
+from search.cost.planned import NoFasterPlan, NoPlanInTime, Planned, SearchReport, Stop
 from search.pipeline.beside import WithPipelines
 from search.plan.planner import MeshPlanner
 from search.split import blocks as module
@@ -153,7 +153,9 @@ def test_each_model_has_a_rival_of_its_own(any_plan):
 
 def test_what_a_rival_has_outdone_is_reported_with_it(any_plan):
     report = SearchReport(5, 3, "exhausted", {})
-    both = of_both(Asking(any_plan, Outdone("m", report, 2.5)), Pipelines(any_plan, [4.0], "time"))
+    both = of_both(
+        Asking(any_plan, NoFasterPlan("m", report, 2.5)), Pipelines(any_plan, [4.0], "time")
+    )
     answer = both.plan("m", any_plan.model)
     assert answer.plan.estimates.step_seconds == 4.0
     assert (answer.report.strategies, answer.report.simulated) == (6, 4)

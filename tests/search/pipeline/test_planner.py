@@ -15,6 +15,7 @@ from support.plans.pipelines import check_read_back, layers
 from pcg.errors import InputError, NegativeAnswer
 from pcg.graph.graph import Graph
 from pcg.machine import Machine, load_machine
+from pcg.machine_part import machine_part
 from pcg.placement.schedule import schedule
 from pcg.plan.plan import Plan, load_plan, save_plan
 from runtime.program.lower import Lowering
@@ -28,7 +29,7 @@ from search.pipeline.build import build
 from search.pipeline.clock import step_seconds
 from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import PLAIN, Sparing, outline, stage_counts
-from search.pipeline.planner import Built, PipelinePlanner
+from search.pipeline.planner import BuiltPipeline, PipelinePlanner
 from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
 from search.pipeline.stage_batches import alike
 from search.pipeline.streams import streams
@@ -207,7 +208,8 @@ def test_one_sample_makes_no_micro_batches(library):
     machine = load_machine("summit").with_nodes(1)
     with pytest.raises(NegativeAnswer) as none:
         PipelinePlanner(machine, library).plan("layers", layers(2, 1, 16))
-    assert str(none.value) == "pipeline: one sample cannot be cut into micro-batches"
+    problem = "batch 1 cannot be cut in micro-batches, expected 2 or more samples"
+    assert str(none.value) == f"pipeline: {problem}"
 
 
 def test_any_number_of_samples_makes_micro_batches(library):
@@ -249,7 +251,7 @@ def test_stages_on_faster_devices_have_more_to_do(library, fast_first, tmp_path)
         for stage in range(2)
     ]
     assert sum(products) == 24
-    alone = [CostModel(machine.part(stage, 1)) for stage in range(2)]
+    alone = [CostModel(machine_part(machine, stage, 1)) for stage in range(2)]
     times = [cost.compute_seconds(graph.operators[0], frozenset({0, 1})) for cost in alone]
     share = sum(times[1]) / (sum(times[0]) + sum(times[1]))
     assert products[0] == pytest.approx(24 * share, abs=1.5)
@@ -329,4 +331,4 @@ def test_of_a_deep_model_what_is_estimated_far_above_is_not_built(
 
 
 NOTHING: Any = None
-FOUND = Built(NOTHING, NOTHING, 0.0, 0, 0)
+FOUND = BuiltPipeline(NOTHING, NOTHING, 0.0, 0, 0)

@@ -28,7 +28,7 @@ from search.pipeline.outline import (
 )
 from search.pipeline.stage_batches import alike
 from search.pipeline.streams import streams
-from search.pipeline.tries import Tries, beside, ladder
+from search.pipeline.tries import OutlineSearch, beside, ladder
 from substitutions.rules.store import load_library
 
 
@@ -63,7 +63,9 @@ def test_the_best_is_as_good_as_the_best_of_all(count, batch):
     graph, library = layers(count, batch, 256), load_library()
     machine = load_machine("summit").with_nodes(count // 6)
     source, cuts = streams(graph, library), Cuts(library.concrete(graph))
-    tries = Tries(source, cuts, machine, "1f1b", CostModel, everything, inf, Phases(), Teller())
+    tries = OutlineSearch(
+        source, cuts, machine, "1f1b", CostModel, everything, inf, Phases(), Teller()
+    )
     every: list[float] = []
     for stages, size in stage_counts(machine):
         cost = CostModel(machine.with_devices(size))

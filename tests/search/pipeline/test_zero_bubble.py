@@ -60,7 +60,7 @@ def test_a_transformer_takes_hardly_more_memory_than_by_1f1b(library, machine):
     held = []
     for kind in ("1f1b", "zb-h1"):
         degrees = parse_degrees(f"pipeline=4,micro-batches=8,schedule={kind}")
-        made = HandPlanner(machine, library, degrees).made(graph_of(gpt, 8))
+        made = HandPlanner(machine, library, degrees).priced(graph_of(gpt, 8))
         groups = StageGroups(4, 1, 8)
         held.append(held_by_device(made.steps, CostModel(machine), groups, kind)[-1])
     plain, late = held

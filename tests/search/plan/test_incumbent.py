@@ -36,9 +36,9 @@ def searched(operators: int, *, fits: bool = True) -> tuple[SearchState, PricedT
     """A graph with three families, and what a rewrite made of it."""
     base, made, search = trial(operators), trial(3), SearchState()
     for family, seconds in ((ALL, 1.0), (NEAR, 1 + NEAR_BEST / 2), (FAR, 1 + 2 * NEAR_BEST)):
-        search.tried(base, family, seconds)
+        search.note_family(base, family, seconds)
         search.priced[priced(base, seconds, fits=fits)] = base
-    search.came_of[made] = base
+    search.rewritten_from[made] = base
     return search, base, made
 
 
@@ -58,9 +58,9 @@ def test_all_families_are_tried_on_small_graphs_and_where_the_best_does_not_fit(
 def test_a_large_graph_is_outdone_by_a_faster_rewrite_alone():
     search, base, made = searched(LARGE + 1)
     assert not search.is_outdone(base)
-    search.tried(made, ALL, 1.1)
+    search.note_family(made, ALL, 1.1)
     assert not search.is_outdone(base)
-    search.tried(made, NEAR, 0.9)
+    search.note_family(made, NEAR, 0.9)
     assert search.is_outdone(base)
     assert not search.is_outdone(made)
     assert search.fastest[made] == 0.9
@@ -68,7 +68,7 @@ def test_a_large_graph_is_outdone_by_a_faster_rewrite_alone():
 
 def test_a_small_graph_is_not_outdone():
     search, base, made = searched(LARGE)
-    search.tried(made, ALL, 0.5)
+    search.note_family(made, ALL, 0.5)
     assert not search.is_outdone(base)
 
 

@@ -90,7 +90,7 @@ def test_small_graphs(seed):
     factors += prices.resharding
     spaces = [chooser.spaces.of(node) for node in prices.nodes]
     duties = chooser.pricing.duties(graph, prices.nodes, keeps=True)
-    own = [chooser.pricing.own(node, duty).memory for node, duty in duties.items()]
+    own = [chooser.pricing.operator_costs(node, duty).memory for node, duty in duties.items()]
     sizes = [len(space) for space in spaces]
     allowed = np.zeros(sizes, bool)
     for split in range(len(chooser.mesh)):

@@ -18,7 +18,7 @@ from search.map.space.allow import everything
 from search.plan import planner as plans
 from search.plan.planner import MeshPlanner
 from search.refine import overlap
-from search.refine.spread import Spread, sides
+from search.refine.spread import Spread, branch_loads
 from substitutions.audit.replay import replay
 from substitutions.rules.store import Library, load_library
 
@@ -55,7 +55,9 @@ def test_what_moves_around_branches_takes_from_what_they_promise(library):
 
     def promised(exposed: Exposed, *, around: bool) -> float:
         spread = Spread(chooser.choose(graph, exposed=exposed), {})
-        return sum(s.saved for s in sides(chooser, spread, everything, exposed, around=around))
+        return sum(
+            s.saved for s in branch_loads(chooser, spread, everything, exposed, around=around)
+        )
 
     assert promised(ALL, around=True) < promised(ALL, around=False)
     hidden = Exposed(resharding=0.0)

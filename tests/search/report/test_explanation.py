@@ -43,7 +43,7 @@ def test_placements_are_told_in_the_words_of_the_glossary():
     assert [placed for _, placed in explanation.results] == ["Partial over 4"]
     (index,) = [index for index in explanation.indices if index.name == "n"]
     assert (index.length, index.degree) == (10, 1)
-    assert index.refused == "10 elements in 4 blocks of equal size do not go, in 2 at most"
+    assert index.refused == "10 elements cannot be cut in 4 equal blocks, at most in 2"
     assert [i.refused for i in explanation.indices if i.name != "n"] == [None, None]
 
 

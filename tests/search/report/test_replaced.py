@@ -13,7 +13,7 @@ from pcg.plan.check import Placement, check_graph, check_placement
 from pcg.plan.plan import Plan, load_plan, save_plan
 from search.cost.cost import CostModel
 from search.report.alternatives import Alternatives
-from search.report.replaced import Placed, replaced
+from search.report.replaced import OperatorPlacement, replaced
 from search.report.trace import price_plan
 
 PLANS = {name: plan_of(text) for name, text in CUTS.items()}
@@ -25,8 +25,8 @@ def operators(plan: Plan) -> list[Node]:
     return [node for node in plan.graph.nodes if node in plan.views]
 
 
-def own(plan: Plan, node: Node) -> Placed:
-    return Placed(tuple(value.type for value in node.inputs), plan.views[node])
+def own(plan: Plan, node: Node) -> OperatorPlacement:
+    return OperatorPlacement(tuple(value.type for value in node.inputs), plan.views[node])
 
 
 def bare(value: Value) -> object:

@@ -12,7 +12,7 @@ from support.graphs.deep import blocks, with_bias, with_look_back
 from pcg.graph.graph import Graph
 from pcg.plan.text import parse_graph
 from search.split import blocks as module
-from search.split.blocks import KEPT, blocks_of, folded
+from search.split.blocks import BLOCKS_KEPT, blocks_of, folded
 
 
 def signatures(graph: Graph) -> list[object]:
@@ -39,9 +39,9 @@ def test_each_operator_has_one_that_stands_for_it(model):
     whole = model(20)
     own = blocks_of(whole)
     assert own is not None
-    less = own.without(own.count - KEPT)
+    less = own.without(own.count - BLOCKS_KEPT)
     assert less is not None
-    short, more = blocks_of(less), own.count - KEPT
+    short, more = blocks_of(less), own.count - BLOCKS_KEPT
     assert short is not None
     stand_ins = short.stand_ins(whole, more)
     assert stand_ins is not None
@@ -54,16 +54,16 @@ def test_each_operator_has_one_that_stands_for_it(model):
 
 
 def test_the_first_and_the_last_block_may_be_cut_otherwise():
-    own = blocks_of(blocks(KEPT))
+    own = blocks_of(blocks(BLOCKS_KEPT))
     assert own is not None
-    looks = own.looks()
+    looks = own.colours()
     sizes = Counter(Counter(looks.values()).values())
     assert sizes[own.count - 2] == own.length
     assert sizes[1] == len(own.graph.operators) - own.length * (own.count - 2)
 
 
 def test_what_comes_later_may_not_read_a_block_that_is_left_out():
-    own = blocks_of(with_look_back(KEPT + 4))
+    own = blocks_of(with_look_back(BLOCKS_KEPT + 4))
     assert own is not None
     assert own.without(4) is None
 

@@ -9,7 +9,12 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.substitute.backtrack import Backtracked, Extent, Promise, backtrack
+from search.substitute.backtrack import (
+    BacktrackLimits,
+    BacktrackResult,
+    RewriteCandidate,
+    backtrack,
+)
 
 
 @dataclass(frozen=True)
@@ -20,7 +25,7 @@ class Drawn:
     estimates: Sequence[float]
     edges: Sequence[Sequence[int]]
 
-    def search(self, extent: Extent) -> Backtracked[int]:
+    def search(self, extent: BacktrackLimits) -> BacktrackResult[int]:
         known = {0}
 
         def made(state: int) -> int | None:
@@ -29,9 +34,9 @@ class Drawn:
             known.add(state)
             return state
 
-        def candidates(state: int) -> Iterator[Promise[int]]:
+        def candidates(state: int) -> Iterator[RewriteCandidate[int]]:
             for other in self.edges[state]:
-                yield Promise(self.estimates[other], lambda other=other: made(other))
+                yield RewriteCandidate(self.estimates[other], lambda other=other: made(other))
 
         return backtrack(0, self.costs.__getitem__, candidates, extent)
 
@@ -60,7 +65,7 @@ def drawn(draw: st.DrawFn) -> Drawn:
 @given(drawn(), st.sampled_from((1.0, 1.05, 1.2, 2.0)))
 def test_the_best_of_what_is_reached_within_the_threshold(space: Drawn, threshold: float):
     """Whatever the estimates are, as long as nothing costs less than its own."""
-    outcome = space.search(Extent(threshold))
+    outcome = space.search(BacktrackLimits(threshold))
     cost = space.costs[outcome.best]
     assert cost <= min(space.costs[state] for state in space.reached(threshold * cost))
     assert outcome.best in space.reached(inf)
@@ -69,7 +74,7 @@ def test_the_best_of_what_is_reached_within_the_threshold(space: Drawn, threshol
 
 @given(drawn(), st.integers(0, 3))
 def test_patience_bounds_what_is_priced_in_vain(space: Drawn, patience: int):
-    outcome = space.search(Extent(inf, patience))
+    outcome = space.search(BacktrackLimits(inf, patience))
     gains = len(space.costs)
     assert outcome.priced <= patience * (gains + 1) + gains
     if not patience:
@@ -78,18 +83,18 @@ def test_patience_bounds_what_is_priced_in_vain(space: Drawn, patience: int):
 
 def test_a_step_that_costs_leads_to_one_that_gains():
     space = Drawn((100, 103, 50), (100, 103, 50), ((1,), (2,), ()))
-    assert space.search(Extent(1.0)).best == 0
-    assert space.search(Extent(1.05)).best == 2
+    assert space.search(BacktrackLimits(1.0)).best == 0
+    assert space.search(BacktrackLimits(1.05)).best == 2
 
 
 def test_what_is_cut_short_says_what_is_left():
     space = Drawn((100, 101, 102), (100, 101, 102), ((1, 2), (), ()))
     over = iter((False, True))
-    outcome = space.search(Extent(1.05, is_over=lambda: next(over)))
+    outcome = space.search(BacktrackLimits(1.05, is_over=lambda: next(over)))
     assert (outcome.best, outcome.priced, outcome.left) == (0, 0, 2)
 
 
 def test_little_is_no_gain():
     space = Drawn((1000, 999), (1000, 999), ((1,), ()))
-    assert space.search(Extent(least_gain=2e-3)).best == 0
-    assert space.search(Extent(least_gain=5e-4)).best == 1
+    assert space.search(BacktrackLimits(least_gain=2e-3)).best == 0
+    assert space.search(BacktrackLimits(least_gain=5e-4)).best == 1

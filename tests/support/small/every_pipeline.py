@@ -35,7 +35,7 @@ from search.map.space.axes import Strategy
 from search.pipeline.build import placed
 from search.pipeline.clock import step_seconds
 from search.pipeline.crossing import Crossings
-from search.pipeline.micro import Chosen, MicroBatches
+from search.pipeline.micro import GroupStrategies, MicroBatches
 from search.pipeline.outline import micro_batch_counts, stage_counts
 from search.pipeline.planner import PipelinePlanner
 from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
@@ -186,7 +186,7 @@ class EveryPipeline:
         """By all schedules, where it fits."""
         machine, chunks = self.chain.machine, (len(bounds) - 1) // stages
         cost = CostModel(machine, self.chain.training)
-        chosen = Chosen(strategies, NOTHING)
+        chosen = GroupStrategies(strategies, NOTHING)
         made = placed(batches, chosen, bounds, chunks, 1, Crossings(cost))
         steps = schedule(made.graph, made.views)
         groups = StageGroups(stages, machine.devices // stages, batches.slices, chunks)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search.map.choose.factors import Factor, least, restricted
-from search.map.choose.marginals import FEW_ENTRIES, looked_at, promising
+from search.map.choose.marginals import FEW_ENTRIES, considered_values, promising
 
 Sum = tuple[list[int], list[Factor]]
 
@@ -69,13 +69,13 @@ def grid(side: int, size: int) -> Sum:
 
 def test_small_tables_are_looked_at_whole():
     sizes, factors = grid(2, 20)
-    assert [len(v) for v in looked_at(sizes, factors)] == sizes
+    assert [len(v) for v in considered_values(sizes, factors)] == sizes
 
 
 def test_what_is_left_out_of_large_tables_is_hardly_missed():
     sizes, factors = grid(3, 30)
     assert FEW_ENTRIES < 30**3
-    some = looked_at(sizes, factors, 8)
+    some = considered_values(sizes, factors, 8)
     assert max(map(len, some)) <= 9
     minimum, _ = least([len(v) for v in some], restricted(factors, some))
     assert minimum == pytest.approx(least(sizes, factors)[0], rel=0.02)

@@ -51,9 +51,9 @@ def test_operators_that_are_alike_are_priced_once(chooser: Chooser) -> None:
     _, one, _, other = (node for node in graph.operators if node.name == "matmul")
     assert chooser.spaces.kind(one) == chooser.spaces.kind(other)
     duties = duties_in(graph, graph.operators)[one]
-    known = chooser.pricing.own(one, duties)
+    known = chooser.pricing.operator_costs(one, duties)
     hits = chooser.pricing.known
-    assert chooser.pricing.own(other, duties) is known
+    assert chooser.pricing.operator_costs(other, duties) is known
     assert chooser.pricing.known == hits + 1
 
 

@@ -17,7 +17,7 @@ from search.cost.cost import CostModel
 from search.map.choose import choosing
 from search.map.choose.choosing import Chooser, Exposed, least_places, tied_places
 from search.map.choose.factors import UNIT, Factor
-from search.map.choose.tied import Tied, saves
+from search.map.choose.tied import TiedVariables, saves
 from search.map.rules.cuts import Cuts
 from search.map.space.allow import data_parallel, everything
 from search.split.colours import colours
@@ -85,7 +85,7 @@ def test_the_least_of_all_choices_that_take_one_value_together(asked):
     seconds, places = tied_places(colour, sizes, masks, factors)
     assert all(place in mask for place, mask in zip(places, masks, strict=True))
     assert seconds == pytest.approx(value(factors, places), abs=1e-9)
-    tied = Tied.of(colour, masks)
+    tied = TiedVariables.of(colour, masks)
     first = tied.picked(masks)
     every = (
         value(factors, tied.spread([int(mask[at]) for mask, at in zip(first, row, strict=True)]))
@@ -105,10 +105,10 @@ def test_variables_that_nothing_is_like_are_chosen_as_before(asked):
 
 def test_a_choice_in_which_a_group_differs_is_none():
     masks = [np.arange(3)] * 3
-    tied = Tied.of([5, 5, 7], masks)
+    tied = TiedVariables.of([5, 5, 7], masks)
     assert tied.row([1, 1, 2]) == [1, 2]
     assert tied.row([1, 0, 2]) is None
-    assert Tied.of([5, 5], [np.arange(3), np.arange(2)]).members == [[0], [1]]
+    assert TiedVariables.of([5, 5], [np.arange(3), np.arange(2)]).members == [[0], [1]]
 
 
 def test_blocks_look_alike_but_for_the_first_and_the_last():

@@ -20,7 +20,7 @@ from search.by_hand.degrees import parse_degrees
 from search.by_hand.planner import HandPlan, HandPlanner
 from search.choices import IndexRole
 from search.cost.derivation import Derivation
-from search.map.rules.cuts import opened
+from search.map.rules.cuts import with_unfolded
 from search.map.rules.reduced import BLOCKS, ReducedAxes
 from search.plan.planner import MeshPlanner
 from substitutions.rules.rule import Rule
@@ -76,7 +76,7 @@ def test_steps_keep_what_a_graph_means(loss: str, classes: int, seed: int):
 def test_an_operator_is_opened_by_the_rule_of_fewest_operators(loss: str):
     graph = head(loss, 8, 4, 96)
     rules = load_library().concrete(graph)
-    end, after = opened(graph, Derivation.start(graph), {reducing(graph)}, rules)
+    end, after = with_unfolded(graph, Derivation.start(graph), {reducing(graph)}, rules)
     names = [node.name for node in end.operators]
     assert names.count("logsumexp") == 2
     assert "exp" not in names
@@ -90,7 +90,7 @@ def four() -> Machine:
 
 
 def by_hand(graph: Graph, degrees: str) -> HandPlan:
-    return HandPlanner(four(), load_library(), parse_degrees(degrees)).made(graph)
+    return HandPlanner(four(), load_library(), parse_degrees(degrees)).priced(graph)
 
 
 def most_moved(steps: Schedule) -> int:

@@ -27,7 +27,7 @@ from search.planners import common
 from search.planners.automap.agent import Agent, PrioritizedReplay, Transition
 from search.planners.automap.environment import COPIED, FEATURES, DecisionEnvironment, DecisionState
 from search.planners.automap.planner import AutoMapPlanner, random_graph
-from search.planners.common import TRIED, PlannerSetting, priced_choice
+from search.planners.common import MOST_PRICED, PlannerSetting, priced_choice
 from substitutions.audit.replay import replay
 from substitutions.rules.store import load_library
 
@@ -138,7 +138,7 @@ def test_data_parallelism_is_asked_before_what_is_slower(monkeypatch):
     agent = Agent()
     agent.trained(environment, own.episodes)
     slower = [one for one in environment.found if one[0] >= environment.first]
-    faster = [(environment.first / 2, choice) for _, choice in slower] * TRIED
+    faster = [(environment.first / 2, choice) for _, choice in slower] * MOST_PRICED
     monkeypatch.setattr(DecisionEnvironment, "found", [*faster, *slower])
     asked: list[Choice] = []
 
@@ -152,7 +152,7 @@ def test_data_parallelism_is_asked_before_what_is_slower(monkeypatch):
     priced = own._fitting(environment, first)
     assert priced.over <= 0
     assert asked[-1] is first
-    assert len(asked) == TRIED + 1
+    assert len(asked) == MOST_PRICED + 1
 
 
 def test_what_does_not_fit_is_told():

@@ -59,7 +59,7 @@ def test_wrong_meshes_are_told(text: str, says: str):
         ("x=data", r"x: 1 dimensions for a tensor of \[12, 8\], expected 2"),
         ("x=data,data", "x: data is used twice"),
         ("x=rows,-", "no axis 'rows', expected data, model, - or \\?"),
-        ("x=-,model", "model is 3 parts of dimension 1, which is 8 long and does not divide"),
+        ("x=-,model", "model cuts dimension 1 in 3 parts, expected a divisor of its size 8"),
         ("x=model+data,-", "expected the outer axis first: data\\+model"),
         ("x", "x, expected NAME=AXIS"),
         ("layer_0_weight=-,-", "no such tensor in the model \\(near it are layers_0_weight"),

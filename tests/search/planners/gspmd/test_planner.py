@@ -49,7 +49,7 @@ def test_columns_that_are_annotated_make_megatrons_plan():
     shards += ("*_three_weight=-,model", "*_expand_weight=-,model")
     setting = PlannerSetting(machine, load_library(), training)
     made = GspmdPlanner(setting, "data=2,model=2", shards).made(graph)
-    wanted = by_hand.made(graph)
+    wanted = by_hand.priced(graph)
     ours, others = (
         [node for node in one.operators if not node.is_parallel]
         for one in (made.priced.cut.graph, wanted.cut.graph)

@@ -16,7 +16,7 @@ from pcg.types.local import Axis
 from search.map.space.strategies import passes
 from search.planners.common import PlannerSetting
 from search.planners.gspmd.annotations import TensorAnnotation, annotated, parse_mesh
-from search.planners.gspmd.propagation import BROADCAST, Propagated, Propagation, links
+from search.planners.gspmd.propagation import BROADCAST, PropagatedShardings, Propagation, links
 from substitutions.rules.store import load_library
 
 MESH = parse_mesh("data=2,model=4", (2, 2, 2))
@@ -29,7 +29,9 @@ def cuttable(graph: Graph) -> dict[Node, list[Axis]]:
     return {n: [a for a in spaces.of(n).axes if not passes(a)] for n in graph.operators}
 
 
-def completed(graph: Graph, stated: dict[Value, TensorAnnotation], seed: int | None) -> Propagated:
+def completed(
+    graph: Graph, stated: dict[Value, TensorAnnotation], seed: int | None
+) -> PropagatedShardings:
     order = list(graph.operators)
     if seed is not None:
         Random(seed).shuffle(order)

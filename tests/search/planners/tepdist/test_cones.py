@@ -79,7 +79,7 @@ def test_small_graphs(seed):
             if full <= most:
                 best = min(best, summed(factors, places))
         given_limit = None if limit is None else HeldBytes(bytes_held, limit)
-        solution = solve_cones(made, prices.looks, given_limit)
+        solution = solve_cones(made, prices.colours, given_limit)
         if solution is None:
             assert best == inf
             continue
