@@ -61,6 +61,10 @@ FAR_BUILT = 1.5
 best."""
 MOST_BUILT = 8
 """The most pipelines that are built until one fits, separately with and without recomputation."""
+TIGHT = 0.5
+"""Memory is short if a pipeline that is built takes more than this fraction of it."""
+MORE = 1.5
+"""The factor on the memory for outlines of small models that may fit once they are built."""
 MOST_AGAIN = 3
 """The most times that outlines are made again with less memory."""
 
@@ -146,10 +150,25 @@ class PipelinePlanner:
             raise OutOfTime
         is_small = self.machine.devices <= FEW_DEVICES
         if then == "exhausted" and is_small and len(source.graph.operators) <= FEW_OPERATORS:
+            self._with_more_memory(source, cuts, built)
             self._with_less_memory(source, cuts, built)
             then = self._improved(built)
         late = {"interrupted": 2, "time": 1, "exhausted": 0}
         return max(first, then, key=lambda stop: late[stop])
+
+    def _with_more_memory(self, source: Streams, cuts: Cuts, built: list[BuiltPipeline]) -> None:
+        """Outline and build again as if there were more memory, if memory is short: what is
+        estimated not to fit may do so once it is built."""
+        limit = self.machine.memory_limit()
+        if any(pipeline.excess > -(1 - TIGHT) * limit for pipeline in built):
+            outlines = self._outlines(source, cuts, self._phases, MORE)
+            built += self._finalists(self._new(outlines, built))
+
+    def _new(self, outlines: Iterator[Outline], built: list[BuiltPipeline]) -> list[Outline]:
+        """The outlines that have not been built, the fastest first."""
+        known = {(pipeline.outline.key, pipeline.outline.chosen.strategies) for pipeline in built}
+        ranked = sorted(outlines, key=lambda one: one.seconds)
+        return [one for one in ranked if (one.key, one.chosen.strategies) not in known]
 
     def _with_less_memory(self, source: Streams, cuts: Cuts, built: list[BuiltPipeline]) -> None:
         """Outline and build again as if there were less memory, if a faster pipeline than all that
@@ -169,9 +188,7 @@ class PipelinePlanner:
             fastest = min(over, key=lambda pipeline: pipeline.seconds)
             share *= limit / (limit + fastest.excess)
             outlines = self._outlines(source, cuts, self._phases, share)
-            known = {pipeline.outline.key for pipeline in built}
-            ranked = sorted(outlines, key=lambda pipeline: pipeline.seconds)
-            built += self._finalists([pipeline for pipeline in ranked if pipeline.key not in known])
+            built += self._finalists(self._new(outlines, built))
 
     def _outlines(
         self, source: Streams, cuts: Cuts, phases: Phases, share: float = 1.0

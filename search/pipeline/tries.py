@@ -137,7 +137,8 @@ class OutlineSearch:
 
     def __iter__(self) -> Iterator[Outline]:
         self._least = self.faster_than
-        self._slack = SLACK if len(self.source.graph.operators) <= FEW_OPERATORS else 1.0
+        is_small = len(self.source.graph.operators) <= FEW_OPERATORS
+        self._slack = SLACK * max(1.0, self.share) if is_small else 1.0
         most = len(self.source.graph.operators)
         counts = [stages for stages, _ in stage_counts(self.machine) if stages <= most]
         usual = [stages for stages in counts if stages <= USUAL_STAGES]
