@@ -1,11 +1,11 @@
-"""Limit the processor time and memory that one foreign rule, certificate or plan may take.
+"""Limit the processor time and memory for one foreign rule, certificate or plan.
 
-The kernel keeps the limits, not the code that they are for: a solver or a multiplication of huge
-numbers hears no signal and no timer of Python's. Where processor time runs out the kernel ends the
-process, where memory does, allocations fail; so what is limited runs in a process of its own
-(``substitutions.rules.workers.limited_map``), which takes nothing with it but its own answer.
+The operating system enforces the limits: a solver, or a product of huge numbers, does not react to
+signals or timers of Python. If processor time runs out, the system ends the process. If memory runs
+out, allocations fail. So limited work runs in a process of its own
+(``substitutions.rules.workers.limited_map``), whose end loses nothing but its own answer.
 
-Time is that of the processor, which other work on the machine does not take away.
+Time is processor time, so other work on the machine does not reduce it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STATM = Path("/proc/self/statm")
 
 
 class BudgetSpent(StrEnum):
-    """Why there is no answer."""
+    """The reason for a missing answer."""
 
     TIME = "out of time"
     MEMORY = "out of memory"
@@ -33,22 +33,23 @@ class BudgetSpent(StrEnum):
 
 @dataclass(frozen=True)
 class Budget:
-    """``seconds`` of processor time; ``memory`` in MiB, beyond what the process has already."""
+    """A limit of ``seconds`` of processor time, and of ``memory`` MiB in addition to what the
+    process already has."""
 
     seconds: int
     memory: int = 4096
 
     def start(self) -> None:
-        """From now on, this process has this budget; call it again for the next piece of work."""
-        # In whole seconds, counted from the start of the process.
+        """Give this process the budget from now on. Call it again for the next piece of work."""
+        # The system's limit is in whole seconds from the start of the process.
         _limit(resource.RLIMIT_CPU, ceil(process_time()) + self.seconds)
         if (taken := _address_space()) is not None:
             _limit(resource.RLIMIT_AS, taken + self.memory * MIB)
 
 
 def enter_limited() -> None:
-    """What a process does once, before its first budget: where it is ended, it writes no core file,
-    and libraries do not complain of memory on the terminal. Its exceptions are told by others."""
+    """Prepare a process for its first budget. If it is ended, it writes no core file, and libraries
+    print no complaints about memory. Its parent reports its exceptions."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     os.close(nowhere)
@@ -57,13 +58,13 @@ def enter_limited() -> None:
 
 
 def cause(exit_code: int | None) -> BudgetSpent:
-    """What a process had spent that ended before it answered, by its exit code as
-    ``multiprocessing`` has it: the negative number of the signal."""
+    """Return which limit ended a process, given its exit code as in ``multiprocessing``: the
+    negative number of the signal."""
     return BudgetSpent.TIME if exit_code == -signal.SIGXCPU else BudgetSpent.MEMORY
 
 
 def _address_space() -> int | None:
-    """Bytes of it that this process has; None where the system does not say."""
+    """Return the bytes of address space of this process, or None if the system does not say."""
     try:
         return int(_STATM.read_text().split()[0]) * resource.getpagesize()
     except OSError:

@@ -1,4 +1,4 @@
-"""Switch garbage collection off, or let it be seldom, while a piece of work runs."""
+"""Switch garbage collection off, or make it rare, during a piece of work."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Generator[None]:
-    """Hold back Python's searches for cycles of garbage, in forked workers too: among hundreds of
-    thousands of objects that stay, each search looks at all. What is in cycles is freed after."""
+    """Disable Python's cyclic garbage collection within this context, in forked workers too. With
+    hundreds of thousands of live objects, each collection is slow. Cycles are freed afterwards."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -21,15 +21,15 @@ def uncollected() -> Generator[None]:
 
 
 SELDOM = 50_000
-"""Objects that are made between two searches for garbage, where most of them stay."""
+"""The number of new objects between two collections if most objects stay alive."""
 
 
 @contextmanager
 def seldom_collected() -> Generator[None]:
-    """Let Python search less often for cycles of garbage, for work that makes little of it and
-    keeps most of what it makes, as a search for plans does."""
+    """Make cyclic garbage collection rarer within this context, for work such as a search for
+    plans, which keeps most of its objects and makes little garbage."""
     first, *others = before = gc.get_threshold()
-    gc.set_threshold(max(first, SELDOM) if first else 0, *others)  # 0: it is off
+    gc.set_threshold(max(first, SELDOM) if first else 0, *others)  # 0 means off
     try:
         yield
     finally:

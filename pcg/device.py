@@ -1,4 +1,4 @@
-"""One device of a machine: its rates, its memory, and what it was measured to reach of them."""
+"""One device of a machine: its peak rates, its memory, and its measured efficiency."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pcg.files import FileModel
 
 DeviceKind: TypeAlias = Literal["gpu", "cpu"]
 DType: TypeAlias = Literal["float64", "float32", "tf32", "bf16", "fp16"]
-LEAST, MOST = 1e-12, 1e24  # of rates and times; beyond, sums of them would be no numbers
+LEAST, MOST = 1e-12, 1e24  # of rates and times; beyond, their sums would not be finite
 
 
 def _in_range(value: float) -> float:
@@ -21,11 +21,11 @@ def _in_range(value: float) -> float:
 
 Positive: TypeAlias = Annotated[float, Field(gt=0), AfterValidator(_in_range)]
 Latency: TypeAlias = Annotated[float, Field(ge=0, le=1e6)]
-"""Seconds."""
+"""Latency in seconds."""
 
 
 class Flops(FileModel):
-    """Peak rate of one device for each number format, in floating-point operations a second."""
+    """The peak rate of one device for each number format, in floating-point operations a second."""
 
     float64: Positive
     float32: Positive
@@ -34,41 +34,41 @@ class Flops(FileModel):
     fp16: Positive | None = None
 
     def rate(self, dtype: DType) -> float:
-        """Return the rate for `dtype`, in FLOP/s; float32's where the device lacks the format."""
-        own: float | None = getattr(self, dtype)
-        return self.float32 if own is None else own
+        """Return the rate for `dtype` in FLOP/s, or that of float32 if the device lacks `dtype`."""
+        peak: float | None = getattr(self, dtype)
+        return self.float32 if peak is None else peak
 
 
 class Efficiency(FileModel):
-    """What a device was measured to reach of a peak rate by one kind of work: of its FLOP/s by
-    products of matrices and attention, of its memory bandwidth by all others."""
+    """The measured fraction of a peak rate that a kind of work reaches: of the device's FLOP/s for
+    matrix products and attention, and of its memory bandwidth for all others."""
 
     work: Literal["contraction", "attention", "reduction", "pointwise", "update"]
     format: DType | None = None
-    """The number format of products for which it holds; any without one."""
+    """The number format of products for which it holds. None means all formats."""
     top: Annotated[float, Field(gt=0, le=1)]
-    """The fraction that is reached by large operators."""
+    """The fraction that large operators reach."""
     half_seconds: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """How long an operator takes at the peak rate that reaches half of ``top``."""
+    """The time, at the peak rate, of an operator that reaches half of ``top``."""
 
 
 class Device(FileModel):
-    """One device."""
+    """One device of a machine."""
 
     kind: DeviceKind
     flops: Flops
     memory_bytes: Annotated[int, Field(gt=0, le=1 << 60)]
-    """All that a process finds, what it cannot use for tensors among it."""
+    """All memory that a process sees, including memory that it cannot use for tensors."""
     memory_bandwidth: Positive
     """Bytes a second between the device and its own memory."""
     kernel_latency: Latency
     """Seconds that every launched operator takes, whatever its size."""
     efficiency: Annotated[tuple[Efficiency, ...], Field(strict=False, max_length=64)] = ()
-    """What was measured; for other kinds of work, curves that come with Unity."""
+    """Measured efficiencies. Other kinds of work have curves that come with Unity."""
     slowdown: Annotated[float, Field(ge=0.1, le=10)] = 1.0
-    """By how much operators in a training step take longer than when they were measured alone."""
+    """The factor by which operators are slower in a training step than measured alone."""
     reserved_bytes: Annotated[int, Field(ge=0)] = 0
-    """What a context and libraries of communication take of the memory."""
+    """Memory taken by a context and by communication libraries."""
 
     @model_validator(mode="after")
     def _check_reserve(self) -> Self:
@@ -81,10 +81,14 @@ class Device(FileModel):
 
     @property
     def usable_bytes(self) -> int:
-        """What is left of the memory for tensors."""
+        """The memory that is left for tensors."""
         return self.memory_bytes - self.reserved_bytes
 
-    def reached(self, work: str, dtype: DType) -> Efficiency | None:
-        """What was measured of a kind of work in a number format: for that format, else for any."""
-        known = [one for one in self.efficiency if one.work == work and one.format in (dtype, None)]
-        return max(known, key=lambda one: one.format is not None, default=None)
+    def measured_efficiency(self, work: str, dtype: DType) -> Efficiency | None:
+        """Return the measured efficiency of a kind of work, for this format or else for any."""
+        entries = [
+            entry
+            for entry in self.efficiency
+            if entry.work == work and entry.format in (dtype, None)
+        ]
+        return max(entries, key=lambda entry: entry.format is not None, default=None)

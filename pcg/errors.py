@@ -1,11 +1,11 @@
-"""Errors that a user can cause, told in one line and never as a traceback."""
+"""Errors that a user can cause, reported in one line and never as a traceback."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from typing import TypeVar
 
-Known = TypeVar("Known", bound=str)
+Option = TypeVar("Option", bound=str)
 
 
 def one_line(text: str) -> str:
@@ -14,8 +14,8 @@ def one_line(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return `text` as a terminal may have it: what a file says can neither move its cursor, nor
-    change the order of letters, nor end in an error of encoding. Lines end with a newline."""
+    """Return `text` in a form that is safe for a terminal: it cannot move the cursor, change the
+    order of letters, or fail to be encoded. Lines end with a newline."""
     return "\n".join(map(_escaped, text.split("\n")))
 
 
@@ -52,12 +52,12 @@ class InputError(UnityError):
         return one_line(f"{self.where}: {self.problem}")
 
 
-def one_of(what: str, name: str, known: Collection[Known]) -> Known:
-    """The one of the ``known`` names that is asked for. Raises InputError for any other; ``what``
-    is named, such as an optimizer."""
-    for own in known:
-        if own == name:
-            return own
+def one_of(what: str, name: str, known: Collection[Option]) -> Option:
+    """Return ``name`` if it is one of the ``known`` names. Raises InputError for any other.
+    ``what`` is the kind of thing that is named, such as an optimizer."""
+    for choice in known:
+        if choice == name:
+            return choice
     raise InputError(f"{what} {name}", f"unknown, expected one of {', '.join(known)}")
 
 

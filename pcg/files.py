@@ -1,7 +1,7 @@
-"""Read and write JSON and TOML files, checked on load and written whole or not at all.
+"""Read and write JSON and TOML files.
 
-Whatever is wrong with a file becomes one `InputError` that names the file, the place in it and
-what was expected. Files are written whole or not at all.
+Files are checked on load. Any problem of a file becomes one `InputError` that names the file, the
+place in it and what was expected. Files are written whole or not at all.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from pydantic_core import ErrorDetails
 from pcg.errors import InputError
 
 MAX_FILE_BYTES = 32 * 1024 * 1024
-"""Larger files are refused: none of ours comes near, and reading one could exhaust memory."""
+"""Larger files are refused. No file of Unity comes near, and reading one could exhaust memory."""
 
 MAX_TOML_BYTES, MAX_TOML_LINE = 256 * 1024, 512
-"""Characters of a line: tomllib takes time with the square of the parts of a key."""
+"""Limits of TOML files. The time of tomllib is quadratic in the number of parts of a key."""
 
 _CONTROL = re.compile(
     r"(?<!\\)(?:\\\\)*"  # an escape whose backslash is not escaped itself
@@ -41,7 +41,7 @@ _CONTROL = re.compile(
     "|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f]",
     re.IGNORECASE,
 )
-"""In JSON: what steers a terminal or hides in a text. Line breaks and tabs are let through."""
+"""Characters in JSON that control a terminal or are invisible. Line breaks and tabs are allowed."""
 
 _ESCAPED = re.compile(r"\\(?:[bfr]|u....)$", re.IGNORECASE)
 
@@ -55,11 +55,11 @@ class FileModel(BaseModel):
 
 
 class GrownFileModel(FileModel):
-    """Base of those that have got fields since their schema version. These are written only where
-    they are not as by default, so that other files, and their hashes, stay as they were."""
+    """Base of models with fields that were added since their schema version. An added field is
+    written only if it differs from its default, so other files, and their hashes, stay the same."""
 
     ADDED: ClassVar[frozenset[str]]
-    """The names of these fields."""
+    """The names of the added fields."""
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -154,8 +154,8 @@ def read_toml(path: str | Path, model: type[M]) -> M:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder that is to be written to, before the work for it begins. Raises InputError
-    where it cannot be made."""
+    """Make a folder for output, before the work for it begins. Raises InputError if it cannot be
+    made."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
@@ -164,8 +164,8 @@ def make_folder(folder: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Make the folder of a file that is to be written. Raises InputError where there can be none,
-    or where the file is a folder."""
+    """Make the folder of an output file. Raises InputError if it cannot be made, or if the file is
+    a folder."""
     make_folder(path.absolute().parent)
     if path.is_dir():
         raise InputError(str(path), "is a folder, expected a file to write")
@@ -212,7 +212,7 @@ def _replace(target: Path, data: bytes) -> None:
 def _validate(where: str, model: type[M], text: str) -> M:
     """Return JSON `text` as a `model`; JSON, because strict models then take arrays as tuples."""
     if (control := _CONTROL.search(text)) is not None:
-        # What is one line was perhaps made of a TOML file of several.
+        # A TOML file of several lines has become one line of JSON.
         before = text.count("\n", 0, control.start())
         place = f"line {before + 1}: " if "\n" in text.strip() else ""
         escaped = _ESCAPED.search(control.group())
@@ -226,7 +226,7 @@ def _validate(where: str, model: type[M], text: str) -> M:
 
 
 def validation_problem(error: ValidationError) -> str:
-    """The first of the errors in a line, and how many more there are."""
+    """Return the first of the errors in a line, and how many more there are."""
     first, *others = error.errors(include_url=False)
     more = f" (and {len(others)} more error{'s' if len(others) > 1 else ''})" if others else ""
     return f"{_describe(first)}{more}"
@@ -287,7 +287,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is no JSON number")
 
 
 def _reason(error: OSError) -> str:

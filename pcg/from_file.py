@@ -1,8 +1,8 @@
-"""Import users' Python files as modules that other processes find by name.
+"""Import users' Python files as modules that other processes can import by name.
 
-A class of a file that is given by its path has to have a module that can be imported: workers of a
-DataLoader, unless they are forked, get a dataset as a pickle, which names its class and module. So
-the name of such a module holds the path, this module is its package, and to import it runs the
+A class from a file that is given by its path needs an importable module. Workers of a DataLoader,
+unless they are forked, receive a dataset as a pickle, which names its class and module. So the name
+of such a module contains the path, this module is its package, and importing the name runs the
 file.
 """
 
@@ -17,15 +17,15 @@ from pathlib import Path
 from types import ModuleType
 
 __path__: list[str] = []
-"""As packages have it."""
+"""Makes this module a package."""
 _SIGN = "_in_"
-"""Between what a module is called and where its file is."""
+"""Separates the module's own name from the encoded path of its file."""
 
 
 def module_of(path: Path, prefix: str) -> ModuleType:
-    """Run a file as a module. ``prefix``: what it is for. Raises whatever the file does."""
-    whole = path.absolute()
-    spec = _spec(f"{__name__}.{prefix}_{path.stem}{_SIGN}{str(whole).encode().hex()}", path)
+    """Run a file as a module. ``prefix`` says what it is for. Passes on what the file raises."""
+    absolute = path.absolute()
+    spec = _spec(f"{__name__}.{prefix}_{path.stem}{_SIGN}{str(absolute).encode().hex()}", path)
     module = module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and the like look their module up
     assert spec.loader is not None, "it has one"
@@ -34,7 +34,7 @@ def module_of(path: Path, prefix: str) -> ModuleType:
 
 
 class _Finder(MetaPathFinder):
-    """Finds the file of a module's name."""
+    """Finds the file of a user's module by the module's name."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

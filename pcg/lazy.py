@@ -1,5 +1,5 @@
-"""Import torch and highspy at their first use: torch takes seconds to load, and proofs, rules and
-machines need none of it; few planners solve integer programs."""
+"""Import torch and highspy at their first use. Torch takes seconds to load, and proofs, rules and
+machines do not need it. Only few planners solve integer programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ else:
 
         def __getattr__(self, attribute: str) -> Any:
             value = getattr(importlib.import_module(self._name), attribute)
-            # Kernels ask for the same few functions in every step.
+            # Kernels use the same few functions in every step.
             self.__dict__[attribute] = value
             return value
 

@@ -1,8 +1,8 @@
 """The machine model: devices in nested levels, read from a TOML file.
 
-A machine's devices are numbered 0 to N - 1, row-major with the innermost level fastest: on a
-machine of 2 sockets of 3 devices a node, device 7 is the second device of the second node. All
-devices of a node are alike; from some node on, nodes may have devices of another kind.
+A machine's devices are numbered 0 to N - 1, row-major with the innermost level fastest. With nodes
+of 2 sockets of 3 devices, device 7 is the second device of the second node. All devices of a node
+are alike. From some node on, nodes may have devices of another kind.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from pcg.errors import InputError
 from pcg.files import FileModel, Name, read_toml
 
 MAX_DEVICES = 1 << 20
-"""Machines with more devices are refused: a slip in a file should not exhaust memory."""
+"""Machines with more devices are refused: a typo in a file should not exhaust memory."""
 
 Pattern: TypeAlias = Literal["message", "all_gather", "all_reduce"]
-"""What devices do over a link; reduce_scatter is an all_gather backwards."""
+"""A pattern of communication over a link. A reduce_scatter is an all_gather backwards."""
 
 
 _PRESETS = Path(__file__).with_name("machines")
@@ -40,50 +40,51 @@ class OtherDevice(Device):
     """A device of another kind, which the nodes from ``first_node`` on have."""
 
     first_node: Annotated[int, Field(ge=1, le=MAX_DEVICES)]
-    """Nodes are numbered from 0; the kind is that of all nodes up to the next such table."""
+    """The first node of this kind, counted from 0. It extends to the next such table."""
 
 
 class Rate(FileModel):
-    """How long a step of a collective takes where it goes as a ring."""
+    """The time of one step of a collective that runs as a ring."""
 
     latency: Latency
-    """Seconds, whatever the size."""
+    """Seconds of a step, whatever the size."""
     bandwidth: Positive
-    """Bytes a second that a device sends in a step, as ``Level.bandwidth`` counts them."""
+    """Bytes a second that a device sends in a step, counted as in ``Level.bandwidth``."""
 
 
 def _listed(value: object) -> object:
-    """One rate as a list of one, as files may say it."""
+    """Return a single rate, which files may have, as a list of one."""
     return (value,) if isinstance(value, (dict, Rate)) else value
 
 
 Rates: TypeAlias = Annotated[
     tuple[Rate, ...], BeforeValidator(_listed), Field(strict=False, min_length=1, max_length=16)
 ]
-"""The least of what these say, for each size: small messages go another way than large ones."""
+"""Alternative rates, the fastest of which holds for each size: small messages take another
+algorithm than large ones."""
 
 
 class Level(FileModel):
-    """One level of the hierarchy: so many units of the level below, or devices, and their links."""
+    """A level of the hierarchy: units of the level below, or devices, and links between them."""
 
     name: Annotated[Name, Field(min_length=1)]
     count: Annotated[int, Field(ge=1, le=MAX_DEVICES)]
-    """How many inner units one unit of this level holds."""
+    """The number of inner units in one unit of this level."""
     latency: Latency
     """Seconds that a message between two inner units takes, whatever its size."""
     bandwidth: Positive
     """Bytes a second, each way, of one port between an inner unit and this level."""
     ports: Annotated[int, Field(ge=1, le=MAX_DEVICES)] | None = None
-    """Ports that each inner unit has onto this level, shared by its devices; one a device if
-    not given."""
+    """The number of ports of each inner unit onto this level, shared by its devices. By default one
+    for each device."""
     all_gather: Rates | None = None
-    """What all_gather and reduce_scatter over this level reach, where it was measured; without it
-    what follows from ``latency`` and ``bandwidth``."""
+    """Measured rates of all_gather and reduce_scatter over this level. By default they follow from
+    ``latency`` and ``bandwidth``."""
     all_reduce: Rates | None = None
-    """What all_reduce over this level reaches, whatever algorithm is behind it."""
+    """Measured rates of all_reduce over this level, whatever algorithm it uses."""
 
     def rates(self, of: Pattern) -> tuple[Rate, ...]:
-        """What a step of a collective takes, or a message: the least of them."""
+        """Return the alternative rates of a step of a collective, or of a message."""
         known = self.all_gather if of == "all_gather" else self.all_reduce
         if of == "message" or known is None:
             return (Rate(latency=self.latency, bandwidth=self.bandwidth),)
@@ -92,45 +93,45 @@ class Level(FileModel):
 
 @dataclass(frozen=True)
 class Link:
-    """What devices communicate over."""
+    """A link between devices."""
 
     latency: float
-    """Seconds a message takes whatever its size."""
+    """Seconds that a message takes, whatever its size."""
     bandwidth: float
-    """Bytes a second, each way; infinite within one device, where nothing moves."""
+    """Bytes a second, each way. Infinite within one device, where nothing moves."""
 
 
 @dataclass(frozen=True)
 class Hop:
-    """How a group of devices communicates over one level of a machine: in every unit of the level,
-    ``units`` inner units hold members of the group."""
+    """Communication of a group over one level of a machine. In every unit of the level, ``units``
+    inner units have members of the group."""
 
     units: int
     link: Link
-    """``bandwidth`` is what all of the group's members in an inner unit have together of its
-    ports, in bytes a second."""
+    """The link of an inner unit. ``bandwidth`` is the share of the unit's ports that the group's
+    members have together, in bytes a second."""
     gathering: tuple[Link, ...] = ()
-    """What a step of an all_gather or reduce_scatter takes, where that was measured: the least of
-    these, for each size."""
+    """The alternative links of a step of an all_gather or reduce_scatter, if these were measured.
+    The fastest one holds for each size."""
     reducing: tuple[Link, ...] = ()
-    """What a step of an all_reduce takes if it goes as a ring, where that was measured."""
+    """The same for a step of an all_reduce as a ring, if it was measured."""
 
 
 WITHIN_DEVICE = Link(latency=0.0, bandwidth=math.inf)
 
 
 class Machine(FileModel):
-    """A machine: its device, and its levels from the innermost to the cluster of nodes."""
+    """A machine: its devices, and its levels from the innermost to the cluster of nodes."""
 
     schema_version: Literal[1]
     name: Annotated[Name, Field(min_length=1)]
     device: Device
     others: tuple[OtherDevice, ...] = Field(alias="other_device", default=(), max_length=1024)
-    """Further kinds of devices, by the node that each begins at; ascending."""
+    """Further kinds of devices, in ascending order of their first nodes."""
     levels: tuple[Level, ...] = Field(alias="level", max_length=16)
-    """From innermost to outermost; the last is the cluster, whose units are the nodes."""
+    """The levels, innermost first. The last one is the cluster, whose units are the nodes."""
     device_limit: Annotated[int, Field(ge=1, le=MAX_DEVICES)] | None = None
-    """If given, only this many devices take part: the first ones."""
+    """If given, only the first devices up to this number take part."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -165,25 +166,25 @@ class Machine(FileModel):
 
     @property
     def devices(self) -> int:
-        """Number of devices that take part."""
+        """The number of devices that take part."""
         return self._capacity if self.device_limit is None else self.device_limit
 
     @property
     def nodes(self) -> int:
-        """Number of nodes: the units of the outermost level, the cluster."""
+        """The number of nodes, which are the units of the outermost level, the cluster."""
         return self.levels[-1].count
 
     @property
     def devices_per_node(self) -> int:
-        """Number of devices of a full node."""
+        """The number of devices of a full node."""
         return self._unit(len(self.levels) - 1)
 
     def device_at(self, device: int) -> Device:
-        """Return what the device of a number is. Raises InputError for one that there is not."""
+        """Return the device with a number. Raises InputError if there is none."""
         return self.kinds_of((device,))[0]
 
     def kinds_of(self, devices: Iterable[int]) -> tuple[Device, ...]:
-        """Return the kinds that some devices are of, in the order of their nodes.
+        """Return the kinds of some devices, in the order of their nodes.
 
         Raises InputError for a device that the machine lacks.
         """
@@ -200,31 +201,31 @@ class Machine(FileModel):
         return (self.device, *self.others)
 
     def memory_limit(self, devices: Iterable[int] | None = None) -> int:
-        """Return how many bytes for tensors each of some devices has, or of all: the least of their
-        kinds'."""
+        """Return the bytes for tensors on each of some devices, or of all: the least of any kind
+        among them."""
         if devices is None or not self.others:
             return min(kind.usable_bytes for kind in self.kinds)
         return min(kind.usable_bytes for kind in self.kinds_of(devices))
 
     def with_memory(self, usable: int) -> Machine:
-        """Return this machine with so many bytes for tensors on each device."""
+        """Return this machine with ``usable`` bytes for tensors on each device."""
 
-        def own(kind: Device) -> dict[str, int]:
+        def with_usable(kind: Device) -> dict[str, int]:
             return {"memory_bytes": usable + kind.reserved_bytes}
 
-        device = self.device.model_copy(update=own(self.device))
-        others = tuple(other.model_copy(update=own(other)) for other in self.others)
+        device = self.device.model_copy(update=with_usable(self.device))
+        others = tuple(other.model_copy(update=with_usable(other)) for other in self.others)
         return self.model_copy(update={"device": device, "others": others})
 
     @property
     def units(self) -> tuple[int, ...]:
-        """Devices of one inner unit of each level: a device, ..., a node."""
+        """The number of devices of one inner unit of each level: a device, ..., a node."""
         return tuple(self._unit(i) for i in range(len(self.levels)))
 
     def with_nodes(self, nodes: int) -> Machine:
-        """Return this machine with so many full nodes. Raises InputError if there are none.
+        """Return this machine with a number of full nodes. Raises InputError if it is out of range.
 
-        Nodes beyond those of the file are of the kind of its last.
+        Nodes beyond those of the file have the kind of its last node.
         """
         if nodes < 1:
             raise InputError(self.name, f"expected 1 node or more, got {nodes}")
@@ -234,10 +235,11 @@ class Machine(FileModel):
         return self._with((*self.levels[:-1], cluster), None)
 
     def with_devices(self, devices: int) -> Machine:
-        """Return the part of this machine that its first `devices` devices are.
+        """Return the part of this machine that consists of its first `devices` devices.
 
-        Levels shrink to what is left of them, so equal parts are equal machines: the first six
-        devices of six a node are one node. Raises InputError if there are not so many.
+        Levels shrink to what is left of them, so equal parts are equal machines. For example, the
+        first six devices of a cluster with six devices a node are one node. Raises InputError if
+        the machine has fewer devices.
         """
         if not 1 <= devices <= self.devices:
             problem = f"expected 1 to {self.devices} devices, got {devices}"
@@ -247,31 +249,31 @@ class Machine(FileModel):
             level.model_copy(update={"count": min(level.count, -(-devices // self._unit(i)))})
             for i, level in enumerate(self.levels)
         )
-        whole = math.prod(level.count for level in levels) == devices
-        return self._with(levels, None if whole else devices)
+        is_full = math.prod(level.count for level in levels) == devices
+        return self._with(levels, None if is_full else devices)
 
     def link(self, a: int, b: int) -> Link:
-        """Return the link between devices `a` and `b` while all others talk in the same pattern."""
+        """Return the link between devices `a` and `b` while all others use the same pattern."""
         return self.group_link((a, b))
 
     def group_link(self, devices: Iterable[int]) -> Link:
         """Return the slowest link on a ring through the group.
 
-        The ring leaves a unit once, however many of the group's devices the unit holds, and the
-        unit's other devices are taken to be in groups of the same form, sharing its ports. So a
-        group with m of a unit's n devices gets m/n of the bandwidth of all the unit's ports; for
-        a unit's lone member that is one device's part. A group of one has `WITHIN_DEVICE`.
-        Raises InputError for a device that the machine lacks.
+        The ring leaves a unit once, however many of the group's devices the unit holds. The unit's
+        other devices are assumed to be in groups of the same form, which share its ports. So a
+        group with m of a unit's n devices gets m/n of the bandwidth of all the unit's ports. For
+        m = 1 this is one device's share. A group of one has `WITHIN_DEVICE`. Raises InputError for
+        a device that the machine lacks.
         """
         return self._slowest(self._crossed(self._members(devices)), "message")[0]
 
     def hops(self, devices: Iterable[int]) -> tuple[Hop, ...]:
-        """Return the levels that a group communicates over, from the innermost to the outermost.
+        """Return the levels over which a group communicates, innermost first.
 
-        The product of their ``units`` is the size of the group. Links are shared as `group_link`
-        says. A group that is not regular, with more members in one unit than in another, has a
-        single hop over its slowest link; a group of one has none. Raises InputError for a device
-        that the machine lacks.
+        The product of their ``units`` is the size of the group. Links are shared as in
+        `group_link`. A group is irregular if it has more members in one unit than in another. It
+        has a single hop over its slowest link. A group of one has no hops. Raises InputError for a
+        device that the machine lacks.
         """
         members = self._members(devices)
         crossed = tuple(self._crossed(members))
@@ -294,21 +296,21 @@ class Machine(FileModel):
         )
 
     def _slowest(self, crossed: Iterable[tuple[int, float]], of: Pattern) -> tuple[Link, ...]:
-        """The slowest of some levels' links, for each choice of one of their rates."""
-        each = [[(rate, p) for rate in self.levels[i].rates(of)] for i, p in crossed]
-        if not each:
+        """Return the slowest link of some levels, for each combination of alternative rates."""
+        alternatives = [[(rate, p) for rate in self.levels[i].rates(of)] for i, p in crossed]
+        if not alternatives:
             return (WITHIN_DEVICE,)
         return tuple(
             Link(
                 max(rate.latency for rate, _ in chosen),
                 min(rate.bandwidth * ports for rate, ports in chosen),
             )
-            for chosen in product(*each)
+            for chosen in product(*alternatives)
         )
 
     def _crossed(self, members: frozenset[int]) -> Iterator[tuple[int, float]]:
-        """The levels at which members meet, with the part of the ports that the group has: of how
-        many ports, parts of one included."""
+        """Yield the levels at which members meet, each with the number of ports that the group
+        has, which may be a fraction."""
         for i, level in enumerate(self.levels):
             held = self._held(members, i)
             if len(held) == 1:
@@ -320,13 +322,13 @@ class Machine(FileModel):
             yield i, ports * min(held.values()) / unit
 
     def meeting_levels(self, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Return the number of the innermost level whose unit holds both devices of each pair; two
-        different devices communicate over its links."""
+        """Return, for each pair, the number of the innermost level with a unit that holds both
+        devices. Two different devices communicate over its links."""
         units = np.array([self._unit(i + 1) for i in range(len(self.levels))])
         return (a[:, None] // units == b[:, None] // units).argmax(axis=1)
 
     def hash(self) -> str:
-        """Return the SHA-256 of the machine's content, in hexadecimal; the same on every run."""
+        """Return the SHA-256 of the machine's content, in hexadecimal. It is equal on every run."""
         fields = self.model_dump(mode="json", exclude=None if self.others else {"others"})
         for device in (fields["device"], *fields.get("others", ())):
             for name, usual in (("efficiency", []), ("slowdown", 1.0), ("reserved_bytes", 0)):
@@ -343,15 +345,15 @@ class Machine(FileModel):
 
     @property
     def _capacity(self) -> int:
-        """Number of devices that the levels hold."""
+        """The number of devices that the levels hold."""
         return self._unit(len(self.levels))
 
     def _unit(self, level: int) -> int:
-        """Return the number of devices of one inner unit of a level (one device for level 0)."""
+        """Return the number of devices of one inner unit of a level, one for level 0."""
         return math.prod(inner.count for inner in self.levels[:level])
 
     def _held(self, members: frozenset[int], level: int) -> Counter[int]:
-        """Return how many of the members each inner unit of a level holds, where it holds any."""
+        """Return how many members each inner unit of a level holds, without empty units."""
         unit = self._unit(level)
         return Counter(device // unit for device in members)
 

@@ -1,8 +1,8 @@
-"""Results that are remembered by what they were worked out from.
+"""Caches of results by what they were computed from.
 
-A memory lives as long as its owner. ``Memo`` forgets, for searches that ask without end;
-``Answers`` does not, for questions of which there are finitely many. What outlives every owner is
-a function of a module, with ``functools.lru_cache``.
+A cache lives as long as its owner. ``Memo`` discards results, for searches with an unlimited number
+of questions. ``Answers`` does not, for finitely many questions. Results that should outlive all
+owners are cached by a module's function with ``functools.lru_cache``.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 MOST = 65536
-"""Results that are remembered at once."""
+"""The most results in a cache."""
 
 _MISSING = object()
 
 
 class Memo(Generic[K, V]):
-    """Results by key, for as long as their owner lives.
+    """A cache of results by key, which lives as long as its owner.
 
-    There is one policy: at most ``most`` results are remembered, and one more lets all of them go.
-    A search asks for the same few again and again, so that these soon come back, and no result
-    costs more than a look into a dictionary.
+    It holds at most ``most`` results, and is emptied when one more is added. A search asks for the
+    same few results again and again, so these soon come back, and a hit costs no more than a look
+    into a dictionary.
     """
 
     def __init__(self, most: int = MOST) -> None:
         self.hits = 0
-        """How often a result was known."""
+        """The number of results that were found in the cache."""
         self._most = most
         self._known: dict[K, V] = {}
 
     def get(self, key: K, make: Callable[[], V]) -> V:
-        """The result for a key, made if it is not known; what ``make`` raises is not remembered."""
-        known = self._known.get(key, _MISSING)
-        if known is not _MISSING:
+        """Return the result for a key, computed by ``make`` at first. Exceptions are not cached."""
+        found = self._known.get(key, _MISSING)
+        if found is not _MISSING:
             self.hits += 1
-            return cast(V, known)
-        made = make()
+            return cast(V, found)
+        result = make()
         if len(self._known) >= self._most:
             self._known.clear()
-        self._known[key] = made
-        return made
+        self._known[key] = result
+        return result
 
     def clear(self) -> None:
-        """Let all results go."""
+        """Discard all results."""
         self._known.clear()
 
     def __len__(self) -> int:
@@ -57,28 +57,28 @@ class Memo(Generic[K, V]):
 
 
 class Answers(dict[K, V]):
-    """The answers of a function by what it was asked; ``answers[asked]`` asks it once."""
+    """The results of a function by its argument. ``answers[argument]`` calls it at most once."""
 
     def __init__(self, answer: Callable[[K], V]) -> None:
         super().__init__()
         self._answer = answer
 
-    def __missing__(self, asked: K) -> V:
-        made = self[asked] = self._answer(asked)
-        return made
+    def __missing__(self, question: K) -> V:
+        answer = self[question] = self._answer(question)
+        return answer
 
 
 def remembered(method: Callable[Concatenate[S, P], V]) -> Callable[Concatenate[S, P], V]:
-    """A method whose results are remembered in its object by its arguments, which are given by
-    position."""
+    """Return a method that caches its results in its object, by its arguments. These have to be
+    given by position."""
     name = f"_remembered_{method.__name__}"
 
     @wraps(method)
-    def known(self: S, *args: P.args, **kwargs: P.kwargs) -> V:
+    def cached(self: S, *args: P.args, **kwargs: P.kwargs) -> V:
         assert not kwargs, "arguments are given by position"
         memo: Memo[tuple[object, ...], V] | None = self.__dict__.get(name)
         if memo is None:
             memo = self.__dict__[name] = Memo()
         return memo.get(args, lambda: method(self, *args, **kwargs))
 
-    return known
+    return cached

@@ -1,6 +1,6 @@
-"""The zoo: the models that are known by name. Their modules are loaded when one is made.
+"""The zoo: the models that are known by name. Their modules are loaded on demand.
 
-``pcg.models`` makes graphs of them, and of a user's own.
+``pcg.models`` makes graphs of them, and of a user's own model.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Model:
     batch_per_device: int
     file: str
     optimizer: Optimizer = "sgd"
-    """The one that the paper trains it by."""
+    """The optimizer that the paper uses for it."""
 
     def make(self, batch: int) -> tuple[Any, tuple[Any, ...]]:
-        """The torch module, and inputs of a global batch."""
-        # Only now, because torch takes seconds to load, and a list of the models needs none.
+        """Return the torch module, and example inputs with a global batch."""
+        # Loaded here because torch takes seconds, and a list of the models does not need it.
         return import_module(f"pcg.models.{self.file}").make(self.name, batch)
 
 
@@ -58,5 +58,5 @@ MODELS: dict[str, Model] = {
 
 
 def default_optimizer(name: str) -> Optimizer:
-    """The optimizer of a model of the zoo; plain SGD for others."""
+    """Return the optimizer of a model of the zoo, or plain SGD for any other name."""
     return MODELS[name].optimizer if name in MODELS else "sgd"

@@ -1,10 +1,10 @@
-"""The public face: a Python API, and the command line, of which each module declares one command.
+"""The Python API and the command line. Each module declares the options of one command.
 
     plan = unity.optimize(model, inputs, machine="dgx-h100", nodes=2)
     model = unity.parallelize(model, plan)
 
-``unity.nn`` has layers to write models with. Functions are loaded at their first use, as torch
-takes seconds to load.
+``unity.nn`` has layers for models. Functions are loaded at their first use, because torch takes
+seconds to load.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ERRORS = ("InputError", "NegativeAnswer", "UnityError")
 
 
 class _Package(ModuleType):
-    """The package, whose functions keep their names when the command of the same name is loaded."""
+    """The package. A function keeps its name when the command module of the same name is loaded."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if name == "nn" or not (name in __all__ and isinstance(value, ModuleType)):

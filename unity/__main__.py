@@ -1,4 +1,4 @@
-"""The console command `unity`: hands over to the module of the command that was asked for."""
+"""The console command `unity`. It hands over to the module of the given command."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from unity.support.completion import ASKED, complete, print_script
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line (that of the process by default) and end the process."""
+    """Run the command line and end the process. ``arguments``: by default those of the process."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     command = given[0] if given else "--help"
     if ASKED in os.environ:
         complete()
     if command in COMMANDS:
-        # Imported only now, and only the one: help needs none of the others.
+        # Import only this command: help needs none of the others.
         run_app(import_module(f"unity.{command}").app, command, given[1:])
     run_command(lambda: _answer(command, given[1:]))
 
 
 def _answer(command: str, rest: Sequence[str]) -> None:
-    """Answer what is no command: the options, and mistakes."""
+    """Answer options and mistakes in the place of a command."""
     if command in ("-h", "--help"):
         say(_help())
     elif command == "--version":
@@ -44,7 +44,10 @@ def _help() -> str:
         "  --version             Print the version",
         "  --completion SHELL    Print a script that completes commands and options",
     ]
-    head, tail = "Usage: unity COMMAND [OPTIONS] ...", "unity COMMAND --help tells more."
+    head, tail = (
+        "Usage: unity COMMAND [OPTIONS] ...",
+        "unity COMMAND --help shows the options of a command.",
+    )
     return "\n".join([head, "", "Commands:", *lines, "", "Options:", *options, "", tail])
 
 

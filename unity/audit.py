@@ -18,52 +18,57 @@ from unity.support.cli import app_of, run_app
 from unity.support.options import AsJson, Memory, Operators, Rules
 
 BUDGET = Budget(seconds=120)
-"""For one plan: ours take a few seconds."""
+"""The budget of one plan. Plans of the zoo take a few seconds."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Replay how PLAN was derived, and check each rule's certificate and conditions.
+    """Check that PLAN follows from its model by proved rules.
 
-    Status 1 where it does not follow, and where model or machine cannot be checked and no option
-    says to leave them out.
+    The status is 1 if the plan does not follow. It is also 1 if the model or the machine is not
+    known and no option leaves it out.
     """
 
-    plan: Annotated[Path, typer.Argument(help="A plan file.")]
+    plan: Annotated[Path, typer.Argument(help="A plan file, from unity optimize.")]
     rules: Rules = None
     certificates: Annotated[
-        Path | None, typer.Option(help="By default certificates.jsonl.xz beside the library.")
+        Path | None,
+        typer.Option(
+            help="Certificates of the rules. Default: certificates.jsonl.xz beside the library."
+        ),
     ] = None
     operators: Operators = None
     model: Annotated[
         str | None,
         typer.Option(
-            help="Model of the plan: a name, or FILE.py:FUNCTION, which is run. By default the one"
-            " that the plan names, if that is in the zoo."
+            help="Model of the plan: a name of the zoo, or FILE.py:FUNCTION, which is run. Default:"
+            " the model that the plan names, if it is in the zoo."
         ),
     ] = None
     machine: Annotated[
         str | None,
-        typer.Option(help="Machine of the plan; by default the preset that it names."),
+        typer.Option(help="Machine of the plan. Default: the preset that the plan names."),
     ] = None
     solver: Annotated[
-        list[str] | None, typer.Option(help="z3 or cvc5; may be repeated. By default z3.")
+        list[str] | None, typer.Option(help="z3 or cvc5; may be repeated. Default: z3.")
     ] = None
-    capture: Annotated[bool, typer.Option(help="Capture the model again.")] = True
-    proofs: Annotated[bool, typer.Option(help="Check the rules' certificates.")] = True
+    capture: Annotated[bool, typer.Option(help="Whether to capture the model again.")] = True
+    proofs: Annotated[
+        bool, typer.Option(help="Whether to check the certificates of the rules.")
+    ] = True
     seconds: Annotated[
-        int, typer.Option(min=1, help="Processor time for each part; with more it is unknown.")
+        int, typer.Option(min=1, help="Limit of processor time for each part, in seconds.")
     ] = BUDGET.seconds
     memory: Memory = BUDGET.memory
     hardware: Annotated[
-        bool, typer.Option(" /--no-machine", help="Leave out whether the machine is the plan's.")
+        bool, typer.Option(" /--no-machine", help="Do not check the machine of the plan.")
     ] = True
-    jobs: Annotated[int, typer.Option(min=1, max=3, help="Processes.")] = 3
+    jobs: Annotated[int, typer.Option(min=1, max=3, help="Number of processes.")] = 3
     as_json: AsJson = False
 
     @property
     def budget(self) -> Budget:
-        """For each part of the work that the plan's content may make long."""
+        """The budget of each part whose work grows with the content of the plan."""
         return Budget(self.seconds, self.memory)
 
 

@@ -1,4 +1,4 @@
-"""Options of `unity compare`: predicted throughput of models by planner and number of devices.
+"""Options of `unity compare`, which compares planners on models and numbers of devices.
 
 python -m unity.compare mlp --machine summit --gpus 6,12,24,48,96,192
 python -m unity.compare dlrm xdl --machine dgx-a100 --gpus 8,64 --planners data-parallel,joint
@@ -28,27 +28,30 @@ from unity.support.options import (
 
 @dataclass(frozen=True)
 class Options:
-    """Compare planners on MODELS; write a table, plots and compare.json."""
+    """Plan MODELS by several planners, and write a table, plots and compare.json."""
 
-    models: Annotated[list[str], typer.Argument(help="Models, as `unity optimize` takes them.")]
+    models: Annotated[list[str], typer.Argument(help="Models, as for unity optimize.")]
     machine: Machine = "summit"
     gpus: Annotated[str, typer.Option(help="Numbers of devices, such as 6,12.")] = (
         "6,12,24,48,96,192"
     )
     planner: Annotated[
-        str, typer.Option("--planners", help=f"Some of {', '.join(PLANNER_NAMES)}.")
+        str,
+        typer.Option(
+            "--planners", help=f"Planners, comma-separated: any of {', '.join(PLANNER_NAMES)}."
+        ),
     ] = "data-parallel,expert,megatron,joint"
     mesh: Annotated[
         str | None,
         typer.Option(
-            help="For gspmd, as `unity optimize` takes it: names and sizes of the devices' axes.",
+            help="Named axes of the devices for gspmd, as for unity optimize.",
             metavar="NAME=SIZE,...",
         ),
     ] = None
     shard: Annotated[
         list[str] | None,
         typer.Option(
-            help="For gspmd, as `unity optimize` takes it: how a tensor is sharded. Repeatable.",
+            help="Sharding of a tensor for gspmd, as for unity optimize; may be repeated.",
             metavar="NAME=AXIS,...",
         ),
     ] = None

@@ -1,4 +1,4 @@
-"""Options of `unity diff`, which says how two plans of a model differ, and what it is worth.
+"""Options of `unity diff`, which says how two plans of a model differ.
 
 python -m unity.diff plan.json other.json
 python -m unity.diff plan.json other.json --json
@@ -18,11 +18,14 @@ from unity.support.options import AsJson, Nodes, Operators, PlanMachine, Profile
 
 @dataclass(frozen=True)
 class Options:
-    """Say how plan B differs from plan A of the same model on the same machine: placements, rules,
-    pipeline, recomputation, optimizer; and the seconds and bytes that this is worth."""
+    """Say how plan B differs from plan A of the same model on the same machine.
 
-    a: Annotated[Path, typer.Argument(help="A plan that `unity optimize` wrote.")]
-    b: Annotated[Path, typer.Argument(help="Another plan of the same model.")]
+    The differences are placements, rules, pipeline, recomputation and optimizer, and the seconds
+    and bytes of a step.
+    """
+
+    a: Annotated[Path, typer.Argument(help="A plan file, from unity optimize.")]
+    b: Annotated[Path, typer.Argument(help="Another plan file of the same model.")]
     machine: PlanMachine = None
     nodes: Nodes = None
     profile: Profile = None

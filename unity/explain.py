@@ -19,15 +19,18 @@ from unity.support.options import AsJson, Nodes, Operators, PlanMachine, Profile
 
 @dataclass(frozen=True)
 class Options:
-    """Explain the placements of PLAN: what each costs, what the next best would cost, and what is
-    impossible."""
+    """Explain the placements of the operators of PLAN.
 
-    plan: Annotated[Path, typer.Argument(help="A plan that `unity optimize` wrote.")]
+    For each operator, print its cost, the cost of the next best placements, and the indices that
+    cannot be cut.
+    """
+
+    plan: Annotated[Path, typer.Argument(help="A plan file, from unity optimize.")]
     operator: Annotated[
         str | None,
         typer.Option(
-            help="One operator: the name of a tensor that it makes, of a parameter that it reads,"
-            " or its own. By default all, those that are alike together."
+            help="The operator to explain: the name of its result, of a parameter that it reads, or"
+            " of the operator, such as matmul. Default: all operators, like ones together."
         ),
     ] = None
     alternatives: Annotated[
@@ -35,8 +38,8 @@ class Options:
         typer.Option(
             min=0,
             max=512,
-            help="So many other placements of an operator are simulated, the most promising ones;"
-            " by default 8 of one that is named, and fewer where all are explained.",
+            help="Number of other placements to simulate for an operator, the most promising ones."
+            " Default: 8 with --operator, fewer without.",
         ),
     ] = None
     machine: PlanMachine = None

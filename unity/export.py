@@ -18,10 +18,13 @@ from unity.support.options import AsJson
 
 @dataclass(frozen=True)
 class Options:
-    """Write the weights of CHECKPOINT under the names that they have in the module."""
+    """Write the weights of CHECKPOINT as a state dict, under the names of the module."""
 
     checkpoint: Annotated[
-        Path, typer.Argument(help="A checkpoint, or a folder of them, whose newest is taken.")
+        Path,
+        typer.Argument(
+            help="A checkpoint, or a folder of checkpoints, of which the newest is used."
+        ),
     ]
     out: Annotated[Path, typer.Option("-o", "--out", help="The file to write.")] = Path(
         "weights.pt"
@@ -29,8 +32,8 @@ class Options:
     model: Annotated[
         str | None,
         typer.Option(
-            help="A name of the zoo, or FILE.py:FUNCTION. The module is made, and what its state"
-            " dict has beside trained weights, such as buffers, is added with its initial values."
+            help="Model of the checkpoint: a name of the zoo, or FILE.py:FUNCTION. Entries of its"
+            " state dict that are not trained, such as buffers, are added with initial values."
         ),
     ] = None
     as_json: AsJson = False

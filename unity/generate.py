@@ -20,34 +20,40 @@ from unity.support.options import AsJson, Jobs, Memory, Operators, Seconds
 
 @dataclass(frozen=True)
 class Options:
-    """Enumerate graphs, find pairs that compute the same, prove them, write the library."""
+    """Generate the rule library: enumerate graphs, pair those of equal values, prove the pairs."""
 
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for rules.json, from which --explain reads it; by default the installed"
-            " library."
+            help="Folder to write the library to. With --explain, the folder of the library to"
+            " explain by. Default: the installed library."
         ),
     ] = None
     only: Annotated[
         list[str] | None,
-        typer.Option(help="Operator that rules have to be about; may be repeated."),
+        typer.Option(help="Keep only rules about this operator; may be repeated."),
     ] = None
     operators: Operators = None
     max_ops: Annotated[
-        int, typer.Option(min=1, max=4, help="Operators a side in the algebraic enumeration.")
+        int, typer.Option(min=1, max=4, help="Operators a side in algebraic rules.")
     ] = MAX_OPS
     derived: Annotated[
         bool,
-        typer.Option("--derived", help="Keep rules too that follow from smaller ones in one step."),
+        typer.Option(
+            "--derived", help="Also keep rules that follow from smaller ones in one step."
+        ),
     ] = False
     certificates: Annotated[
         bool,
-        typer.Option("--certificates", help="Write what each proof rests on, for unity recheck."),
+        typer.Option(
+            "--certificates", help="Also write certificates of the proofs, for unity recheck."
+        ),
     ] = False
     parallel: Annotated[
         bool,
-        typer.Option("--parallel/--algebra", help="All rules, or algebraic rules alone."),
+        typer.Option(
+            "--parallel/--algebra", help="Whether to generate all rules, or algebraic rules only."
+        ),
     ] = True
     jobs: Jobs = None
     seconds: Seconds = BUDGET.seconds
@@ -55,11 +61,11 @@ class Options:
     explain: Annotated[
         str | None,
         typer.Option(
-            help="Show how a rule, FILE:NAME, or each rule of a FILE follows from the library."
+            help="Show how rules follow from the library: FILE:NAME, or FILE for all its rules."
         ),
     ] = None
     show_rejected: Annotated[
-        bool, typer.Option("--rejected", help="List the candidates that are not proved.")
+        bool, typer.Option("--rejected", help="List the candidates that were not proved.")
     ] = False
     as_json: AsJson = False
 

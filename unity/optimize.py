@@ -1,4 +1,4 @@
-"""Options of `unity optimize`, which finds the fastest way to train a model on a machine.
+"""Options of `unity optimize`, which finds the fastest plan to train a model on a machine.
 
 python -m unity.optimize mlp-tiny --machine local -o plan.json
 python -m unity.optimize mlp --machine summit --nodes 2 -o plan.json
@@ -32,7 +32,7 @@ from unity.support.options import (
 )
 
 MODEL_HELP = (
-    "FILE.py:FUNCTION, a function that returns a torch module and example inputs; or one of "
+    "FILE.py:FUNCTION, where the function returns a torch module and example inputs; or one of "
     + "; ".join(f"{model.name}: {model.summary}" for model in MODELS.values())
 )
 
@@ -46,15 +46,15 @@ def _print_example(wanted: bool) -> None:
 
 @dataclass(frozen=True)
 class Options:
-    """Find the fastest plan for MODEL and write it to a file."""
+    """Find the fastest plan to train MODEL, and write it to a file."""
 
     model: Annotated[str, typer.Argument(help=MODEL_HELP)]
     machine: Machine = "local"
     nodes: Annotated[
-        int | None, typer.Option(help="Number of nodes; by default that of the machine file.")
+        int | None, typer.Option(help="Number of nodes. Default: that of the machine file.")
     ] = None
     devices: Annotated[
-        int | None, typer.Option(help="Number of devices; by default all of the nodes.")
+        int | None, typer.Option(help="Number of devices. Default: all devices of the nodes.")
     ] = None
     batch: Batch = None
     out: Annotated[Path, typer.Option("-o", "--out", help="Plan file to write.")] = Path(
@@ -65,44 +65,49 @@ class Options:
     operators: Operators = None
     planner: Annotated[
         str,
-        typer.Option(help=f"Family of plans: one of {', '.join(PLANNER_NAMES)}."),
+        typer.Option(help=f"Family of plans to search: one of {', '.join(PLANNER_NAMES)}."),
     ] = "joint"
     mode: Annotated[
         Mode,
-        typer.Option(help="When algebraic rewrites are judged: with the cuts, before, or never."),
+        typer.Option(
+            help="When to judge algebraic rewrites: with the cuts (joint), before them"
+            " (sequential), never (parallel), or for data parallelism alone (algebra)."
+        ),
     ] = Mode.JOINT
     degrees: Annotated[
         str | None,
         typer.Option(
-            help="The plan by hand of such degrees as tensor=8,sequence,pipeline=4,micro-batches=16"
-            " in place of a search."
+            help="Make the plan of these degrees of parallelism, without a search, such as"
+            " tensor=8,sequence,pipeline=4,micro-batches=16."
         ),
     ] = None
     mesh: Annotated[
         str | None,
         typer.Option(
-            help="Named axes of the devices for --planner gspmd, such as data=4,model=8, the"
-            " outermost first; by default data alone."
+            help="Named axes of the devices for --planner gspmd, the outermost first, such as"
+            " data=4,model=8. Default: one axis, data."
         ),
     ] = None
     shard: Annotated[
         list[str] | None,
         typer.Option(
-            help="For --planner gspmd, how a tensor is sharded: NAME=data,-,model says along which"
-            " axis each dimension is, - none, ? as it comes; may be repeated."
+            help="Sharding of a tensor for --planner gspmd: NAME=data,-,model names an axis for"
+            " each dimension, - for none, ? to leave it to propagation; may be repeated."
         ),
     ] = None
     allow: Annotated[
         str | None,
         typer.Option(
-            help=f"Cuts that a plan may use, such as data,model; of {', '.join(IndexRole)}."
+            help="Kinds of cuts that a plan may use, such as data,model: any of"
+            f" {', '.join(IndexRole)}. Default: all."
         ),
     ] = None
     recompute: Annotated[
         Recompute,
         typer.Option(
-            help="What the backward pass makes again: what it takes to fit, nothing, what is large"
-            " and cheap, or all but what passes between spans."
+            help="What the backward pass computes again to save memory: as much as is needed to fit"
+            " (auto), nothing (none), cheap operators (selective), or all but the tensors between"
+            " blocks (full)."
         ),
     ] = Recompute.AUTO
     budget: SearchSeconds = 600.0
@@ -110,22 +115,24 @@ class Options:
         float,
         typer.Option(
             min=1.0,
-            help="A graph may be so many times as slow as the best and still be rewritten further.",
+            help="How many times as slow as the best a graph may be to be rewritten further.",
         ),
     ] = THRESHOLD
     optimizer: Annotated[
         str | None,
-        typer.Option(help="sgd, momentum or adam; by default that of the zoo's model, else sgd."),
+        typer.Option(
+            help="sgd, momentum or adam. Default: the paper's for models of the zoo, else sgd."
+        ),
     ] = None
     precision: Precision = None
     compile: Annotated[
         bool,
-        typer.Option("--compile", help="Plan for operators compiled together, by torch.compile."),
+        typer.Option("--compile", help="Plan for operators that torch.compile joins."),
     ] = False
     batch_norm: Annotated[
         str | None,
         typer.Option(
-            help=f"{HELP} By default local for {' and '.join(LOCAL_PLANNERS)}, else {WHOLE}."
+            help=f"{HELP} Default: local for {' and '.join(LOCAL_PLANNERS)}, else {WHOLE}."
         ),
     ] = None
     compare: Annotated[
@@ -133,18 +140,21 @@ class Options:
         typer.Option(
             "--self-check/--no-self-check",
             "--compare/--no-compare",
-            help="Run the module of a FILE.py:FUNCTION, and compare its graph with it.",
+            help="Whether to run the module of a FILE.py:FUNCTION and compare its graph with it.",
         ),
     ] = True
     trace: Timeline = None
     report: Annotated[
-        Path | None, typer.Option(help="Write a page about the plan, for a browser.")
+        Path | None, typer.Option(help="Write a page about the plan to this file, for a browser.")
     ] = None
     as_json: AsJson = False
     example: Annotated[
         bool,
         typer.Option(
-            "--example", is_eager=True, callback=_print_example, help="Print a model to begin with."
+            "--example",
+            is_eager=True,
+            callback=_print_example,
+            help="Print an example of a FILE.py with a model, and exit.",
         ),
     ] = False
 

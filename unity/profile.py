@@ -19,23 +19,29 @@ from unity.support.options import AsJson, Machine
 
 @dataclass(frozen=True)
 class Options:
-    """Measure this computer as the MACHINE of plans; one process a device."""
+    """Measure operators and links of this computer, with one process for each device."""
 
     machine: Machine = "local"
     nodes: Annotated[
-        int, typer.Option(min=1, help="Number of nodes to measure between, under torchrun on each.")
+        int,
+        typer.Option(
+            min=1, help="Number of nodes whose links to measure. Needs torchrun on each node."
+        ),
     ] = 1
     devices: Annotated[
         int | None,
-        typer.Option(help="Number of devices at work; by default those of a node that are here."),
+        typer.Option(
+            help="Number of devices to use. Default: those of a node that this computer has."
+        ),
     ] = None
     precision: Annotated[
         list[str] | None,
         typer.Option(
-            help="fp32, fp64, tf32, bf16 or fp16; may be repeated. By default all that pay."
+            help="fp32, fp64, tf32, bf16 or fp16; may be repeated. Default: fp32 and fp64 on"
+            " CPUs, all of them on GPUs."
         ),
     ] = None
-    out: Annotated[Path, typer.Option("-o", "--out", help="Profile to write.")] = Path(
+    out: Annotated[Path, typer.Option("-o", "--out", help="Profile file to write.")] = Path(
         "profile.json"
     )
     as_json: AsJson = False

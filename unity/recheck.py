@@ -1,5 +1,4 @@
-"""Options of `unity recheck`, which checks certificates with solvers of your choice, without the
-prover's search.
+"""Options of `unity recheck`, which checks certificates without the search for proofs.
 
 python -m unity.verify --certificates build/certificates
 python -m unity.recheck build/certificates
@@ -19,24 +18,26 @@ from unity.support.cli import app_of, run_app
 from unity.support.options import AsJsonLines, Memory, Seconds
 
 BUDGET = Budget(seconds=4)
-"""For one certificate: ours take well under a second."""
+"""The budget of one certificate. Those of the library take well under a second."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Derive every side condition of every certificate again, solve it, and say what is proved."""
+    """Check CERTIFICATES: derive each side condition again, solve it, and print what is proved."""
 
     certificates: Annotated[
         Path,
-        typer.Argument(help="A folder of verify --certificates or of a library, or a .jsonl.xz."),
+        typer.Argument(
+            help="A folder from verify --certificates, a library's folder, or a .jsonl.xz."
+        ),
     ]
     solver: Annotated[
-        list[str] | None, typer.Option(help="z3 or cvc5; may be repeated. By default both.")
+        list[str] | None, typer.Option(help="z3 or cvc5; may be repeated. Default: both.")
     ] = None
     library: Annotated[
-        Path | None, typer.Option(help="Rules of which each has to have a certificate.")
+        Path | None, typer.Option(help="A library whose rules must all have a certificate.")
     ] = None
-    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 2
+    jobs: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 2
     seconds: Seconds = BUDGET.seconds
     memory: Memory = BUDGET.memory
     as_json: AsJsonLines = False

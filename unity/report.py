@@ -18,15 +18,15 @@ from unity.support.options import Nodes, Operators, PlanMachine, Profile, Rules
 
 @dataclass(frozen=True)
 class Options:
-    """Write a page about PLAN: one file, which a browser shows without any network."""
+    """Write a page about PLAN for a browser: one file that needs no network."""
 
-    plan: Annotated[Path, typer.Argument(help="A plan that `unity optimize` wrote.")]
-    out: Annotated[Path, typer.Option("-o", "--out", help="The page to write.")] = Path(
+    plan: Annotated[Path, typer.Argument(help="A plan file, from unity optimize.")]
+    out: Annotated[Path, typer.Option("-o", "--out", help="HTML file to write.")] = Path(
         "report.html"
     )
     against: Annotated[
         list[Path] | None,
-        typer.Option(help="A further plan of the same model to compare with; may be repeated."),
+        typer.Option(help="Another plan of the same model to compare with; may be repeated."),
     ] = None
     machine: PlanMachine = None
     nodes: Nodes = None

@@ -1,4 +1,4 @@
-"""Options of `unity simulate`, which predicts the step of a plan, in time and memory.
+"""Options of `unity simulate`, which predicts the time and memory of a step.
 
 python -m unity.simulate plan.json
 python -m unity.simulate plan.json --trace trace.json --devices 0-7
@@ -26,14 +26,14 @@ from unity.support.options import (
 
 @dataclass(frozen=True)
 class Options:
-    """Simulate a training step by PLAN."""
+    """Predict the time and memory of a training step by PLAN."""
 
-    plan: Annotated[Path, typer.Argument(help="A plan that `unity optimize` wrote.")]
+    plan: Annotated[Path, typer.Argument(help="A plan file, from unity optimize.")]
     machine: PlanMachine = None
     nodes: Nodes = None
     trace: Timeline = None
     devices: Annotated[
-        str | None, typer.Option(help="Devices in the timeline, such as 0-7,12; by default a few.")
+        str | None, typer.Option(help="Devices in the timeline, such as 0-7,12. Default: a few.")
     ] = None
     profile: Profile = None
     precision: PlanPrecision = None

@@ -1,4 +1,4 @@
-"""Options of `unity verify`, which decides the rules of files, our own or of other systems.
+"""Options of `unity verify`, which proves or refutes rules.
 
 python -m unity.verify
 python -m unity.verify rules.json foreign.json --jobs 2 --json
@@ -18,24 +18,24 @@ from unity.support.cli import app_of, run_app
 from unity.support.options import AsJsonLines, Jobs, Memory, Operators, Seconds
 
 BUDGET = Budget(seconds=3)
-"""For one rule: ours take well under a second, and most a few milliseconds."""
+"""The budget of one rule. Rules of the library take well under a second."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Prove or refute the rules of files."""
+    """Prove or refute the rules in PATHS."""
 
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(help="Rule files, ours or of TASO or FlexFlow; by default our library."),
+        typer.Argument(help="Rule files of Unity, TASO or FlexFlow. Default: the library."),
     ] = None
     operators: Operators = None
     jobs: Jobs = None
     certificates: Annotated[
-        Path | None, typer.Option(help="Folder for certificates of the proofs.")
+        Path | None, typer.Option(help="Folder to write certificates of the proofs to.")
     ] = None
     snippets: Annotated[
-        Path | None, typer.Option(help="Folder for programs that show the counterexamples.")
+        Path | None, typer.Option(help="Folder to write programs to that show the counterexamples.")
     ] = None
     seconds: Seconds = BUDGET.seconds
     memory: Memory = BUDGET.memory

@@ -1,8 +1,8 @@
 """Certificates of many rules in one compressed file.
 
-Lines of JSON: first a header, then each script of a side condition once, then each certificate.
-Rules share scripts, theorems and definitions, so that a library takes a hundredth of the space
-of its certificates in a folder. ``verifier.recheck`` reads either.
+Format: lines of JSON, compressed with xz. First a header, then each script of a side condition
+once, then each certificate. Rules share scripts, theorems and definitions, so a bundle takes a
+hundredth of the space of the same certificates in a folder. ``verifier.recheck`` reads both.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ M = TypeVar("M", bound=FileModel)
 
 
 class BundleHeader(FileModel):
-    """The first line. ``scripts`` and ``certificates``: how many lines of each follow."""
+    """The first line. ``scripts`` and ``certificates``: the numbers of lines of each kind."""
 
     schema_version: Literal[1]
     scripts: int = Field(ge=0)
@@ -31,7 +31,7 @@ class BundleHeader(FileModel):
 
 
 class ScriptLine(FileModel):
-    """What a script states between the lines that all have."""
+    """A script without the first and last line, which all scripts share."""
 
     condition: str
 
@@ -45,19 +45,19 @@ class Bundle:
 
 
 def bundle_text(certificates: Iterable[Certificate]) -> str:
-    """The lines of a bundle; they depend neither on the order of scripts nor on repetitions."""
-    given = list(certificates)
-    scripts = {name: text for certificate in given for name, text in certificate.scripts.items()}
-    header = BundleHeader(schema_version=1, scripts=len(scripts), certificates=len(given))
-    # By text: equal beginnings side by side.
+    """The lines of a bundle. Scripts are sorted, and each is written once."""
+    listed = list(certificates)
+    scripts = {name: text for certificate in listed for name, text in certificate.scripts.items()}
+    header = BundleHeader(schema_version=1, scripts=len(scripts), certificates=len(listed))
+    # Sorted by text, scripts with equal beginnings are adjacent and compress well.
     conditions = sorted(t.removeprefix(HEADER).removesuffix(FOOTER) for t in scripts.values())
     lines: list[FileModel] = [header, *(ScriptLine(condition=c) for c in conditions)]
-    lines += [certificate.file for certificate in given]
+    lines += [certificate.file for certificate in listed]
     return "".join(line.model_dump_json() + "\n" for line in lines)
 
 
 def write_bundle(path: Path, certificates: Iterable[Certificate]) -> None:
-    """Write a bundle, whole or not at all. Raises InputError where it cannot be written."""
+    """Write a bundle, whole or not at all. Raises InputError if it cannot be written."""
     data = lzma.compress(bundle_text(certificates).encode(), preset=9 | lzma.PRESET_EXTREME)
     part = path.with_name(f".{path.name}.part")
     try:
@@ -70,7 +70,7 @@ def write_bundle(path: Path, certificates: Iterable[Certificate]) -> None:
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Read a bundle. Raises InputError naming the line where it is wrong."""
+    """Read a bundle. Raises InputError with the number of the line that is wrong."""
     lines = _unpacked(path).split("\n")
     if lines.pop():
         raise InputError(str(path), f"line {len(lines) + 1}: ends too early")
@@ -85,7 +85,7 @@ def read_bundle(path: Path) -> Bundle:
 
 
 def _unpacked(path: Path) -> str:
-    """The text of a compressed file, refused where it would fill the memory."""
+    """The text of a compressed file. Raises InputError if it is too large, or no such file."""
     where, what = str(path), "compressed certificates"
     try:
         with lzma.open(path, "rb") as file:

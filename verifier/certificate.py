@@ -1,8 +1,8 @@
 """Certificates: what a proof rests on, as files that others can check.
 
-A directory holds one JSON file a rule, with the definitions of its operators, both graphs, the
-choices made by the search and the side conditions by hash, and each condition once as an SMT-LIB 2
-script. ``verifier.recheck`` derives the conditions again and gives them to other solvers.
+A directory holds one JSON file per rule: the definitions of its operators, both graphs, the choices
+of the search, and the hashes of the side conditions. Each condition is there once, as an SMT-LIB 2
+script. ``verifier.recheck`` derives the conditions again and gives them to several solvers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pcg.plan.text import print_graph
 from pcg.types.operator import Operator
 from verifier import grammar
 from verifier.agreement import typed_sides
-from verifier.concrete import Origin
+from verifier.concrete import Valuation
 from verifier.decide import Decision
 from verifier.trusted.proof.local import prove_typing
 from verifier.trusted.sizes.degrees import local_typing, ranks
@@ -41,7 +41,7 @@ FOOTER = "\n(check-sat)\n"
 
 
 class OperatorFile(FileModel):
-    """A definition; the equation says it all."""
+    """The definition of an operator; its meaning is the equation."""
 
     name: grammar.Identifier
     equation: grammar.EquationText
@@ -80,7 +80,8 @@ StepTexts = Annotated[
 
 
 class TheoremFile(FileModel):
-    """That tasks on their own blocks compute an operator: the parallel type of a node."""
+    """A typing theorem: tasks on their own blocks compute the operator's equation when the operands
+    ``carriers`` carry partials. ``steps`` and ``conditions`` are its proof."""
 
     operator: grammar.Identifier
     ranks: tuple[grammar.RankNumber, ...] = Field(strict=False, max_length=grammar.MAX_RANK)
@@ -89,13 +90,13 @@ class TheoremFile(FileModel):
     windows: tuple[grammar.Identifier, ...] = Field(
         strict=False, default=(), max_length=grammar.MAX_RANK
     )
-    """The indices of windows that are cut, since operands have halos."""
+    """The indices of windows that are cut, which is allowed since operands have halos."""
     steps: StepTexts
     conditions: Hashes
 
 
 class WitnessFile(FileModel):
-    """Sizes, degrees and real attributes at which both sides are typed alike."""
+    """Sizes, degrees and real attributes at which both sides have the same types."""
 
     sizes: dict[grammar.FreeName, grammar.SizeNumber]
     degrees: dict[grammar.DegreeName, grammar.DegreeNumber]
@@ -108,7 +109,7 @@ Axes = Annotated[
 
 
 class CertificateFile(FileModel):
-    """All that a proof rests on."""
+    """All that the proof of a rule rests on."""
 
     schema_version: Literal[1]
     rule: grammar.RuleLabel
@@ -118,45 +119,46 @@ class CertificateFile(FileModel):
     equal: tuple[tuple[grammar.PolyFile, grammar.PolyFile], ...] = Field(
         strict=False, max_length=256
     )
-    """Sizes that are assumed equal."""
+    """Pairs of sizes that are assumed equal."""
     requires: tuple[grammar.Text, ...] = Field(strict=False, max_length=256)
-    """What the right side asks beyond the left."""
+    """The conditions of the right side beyond those of the left."""
     whole: bool
-    """Whether it is about tensors that are neither cut nor copied; types then need no proof."""
+    """Whether the rule is about tensors that are neither cut nor copied only. Types then need no
+    proof."""
     typings: tuple[grammar.ListIndex, grammar.ListIndex] = Field(strict=False)
     types: grammar.Hash | Literal[""]
-    """The condition that both sides have the same types."""
+    """The hash of the condition that both sides have the same types."""
     theorems: tuple[TheoremFile, ...] = Field(strict=False, max_length=grammar.MAX_LIST)
     steps: StepTexts
     conditions: Hashes
     witness: WitnessFile
     runs: tuple[Axes, ...] = Field(strict=False, default=(), max_length=256)
-    """The dimensions of inputs that may each be any number of axes, by input and place."""
+    """The groups of (input, dimension) that are one axis, which may be any number of axes."""
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """The file and the scripts that it names, by hash."""
+    """A certificate file and the scripts that it names, by hash."""
 
     file: CertificateFile
     scripts: Mapping[str, str]
 
 
 def script_text(condition: str) -> str:
-    """A side condition as a script that a solver answers with ``unsat``."""
+    """A side condition as a complete script. The condition holds if a solver answers ``unsat``."""
     return f"{HEADER}{condition}{FOOTER}"
 
 
 def script_name(condition: str) -> str:
-    """The name of a script, which is a hash of it."""
+    """The name of a script: the first 24 digits of its SHA-256 hash."""
     return sha256(script_text(condition).encode()).hexdigest()[:24]
 
 
-def _witness(origin: Origin) -> WitnessFile:
+def _witness(valuation: Valuation) -> WitnessFile:
     return WitnessFile(
-        sizes={str(symbol): size for symbol, size in origin.values.items()},
-        degrees=dict(origin.degrees),
-        reals=dict(origin.reals),
+        sizes={str(symbol): size for symbol, size in valuation.values.items()},
+        degrees=dict(valuation.degrees),
+        reals=dict(valuation.reals),
     )
 
 
@@ -167,15 +169,15 @@ def certify(
     decision: Decision,
     runs: Sequence[Group] = (),
 ) -> Certificate:
-    """The certificate of a pair that was decided to be proved, for any number of axes in the place
-    of each of ``runs``."""
+    """Return the certificate of a pair whose ``decision`` is PROVED. It is valid for any number of
+    axes in the place of each of ``runs``. Raises InputError if it breaks the limits of files."""
     proof, evidence = decision.proof, decision.evidence
     assert proof is not None
     assert evidence is not None
     pair = (tuple(left), tuple(right))
     types = "" if evidence.whole else _types(pair, evidence.typings)
-    theorems, own = ([], []) if evidence.whole else _theorems(pair)
-    conditions = [*proof.obligations, *([types] if types else []), *own]
+    theorems, theorem_conditions = ([], []) if evidence.whole else _theorems(pair)
+    conditions = [*proof.obligations, *([types] if types else []), *theorem_conditions]
     try:
         file = CertificateFile(
             schema_version=1,
@@ -221,28 +223,28 @@ def _theorems(
     for node in both(pair).nodes:
         if node.is_leaf or node.operator_call.operator.parallel is not None:
             continue
-        call, own, typing = node.operator_call, ranks(node), local_typing(node)
+        call, node_ranks, typing = node.operator_call, ranks(node), local_typing(node)
         windows = tuple(window.axis.name for window in typing.open_windows)
-        for theorem in prove_typing(call, own, typing):
+        for theorem in prove_typing(call, node_ranks, typing):
             assert theorem.proof is not None
             file = TheoremFile(
                 operator=call.name,
-                ranks=own,
+                ranks=node_ranks,
                 positions=call.positions,
                 carriers=tuple(sorted(theorem.carriers)),
                 windows=windows,
                 steps=theorem.proof.steps,
                 conditions=tuple(map(script_name, theorem.proof.obligations)),
             )
-            theorems[call.name, own, call.positions, file.carriers, windows] = file
+            theorems[call.name, node_ranks, call.positions, file.carriers, windows] = file
             conditions += theorem.proof.obligations
     return list(theorems.values()), conditions
 
 
 def write(directory: Path, certificates: Iterable[Certificate]) -> None:
-    """Write certificates; scripts that several share are written once.
+    """Write certificates into a folder. A script that several certificates share is written once.
 
-    Raises InputError where a file cannot be written.
+    Raises InputError if a file cannot be written.
     """
     folder = directory / SCRIPTS
     try:

@@ -1,9 +1,10 @@
-"""Reads the claim of a certificate: both sides, their sizes and types, and what is assumed.
+"""Reads the claim of a certificate: both sides, their sizes and types, and the assumptions.
 
-A certificate names things, and names prove nothing. A name that Unity's own operators have means
-what it means there; every other operator is what its equation says, computes on its own blocks, and
-has no more properties than are proved. What is not printed just as it was read, an operator without
-an equation, an input that is none of a rule, a symbol that nothing explains: all are refused.
+A certificate may be hostile, and the names in it prove nothing. An operator with the name of one of
+Unity's own has to have the same definition. Every other operator means its equation, computes, and
+has only the properties that are proved. Refused are a graph that is not printed exactly as it was
+read, an operator without an equation, an input of another kind than a rule has, and a symbol that
+is neither a size of an input nor in an attribute.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from verifier.trusted.sizes.sizes import SizeEquation, Sizes, different_ranks, p
 from verifier.trusted.sizes.types import residual
 
 MAX_DEGREE = 1 << 16
-"""Of a parallel operator, where it is a number."""
+"""The largest degree of a parallel operator that is a number."""
 MAX_PRINTED = 1_000
-"""Operators in a statement that is written as nested calls."""
+"""The most operators of a side that is printed as nested calls."""
 
 
 class Rejected(Exception):
@@ -41,7 +42,8 @@ class Rejected(Exception):
 
 @dataclass(frozen=True)
 class Claim:
-    """Both sides of a rule with their sizes and, where it is about cut tensors, their types."""
+    """Both sides of a rule with their sizes and types. ``types`` is None for a rule about whole
+    tensors only."""
 
     file: CertificateFile
     pair: GraphPair
@@ -50,48 +52,53 @@ class Claim:
 
     @cached_property
     def computing(self) -> tuple[Node, ...]:
-        """The operators that compute; the others move data."""
+        """The compute operators; all others move data."""
         return tuple(node for node in _operators(self.pair) if _computes(node))
 
     @property
     def statement(self) -> str:
-        """Both sides in a line."""
+        """Both sides as one line of text."""
         return " == ".join(map(_side_text, self.pair))
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """The equations of sizes for which alone it is claimed."""
+        """The equations between sizes under which the claim is made."""
         return tuple(f"{left} = {right}" for left, right in _equations(self.file))
 
     @property
     def degrees(self) -> tuple[int, ...]:
-        """The degrees of its parallel operators that are numbers; all others may be any."""
+        """The degrees of parallel operators that are numbers. All other degrees are arbitrary."""
         degrees = (node.operator_call.values.get("degree") for node in _operators(self.pair))
         given = (Poly.of(d).constant for d in degrees if isinstance(d, int | Poly))
         return tuple(sorted({number for number in given if number is not None}))
 
 
 def claim_of(file: CertificateFile) -> Claim:
-    """Read what a certificate claims. Raises Rejected, and what the expansion of graphs does."""
+    """Read the claim of a certificate. Raises Rejected if it is malformed or differs from what it
+    states, and the exceptions of ``pair_sizes`` and ``typing_at``."""
     pair = _pair(file)
     sizes, asked = pair_sizes(*pair, _equations(file), carry=True)
     if file.whole:
         if not all(map(_computes, _operators(pair))):
-            raise Rejected("is about whole tensors, but moves them")
-        if asked != file.requires:
-            raise Rejected("requires something else than it says")
+            raise Rejected("is about whole tensors, but has parallel operators")
+        _check_requires(file, asked)
         return Claim(file, pair, sizes, None)
     left, right = (_typing(*given) for given in zip(pair, file.typings, strict=True))
-    if (*asked, *residual(left, right).texts) != file.requires:
-        raise Rejected("requires something else than it says")
+    _check_requires(file, (*asked, *residual(left, right).texts))
     return Claim(file, pair, sizes, (left, right))
+
+
+def _check_requires(file: CertificateFile, conditions: tuple[str, ...]) -> None:
+    if conditions != file.requires:
+        needed = ", ".join(conditions) or "nothing"
+        raise Rejected(f"requires {needed}, but states other conditions")
 
 
 def _typing(side: Outputs, number: int) -> Typing:
     try:
         return typing_at(Graph(side).nodes, side, number)
     except IndexError:
-        raise Rejected("has no such typing") from None
+        raise Rejected(f"has no typing number {number}") from None
 
 
 def _equations(file: CertificateFile) -> tuple[SizeEquation, ...]:
@@ -123,7 +130,7 @@ def _pair(file: CertificateFile) -> GraphPair:
 
 
 def _definitions(file: CertificateFile) -> dict[str, Operator]:
-    """The operators that a certificate is about, by name."""
+    """The operators that a certificate defines, by name."""
     operators: dict[str, Operator] = {}
     for definition in file.operators:
         name = definition.name
@@ -143,7 +150,7 @@ def _definitions(file: CertificateFile) -> dict[str, Operator]:
 
 
 def _graph(text: str, rule: str, operators: dict[str, Operator]) -> Graph:
-    """A side from text, which has to be just as a graph is printed."""
+    """A side from its text, which has to be exactly the text that ``print_graph`` returns."""
     try:
         graph = parse_graph(text, rule, operators)
     except InputError as error:
@@ -151,14 +158,14 @@ def _graph(text: str, rule: str, operators: dict[str, Operator]) -> Graph:
     if opaque_nodes(graph):
         raise Rejected("has an operator without an equation")
     if any(node.leaf.kind != "tensor" for node in graph.leaves):
-        raise Rejected("has an input that is none of a rule")
+        raise Rejected("has an input of another kind than a rule has")
     if print_graph(graph) != text:
         raise Rejected("its sides are not written as graphs are printed")
     return graph
 
 
 def _check_inputs(file: CertificateFile, pair: GraphPair) -> None:
-    """That each symbol is one of the sizes of the inputs, or stands in an attribute."""
+    """Check that each symbol is a size of an input, or occurs in an attribute. Raises Rejected."""
     leaves = {node.leaf for node in both(pair).leaves}
     ranks = {leaf.name: leaf.rank for leaf in leaves}
     if len(leaves) > len(ranks):
@@ -172,14 +179,16 @@ def _check_inputs(file: CertificateFile, pair: GraphPair) -> None:
     for symbol in sorted(attributes | stated):
         if symbol in sizes or (symbol in attributes and NAME.fullmatch(symbol)):
             continue
-        # A size of which others are multiples is one of tensors that are not cut.
+        # A size of which others are multiples, such as |N.by.D|, occurs in claims about whole
+        # tensors only.
         if not (file.whole and PART.fullmatch(symbol) and not SIZE.fullmatch(symbol)):
             what = "the size of no input" if "|" in symbol else "in no attribute"
             raise Rejected(f"{symbol} is {what}")
 
 
 def _check_attributes(pair: GraphPair) -> None:
-    """That numbers are none that could only be meant to take long."""
+    """Check that the numbers in attributes are not so large that a check would take long. Raises
+    Rejected."""
     for call in (node.operator_call for node in _operators(pair)):
         for name, value in call.attributes:
             terms = () if isinstance(value, float) else Poly.of(value).terms
@@ -188,19 +197,23 @@ def _check_attributes(pair: GraphPair) -> None:
                 raise Rejected(f"{call.name}: {name} is more than {most}")
 
 
-def exchanged(claim: Claim) -> list[GraphPair]:
-    """What has to be equal where operators say that they commute, for then calls that differ in the
-    order of operands count as one: each such call, and the call with its operands exchanged."""
+def commutation_pairs(claim: Claim) -> list[GraphPair]:
+    """The pairs of values whose equality has to be shown because operators claim to commute.
+
+    Calls of a commutative operator that differ only in the order of operands count as one node. So
+    for each such call, except of Unity's own operators, the pair is a call and the same call with
+    its operands exchanged. Raises Rejected if the operands cannot be exchanged.
+    """
     pairs: dict[Node, GraphPair] = {}
     for node in claim.computing:
         operator = node.operator_call.operator
         if not operator.commutative or OPERATORS.get(operator.name) == operator:
             continue
-        own = ranks(node)
-        if len(own) != 2 or own[0] != own[1]:
-            raise Rejected(f"{operator.name} cannot commute at ranks {own}")
+        operand_ranks = ranks(node)
+        if len(operand_ranks) != 2 or operand_ranks[0] != operand_ranks[1]:
+            raise Rejected(f"{operator.name} cannot commute at ranks {operand_ranks}")
         call = Call(replace(operator, commutative=False), node.operator_call.attributes)
-        operands = tensor("x", own[0]), tensor("y", own[1])
+        operands = tensor("x", operand_ranks[0]), tensor("y", operand_ranks[1])
         sides = [Node(call, operands), Node(call, operands[::-1])]
         outputs = [tuple(map(side.value, range(len(operator.outputs)))) for side in sides]
         pairs[sides[0]] = (outputs[0], outputs[1])
@@ -208,7 +221,8 @@ def exchanged(claim: Claim) -> list[GraphPair]:
 
 
 def _side_text(side: Sequence[Value]) -> str:
-    """A side as nested calls, or line by line where a value that is used often makes these long."""
+    """A side as nested calls, or line by line if nested calls would be long since they repeat
+    values that are used often."""
     lengths: dict[Node, int] = {}
     for node in Graph(tuple(side)).nodes:
         lengths[node] = 1 + sum(lengths[value.node] for value in node.inputs)

@@ -1,8 +1,8 @@
-"""Makes typed graphs of a pair by numbers for its sizes, degrees and attributes.
+"""Builds typed graphs of a pair from numbers for its sizes, degrees and attributes.
 
 The symbols of a pair are the sizes of its inputs, their degrees, copies and partials, and the
-attributes of its operators. Not all values fit: sizes follow from others (``Sizes.solved``), and
-degrees satisfy the equations of a typing.
+attributes of its operators. Not all values are valid: some sizes follow from others
+(``Sizes.solved``), and degrees have to satisfy the equations of a typing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pcg.readings.evaluate import concrete
 from pcg.types.infer import bind_sizes
 from pcg.types.operator import Call
 from pcg.types.tensor import Degrees, ParallelTensor
-from verifier.sides import Written, side_typings
+from verifier.sides import SideKey, side_typings
 from verifier.trusted.errors import Undecided
 from verifier.trusted.sizes.degrees import Powers
 from verifier.trusted.sizes.sizes import Sizes, input_size
@@ -29,41 +29,42 @@ from verifier.trusted.sizes.types import differences
 from verifier.witness import solve, value_of
 
 MAX_ELEMENTS = 200_000
-"""Of one tensor of a concrete pair."""
+"""The most elements of a tensor of a concrete pair."""
 MAX_NUMBERS = 1 << 27
-"""That an evaluation of one operator may hold at once: sums within sums have many terms."""
+"""The most numbers that an evaluation of one operator may hold at once. Sums within sums have many
+terms."""
 MAX_TASKS = 64
-"""Of degrees that are chosen freely: how many blocks, copies and partials an input may have."""
+"""The most blocks, times copies, times partials, of an input where degrees are chosen freely."""
 
 
 @dataclass(frozen=True)
-class Origin:
+class Valuation:
     """A pair of graphs with values for all of its symbols."""
 
     pair: GraphPair
     sizes: Sizes
     values: Mapping[str, int]
-    """Of the symbols of sizes that ``sizes`` leaves free."""
+    """The values of the symbols of sizes that ``sizes`` leaves free."""
     degrees: Mapping[str, int]
-    """Of inputs (``x.d0``, ``x.t0``, ``x.c``, ``x.p``) and of operators (``k``)."""
+    """The degrees of inputs (``x.d0``, ``x.t0``, ``x.c``, ``x.p``) and of operators (``k``)."""
     reals: Mapping[str, float]
-    """Of the real attributes."""
+    """The values of the symbols in real attributes."""
 
     @property
     def symbols(self) -> dict[str, float]:
-        """The values of sizes and of attributes."""
+        """The values of sizes and of all attributes."""
         return {**self.reals, **self.integers}
 
     @property
     def integers(self) -> dict[str, int]:
-        """The values of sizes and of whole attributes."""
+        """The values of sizes and of integer attributes."""
         full = dict(self.values)
         for symbol, size in self.sizes.solved.items():
             full[symbol] = self.sizes.resolve(size).evaluate(self.values)
         return full | {s: v for s, v in self.degrees.items() if "." not in s}
 
     def typed(self) -> tuple[Graph, Graph] | None:
-        """Both sides at these values; None where a side has no type, or tensors are too large."""
+        """Both sides at these values. None if a side has no type, or tensors are too large."""
         integers = self.integers
         if any(value < (s.startswith("|")) for s, value in integers.items()):
             return None
@@ -79,8 +80,8 @@ class Origin:
         return None if any(numbers(node) > MAX_NUMBERS for node in nodes) else (left, right)
 
     def graphs(self) -> tuple[Graph, Graph]:
-        """Both sides at these values, however large. Raises OperatorError where one has no type,
-        KeyError where a symbol has no value."""
+        """Both sides at these values, however large. Raises OperatorError if a side has no type,
+        and KeyError if a symbol has no value."""
         integers = self.integers
 
         def make(node: Node, inputs: Outputs) -> Node:
@@ -95,8 +96,8 @@ class Origin:
 
 
 def numbers(node: Node) -> int:
-    """How many numbers an evaluation of a node with types holds at once, if it is not cut: the
-    elements of an output, each with all terms of the sums that are nested in it."""
+    """The numbers that an evaluation of a typed node holds at once if it is not cut: the elements
+    of an output, each times the terms of the sums that are nested in it."""
     if node.is_leaf or node.operator_call.operator.parallel is not None:
         return max(t.elements for t in node.types)
     call, shapes = node.operator_call, [value.type.shape for value in node.inputs]
@@ -114,37 +115,38 @@ def _numbers(value: Expr, sizes: Mapping[str, int], count: int) -> int:
 
 def _typed_leaf(leaf: Leaf, sizes: Mapping[str, int], degrees: Mapping[str, int]) -> Leaf:
     shape = tuple(sizes[input_size(leaf.name, i)] for i in range(leaf.rank))
-    own = Degrees(
+    type_degrees = Degrees(
         tuple(degrees.get(f"{leaf.name}.d{i}", 1) for i in range(leaf.rank)),
         tuple(degrees.get(f"{leaf.name}.t{i}", 1) for i in range(leaf.rank)),
         degrees.get(f"{leaf.name}.c", 1),
         degrees.get(f"{leaf.name}.p", 1),
     )
-    cuts = zip(shape, own.dims, own.slices, strict=True)
+    cuts = zip(shape, type_degrees.dims, type_degrees.slices, strict=True)
     for dim, (size, degree, slices) in enumerate(cuts):
         if size % (degree * slices):
             raise OperatorError("input", leaf.name, dim, "not divisible")
-    return Leaf("input", leaf.name, leaf.rank, ParallelTensor(shape, own))
+    return Leaf("input", leaf.name, leaf.rank, ParallelTensor(shape, type_degrees))
 
 
 def _with_reals(call: Call, reals: Mapping[str, float]) -> Call:
-    """The call with numbers for its real attributes: what is a sum or product of symbols in a
-    rule has to be that of their values."""
+    """The call with numbers for its real attributes. A sum or product of symbols becomes that of
+    their values."""
     open_ones = {n: v for n, v in call.attributes if n in call.operator.reals}
     values = {n: float(v.at(reals)) for n, v in open_ones.items() if isinstance(v, Poly)}
     return Call(call.operator, tuple((call.values | values).items())) if values else call
 
 
 def real_symbols(pair: GraphPair) -> dict[str, float]:
-    """Pairwise different values for the symbols in real attributes: positive, and sums of powers
-    of 2, so that arithmetic with a few of them is exact."""
+    """Pairwise different positive values for the symbols in real attributes. They are multiples of
+    1/1024, so that arithmetic with a few of them is exact."""
     attributes = symbolic_attributes(both(pair))
     symbols = {s for call, name, v in attributes if name in call.operator.reals for s in v.symbols}
     return {s: 0.5 + (331 + 619 * i) % 1009 / 1024 for i, s in enumerate(sorted(symbols))}
 
 
 def fixed_sizes(sizes: Sizes, fixed: Mapping[str, int]) -> Sizes:
-    """The sizes with values for some of their symbols. Raises Unsolvable where they do not fit."""
+    """The sizes with values for some of their symbols. Raises Unsolvable if these contradict the
+    equations."""
     if not fixed:
         return sizes
     known = replace(sizes, solved=dict(sizes.solved), positive=list(sizes.positive))
@@ -155,7 +157,8 @@ def fixed_sizes(sizes: Sizes, fixed: Mapping[str, int]) -> Sizes:
 
 @dataclass(frozen=True)
 class DegreeSystem:
-    """What degrees satisfy at which two sides are typed, in one way; alike, if they ever are."""
+    """The conditions on degrees under one typing of each of two sides. They include equal types of
+    both sides, if the degrees that the system was made from give equal types."""
 
     equations: tuple[Powers, ...]
     whole: tuple[Powers, ...]
@@ -163,9 +166,10 @@ class DegreeSystem:
 
     @staticmethod
     def around(pair: GraphPair, degrees: Mapping[str, int]) -> DegreeSystem | None:
-        """The system that the given degrees are a solution of."""
+        """The system of the first pair of typings that the given degrees satisfy, if there is
+        one."""
         try:
-            sides = [side_typings(Written(side)) for side in pair]
+            sides = [side_typings(SideKey(side)) for side in pair]
         except (OperatorError, ValueError, Undecided):
             return None
         for a in sides[0]:
@@ -183,12 +187,12 @@ class DegreeSystem:
         return None
 
     def solve(self, pins: Mapping[str, int]) -> Mapping[str, int] | None:
-        """Degrees with the values given for some of them; None if there are none."""
+        """A solution with the given values for some degrees; None if there is none."""
         pinned = [Powers.of(s).over(Powers.number(v)) for s, v in pins.items()]
         return solve([*self.equations, *pinned], self.whole, self.symbols)
 
     def pinned(self, wishes: Sequence[tuple[str, int]]) -> Mapping[str, int] | None:
-        """Degrees that have as many of the wished values as fit together, the first ones first."""
+        """A solution with as many of the wished values as fit together, earlier wishes first."""
         if (solved := self.solve(dict(wishes))) is not None:
             return solved
         pins: dict[str, int] = {}
@@ -202,18 +206,18 @@ class DegreeSystem:
 def degree_choices(
     left: Outputs, right: Outputs, degrees: Mapping[str, int]
 ) -> Iterator[Mapping[str, int]]:
-    """Further degrees at which the sides are typed as they are at ``degrees``: 2 and 3, so that
-    those that are free are pairwise different where possible."""
+    """Yield other degrees under the same typings as ``degrees``. Free degrees are 2 and 3 by turns,
+    so that they are different where possible."""
     system = DegreeSystem.around((left, right), degrees)
     if system is None:
         return
     operators = sorted(s for s in system.symbols if "." not in s and not s.isdigit())
-    own = sorted(s for s in system.symbols if "." in s)
+    input_symbols = sorted(s for s in system.symbols if "." in s)
     seen = [dict(degrees)]
     for numbers in ((3, 2), (2, 3)):
         wishes = list(zip(operators, cycle(numbers), strict=False))
-        # Few of the inputs' own: with every dimension cut there would be thousands of tasks.
-        for chosen in ((), own[:2], own[-2:]):
+        # At most two degrees of inputs: with every dimension cut there would be thousands of tasks.
+        for chosen in ((), input_symbols[:2], input_symbols[-2:]):
             choice = system.pinned([*wishes, *zip(chosen, numbers, strict=False)])
             if choice is None or dict(choice) in seen or tasks(choice) > MAX_TASKS:
                 continue
@@ -222,7 +226,7 @@ def degree_choices(
 
 
 def tasks(degrees: Mapping[str, int]) -> int:
-    """The most pieces that an input has."""
+    """The largest product of degrees, copies and partials of an input."""
     names = {s.split(".")[0] for s in degrees if "." in s}
     pieces = (prod(v for s, v in degrees.items() if s.startswith(f"{n}.")) for n in names)
     return max(pieces, default=1)

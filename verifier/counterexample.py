@@ -1,8 +1,8 @@
 """Searches for inputs on which two graphs differ, and replays them by the reference evaluation.
 
-Evaluation over a prime field is exact and leaves functions uninterpreted, so it finds every
-difference; but ``relu(relu(x))`` differs from ``relu(x)`` there. Only what differs in real numbers
-too is a counterexample.
+Evaluation over a prime field is exact. Functions are uninterpreted there, so ``relu(relu(x))``
+differs from ``relu(x)`` although they are equal. So only graphs that differ in real numbers too are
+counterexamples.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from verifier.instances import Instance
 
 FEW_ELEMENTS = 8
 DRAWS = 12
-"""How many inputs are tried where an output has few elements: a maximum hides much of them."""
+"""How many inputs are drawn if outputs have few elements: a maximum hides most of its arguments."""
 FIELD_TRIES = 8
-"""How many random inputs over a prime field may show that a difference is no rounding error."""
+"""How many inputs over a prime field are drawn to show that a difference is no rounding error."""
 EXACT = 2
-"""Of what inputs are multiples that have to show which side is undefined: of a half."""
+"""Inputs that show which side is undefined are multiples of 1/2."""
 MAX_INDEX = 4
-"""Token ids are below: small, so that some of them are the index of a row."""
+"""Random token ids are below this number, so that some of them are the index of a row."""
 
 Nested = float | tuple["Nested", ...]
 """An array as nested tuples, outermost dimension first."""
 
 
 class DifferenceKind(StrEnum):
-    """What a difference is in, the most telling first."""
+    """In what two sides differ, the most telling kind first."""
 
     DEGREES = "degrees"
     SHAPE = "shape"
     VALUE = "value"
     UNDEFINED = "undefined"
-    """One side is a number and the other is none (``verifier.trusted.values.domain``)."""
+    """One side is a number and the other is undefined (``verifier.trusted.values.domain``)."""
 
 
 VALUES = (DifferenceKind.VALUE, DifferenceKind.UNDEFINED)
@@ -52,7 +52,7 @@ VALUES = (DifferenceKind.VALUE, DifferenceKind.UNDEFINED)
 
 @dataclass(frozen=True)
 class Difference:
-    """How two sides differ, in one line of words."""
+    """How two sides differ: the kind, and a line of text."""
 
     kind: DifferenceKind
     text: str
@@ -60,14 +60,14 @@ class Difference:
 
 @dataclass(frozen=True)
 class Counterexample:
-    """Types and values of the inputs, values of the symbols, and where the two sides differ."""
+    """Types and values of inputs and values of symbols at which two sides differ, and where."""
 
     inputs: tuple[tuple[str, str], ...]
     """(name, type)."""
     symbols: tuple[tuple[str, float], ...]
     """(name, value) of every symbolic attribute."""
     left: str
-    """The left side as the text of a graph, all types and attributes concrete."""
+    """The left side as the text of a graph with concrete types and attributes."""
     right: str
     difference: str
     values: tuple[tuple[str, Nested], ...]
@@ -82,8 +82,10 @@ class Counterexample:
 
 
 def replay(instance: Instance, seed: int = 0, *, once: bool = False) -> Counterexample | None:
-    """Evaluate both sides shard by shard; how they differ, if they do. ``once``: on the inputs that
-    are drawn first alone, however few elements the outputs have."""
+    """Evaluate both sides shard by shard on random inputs. Return how they differ, or None.
+
+    ``once``: draw inputs once only, however few elements the outputs have.
+    """
     small = all(v.type.elements <= FEW_ELEMENTS for v in instance.left.outputs)
     for attempt in range(DRAWS if small and not once else 1):
         inputs = random_leaves(instance, Reals(), np.random.default_rng(seed + attempt))
@@ -101,8 +103,11 @@ def replay(instance: Instance, seed: int = 0, *, once: bool = False) -> Countere
 
 
 def _undefined(instance: Instance, seed: int) -> Counterexample | None:
-    """Where one side alone is a number, on inputs with which sums and products are exact: with
-    others, rounding may take a number out of the domain of a function, or 1/0 for a number."""
+    """A counterexample where exactly one side is undefined, or None.
+
+    The inputs are multiples of 1/2, so that sums and products are exact. With others, rounding may
+    move a number out of the domain of a function, or turn 1/0 into a number.
+    """
     drawn = random_leaves(instance, Reals(), np.random.default_rng(seed))
     inputs = {name: np.round(values * EXACT) / EXACT for name, values in drawn.items()}
     differs = difference(instance, inputs)
@@ -112,8 +117,8 @@ def _undefined(instance: Instance, seed: int) -> Counterexample | None:
 
 
 def _differs_in_field(instance: Instance, seed: int) -> bool:
-    """Whether the sides differ where arithmetic is exact, so that no rounding is mistaken for a
-    difference. More than one try: a maximum there hides most of its arguments."""
+    """Whether the sides differ over a prime field, where no rounding is mistaken for a difference.
+    Several inputs are tried, since a maximum hides most of its arguments."""
     field = PrimeField(generic=True)
     for attempt in range(FIELD_TRIES):
         inputs = random_leaves(instance, field, np.random.default_rng(seed + attempt))
@@ -124,7 +129,7 @@ def _differs_in_field(instance: Instance, seed: int) -> bool:
 
 
 def replayable(counterexample: Counterexample) -> tuple[Instance, dict[str, Array]]:
-    """The graphs and V of the inputs, read back from what a counterexample holds."""
+    """The graphs of a counterexample, parsed from their texts, and V of its inputs."""
     operators = {**OPERATORS} | {operator.name: operator for operator in counterexample.operators}
     left = parse_graph(counterexample.left, "left", operators)
     right = parse_graph(counterexample.right, "right", operators)
@@ -132,20 +137,21 @@ def replayable(counterexample: Counterexample) -> tuple[Instance, dict[str, Arra
 
 
 def input_values(counterexample: Counterexample) -> dict[str, Array]:
-    """V of the inputs by name."""
+    """V of each input, by name."""
     return {name: np.array(values, np.float64) for name, values in counterexample.values}
 
 
 def difference(instance: Instance, inputs: Mapping[str, Array]) -> Difference | None:
-    """How the two sides differ in type or, in real numbers, on the inputs given."""
+    """How the two sides differ in type or, on the given inputs, in real numbers. None if they do
+    not."""
     return type_difference(instance) or value_difference(instance, inputs)
 
 
 def value_difference(
     instance: Instance, inputs: Mapping[str, Array], relative: float = 1e-6, absolute: float = 1e-9
 ) -> Difference | None:
-    """An element that differs in real numbers by more than the tolerance, or that only one side
-    defines; nothing of this second kind where arithmetic overflows, which is rounding."""
+    """An element that differs in real numbers by more than the tolerance, or that is undefined on
+    one side only. The second kind does not count if arithmetic overflows, which is rounding."""
     undefined: Difference | None = None
     left, right, overflows = _real_outputs(instance, inputs)
     for output, (x, y) in enumerate(zip(left, right, strict=True)):
@@ -155,9 +161,9 @@ def value_difference(
         if not differs.any():
             continue
         kind = DifferenceKind.VALUE if finite.any() else DifferenceKind.UNDEFINED
-        at = tuple(int(i) for i in np.argwhere(finite if finite.any() else differs)[0])
-        where = f"element {list(at)} of output {output}"
-        difference = Difference(kind, f"{where} is {x[at]} on the left, {y[at]} on the right")
+        index = tuple(int(i) for i in np.argwhere(finite if finite.any() else differs)[0])
+        where = f"element {list(index)} of output {output}"
+        difference = Difference(kind, f"{where} is {x[index]} on the left, {y[index]} on the right")
         if kind is DifferenceKind.VALUE:
             return difference
         undefined = undefined or difference
@@ -167,7 +173,7 @@ def value_difference(
 def _real_outputs(
     instance: Instance, inputs: Mapping[str, Array]
 ) -> tuple[list[Array], list[Array], bool]:
-    """The outputs of both sides in real numbers, and whether any arithmetic has overflowed."""
+    """The outputs of both sides in real numbers, and whether an operation overflowed."""
     overflows: list[str] = []
     with np.errstate(over="call", call=lambda kind, _: overflows.append(kind)):
         left, right = outputs(instance, inputs, Reals())
@@ -187,8 +193,8 @@ def outputs(
 def random_leaves(
     instance: Instance, ring: PrimeField | Reals, rng: np.random.Generator
 ) -> dict[str, Array]:
-    """V of every input at random, shape (partials, *shape); in real numbers, inputs that are
-    compared with indices are indices."""
+    """Random V of every input, of shape (partials, *shape). In real numbers, an input that is
+    compared with an index, such as token ids, holds small indices."""
     indices = index_leaves(instance)
     leaves: dict[str, Array] = {}
     for name, leaf in instance.leaves.items():
@@ -204,7 +210,7 @@ def random_leaves(
 
 
 def index_leaves(instance: Instance) -> set[str]:
-    """The inputs that stand in a test of equality, such as token ids."""
+    """The names of inputs whose elements occur in a test of equality, such as token ids."""
     names: set[str] = set()
     for node in (n for side in (instance.left, instance.right) for n in side.nodes):
         if node.is_leaf:
@@ -224,7 +230,7 @@ def index_leaves(instance: Instance) -> set[str]:
 def report(
     instance: Instance, inputs: Mapping[str, Array], difference: Difference
 ) -> Counterexample:
-    """An instance with inputs on which its sides differ, as text and numbers."""
+    """The counterexample of an instance and inputs on which its sides differ."""
     return Counterexample(
         tuple((name, str(leaf.type)) for name, leaf in instance.leaves.items()),
         tuple(sorted((s, v) for s, v in instance.symbols.items() if not s.startswith("|"))),
@@ -237,12 +243,12 @@ def report(
 
 
 def _own_operators(instance: Instance) -> tuple[Operator, ...]:
-    """The operators that do not come with Unity, by name; kernels stay behind, since a
-    counterexample crosses between processes."""
+    """The operators that do not come with Unity, sorted by name. They have no kernels, since a
+    counterexample is sent between processes."""
     nodes = Graph((*instance.left.outputs, *instance.right.outputs)).nodes
     used = {node.operator_call.operator for node in nodes if not node.is_leaf}
-    own = sorted(used - BUILT_IN, key=lambda operator: operator.name)
-    return tuple(replace(operator, kernel=None) for operator in own)
+    further = sorted(used - BUILT_IN, key=lambda operator: operator.name)
+    return tuple(replace(operator, kernel=None) for operator in further)
 
 
 def _nested(values: Any) -> Nested:
@@ -250,7 +256,7 @@ def _nested(values: Any) -> Nested:
 
 
 def type_difference(instance: Instance) -> Difference | None:
-    """The first output that has different types."""
+    """The first output whose types differ; None if there is none."""
     pairs = zip(instance.left.outputs, instance.right.outputs, strict=True)
     for output, (a, b) in enumerate(pairs):
         if a.type != b.type:

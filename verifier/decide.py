@@ -1,11 +1,12 @@
 """Decides whether two graphs are equal: proved, refuted, vacuous, ill-typed or unknown.
 
-Problem: does the right graph compute what the left one does, for all sizes, degrees, copies and
-partials on which both are typed? Method: both sides are typed symbolically. A typing is a theorem
-of each operator (``trusted.proof.local``) that its tasks, each on its own blocks, compute the
-operator's equation. Where these are proved and types agree, what is left is that the composed
-equations are equal (``trusted.proof.prove``). One instance is replayed first, more if the proof
-fails. Exact: a proof and a counterexample are; unknown says nothing.
+Problem: does the right graph compute the same as the left one, for all sizes, degrees, copies and
+partials at which both are typed?
+Method: both sides are typed symbolically. The typing of an operator is a theorem: its tasks, each
+on its own blocks, compute the operator's equation (``trusted.proof.local``). If these theorems are
+proved and the types of both sides agree, it remains to prove that the composed equations are equal
+(``trusted.proof.prove``). One instance is replayed before the proof, more if the proof fails.
+Exact: a proof and a counterexample are certain. The verdict unknown says nothing.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from pcg.graph.graph import Node, Value
 from pcg.graph.pairs import GraphPair, both
 from pcg.language.poly import Poly
 from verifier.agreement import WHOLE, Agreement, agree, agree_alike, typed_sides, witness
-from verifier.concrete import Origin
+from verifier.concrete import Valuation
 from verifier.counterexample import Counterexample, replay
-from verifier.guided import drawn, guided
+from verifier.guided import drawn_instances, solving_instances
 from verifier.instances import Instance, instances
 from verifier.shrink import shrink
 from verifier.trusted import smt
@@ -33,7 +34,7 @@ from verifier.trusted.proof.prove import Proof
 from verifier.trusted.proof.same import is_same
 from verifier.trusted.sizes.degrees import Typing
 from verifier.trusted.sizes.sizes import SizeEquation, Sizes, different_ranks, pair_sizes
-from verifier.trusted.steps import Searching
+from verifier.trusted.steps import SearchSteps
 from verifier.typings import problem_of
 
 
@@ -47,16 +48,17 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a proof rests on beside its side conditions.
+    """What a proof rests on besides its side conditions.
 
-    The sizes assumed equal, what the right side asks beyond the left, the number of the typing of
-    each side, an instance at which both are typed alike, and whether it is about whole tensors.
+    ``equal``: the sizes assumed equal. ``requires``: the conditions of the right side beyond those
+    of the left. ``typings``: the number of each side's typing. ``witness``: an instance at which
+    both sides have the same types. ``whole``: whether the proof is about whole tensors only.
     """
 
     equal: tuple[SizeEquation, ...]
     requires: tuple[str, ...]
     typings: tuple[int, int]
-    witness: Origin
+    witness: Valuation
     whole: bool
 
 
@@ -64,10 +66,10 @@ class Evidence:
 class Decision:
     """A verdict with its grounds.
 
-    ``conditions``: what has to hold, beyond the left side being typed, for the right side to be
-    typed alike. ``degrees``: one choice of degrees for which all hold. ``rest``: what is left to
-    try of a pair that was not proved, where that has waited. ``hypotheses``: those of the
-    conditions that are equations between products of sizes, which no substitution solves.
+    ``conditions``: the conditions under which the right side has the types of the left, if the left
+    side is typed. ``degrees``: a choice of degrees that satisfies them. ``rest``: the search for a
+    counterexample to an unproved pair, if it was put off. ``hypotheses``: the conditions that are
+    equations between products of sizes, which substitution does not solve.
     """
 
     verdict: Verdict
@@ -82,13 +84,15 @@ class Decision:
 
 
 class _Stop(Exception):
+    """Ends the decision of a pair early, with the decision."""
+
     def __init__(self, decision: Decision) -> None:
         super().__init__(decision.reason)
         self.decision = decision
 
 
 class _Refuted(Exception):
-    """An instance on which a pair differs, not yet made small."""
+    """An instance on which a pair differs, and its counterexample before shrinking."""
 
     def __init__(self, reason: str, instance: Instance, counterexample: Counterexample) -> None:
         super().__init__(reason)
@@ -107,22 +111,24 @@ def decide(
     whole: bool = False,
     brief: bool = False,
 ) -> Decision:
-    """Decide whether two graphs over the same inputs, with paired outputs, are equal, for all
-    sizes for which the equations in ``equal`` hold; with ``whole``, for tensors that are neither
-    cut nor copied, and graphs without parallel operators. ``brief``: what is neither proved nor
-    refuted by the first instance is unknown, and the search for others waits to be called for; no
-    counterexample is made small."""
+    """Decide whether two graphs over the same inputs, with paired outputs, are equal.
+
+    ``equal``: equations between sizes; the verdict is for all sizes that satisfy them. ``whole``:
+    the verdict is for tensors that are neither cut nor copied, and graphs without parallel
+    operators. ``brief``: a pair that is neither proved nor refuted by the first instance is
+    unknown, further search is left to ``Decision.rest``, and counterexamples are not shrunk.
+    """
     pair = (tuple(left), tuple(right))
     try:
         sizes, conditions = _sizes(pair, equal)
         agreement, degrees = (WHOLE, {}) if whole else _agreement(pair, sizes)
         conditions += agreement.conditions
-        proof, origin = _value(pair, sizes, degrees, whole=whole, brief=brief)
+        proof, valuation = _value(pair, sizes, degrees, whole=whole, brief=brief)
     except _Stop as stop:
         return stop.decision
     except _Refuted as refuted:
         return refuted.decision(brief=brief)
-    evidence = Evidence(tuple(equal), conditions, agreement.numbers, origin, whole)
+    evidence = Evidence(tuple(equal), conditions, agreement.numbers, valuation, whole)
     shown = tuple(sorted(degrees.items()))
     hypotheses = tuple(f"{zero} = 0" for zero in sizes.zeros)
     return Decision(
@@ -131,7 +137,7 @@ def decide(
 
 
 def _sizes(pair: GraphPair, equal: Sequence[SizeEquation]) -> tuple[Sizes, tuple[str, ...]]:
-    """Solve for the sizes; what the right side asks beyond the left becomes a condition."""
+    """The sizes of both sides, and the conditions of the right side beyond those of the left."""
     if len(pair[0]) != len(pair[1]):
         problem = f"{len(pair[0])} outputs against {len(pair[1])}"
         raise _Stop(Decision(Verdict.ILL_TYPED, problem))
@@ -140,11 +146,11 @@ def _sizes(pair: GraphPair, equal: Sequence[SizeEquation]) -> tuple[Sizes, tuple
         raise _Stop(Decision(Verdict.ILL_TYPED, "an input has two ranks"))
     for side, outputs in zip(("left", "right"), pair, strict=True):
         try:
-            alone = Sizes.where(equal)
-            alone.visit_all(outputs)
+            side_sizes = Sizes.where(equal)
+            side_sizes.visit_all(outputs)
         except (Unsolvable, OperatorError) as error:
             raise _Stop(Decision(Verdict.ILL_TYPED, f"{side}: {error}")) from None
-        if not _satisfiable(alone):
+        if not _satisfiable(side_sizes):
             raise _Stop(Decision(Verdict.ILL_TYPED, f"{side}: no sizes fit"))
     if ranks_differ := different_ranks(*pair):
         raise _Stop(Decision(Verdict.ILL_TYPED, ranks_differ))
@@ -158,7 +164,8 @@ def _sizes(pair: GraphPair, equal: Sequence[SizeEquation]) -> tuple[Sizes, tuple
 
 
 def _satisfiable(sizes: Sizes) -> bool:
-    """Whether some sizes of at least 1, and attributes of at least 0, satisfy all that is asked."""
+    """Whether some sizes of at least 1, and attributes of at least 0, satisfy all conditions. True
+    if the solver does not know."""
     resolved = [sizes.resolve(size) for size in sizes.positive]
     naturals = [sizes.resolve(value) for value in sizes.naturals]
     plain = all(c > 0 for value in (*resolved, *naturals) for _, c in value.terms)
@@ -173,11 +180,11 @@ def _satisfiable(sizes: Sizes) -> bool:
 
 
 def _agreement(pair: GraphPair, sizes: Sizes) -> tuple[Agreement, Mapping[str, int]]:
-    """The most general typings on which both sides have the same types, and degrees for them."""
+    """The most general typings under which both sides have the same types, and degrees for them."""
     alike = all(is_same(a, b) for a, b in zip(*pair, strict=True))
     try:
-        if alike and (one := agree_alike(pair[0])) is not None:
-            return one
+        if alike and (agreed_alike := agree_alike(pair[0])) is not None:
+            return agreed_alike
         lefts, rights = typed_sides(*pair)
         agreed = agree(lefts, rights)
     except Undecided as error:
@@ -205,24 +212,24 @@ def _types_differ(
 
 def _value(
     pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int], *, whole: bool, brief: bool
-) -> tuple[Proof, Origin]:
-    """Prove the outputs equal, or find inputs on which they are not.
+) -> tuple[Proof, Valuation]:
+    """Prove the outputs equal, or find inputs on which they differ.
 
-    One replay comes first: it is cheap, and most false pairs end there. It also shows that there
-    are sizes that the degrees divide: without any, a proof says nothing.
+    One instance is replayed first: that is cheap and refutes most false pairs. It also shows that
+    some sizes are divisible by the degrees; a proof about no sizes would say nothing.
     """
     concrete = instances(*pair, sizes, degrees)
     first = next(concrete, None)
-    if first is None or first.origin is None:
+    if first is None or first.valuation is None:
         raise _Stop(Decision(Verdict.UNKNOWN, "no small sizes fit the degrees"))
     if refuting := replay(first, once=True):
         raise _Refuted("the values differ", first, refuting)
     try:
         if not whole:
             _check_typings(both(pair).nodes)
-        steps = Searching()
+        steps = SearchSteps()
         proved = obligations(*pair, sizes, steps, smt.check)
-        return Proof(proved, tuple(steps.taken)), first.origin
+        return Proof(proved, tuple(steps.taken)), first.valuation
     except (Unproved, TooLarge) as error:
         search = partial(_refuted, error, first, concrete, brief=brief)
         unknown = Decision(Verdict.UNKNOWN, str(error), rest=search)
@@ -232,18 +239,20 @@ def _value(
 def _refuted(
     error: Unproved | TooLarge, first: Instance, others: Iterator[Instance], *, brief: bool
 ) -> Decision:
-    """The verdict on a pair that is not proved: refuted by an instance, one that solves a condition
-    that failed among them, or unknown."""
-    assert first.origin is not None
-    solved = guided(error.condition, first.origin) if isinstance(error, Unproved) else ()
-    for instance in chain((first,), solved, drawn(first.origin), others):
+    """The verdict on a pair that is not proved: refuted by an instance, or unknown. The instances
+    include those that solve the condition at which the proof failed."""
+    assert first.valuation is not None
+    solved = (
+        solving_instances(error.condition, first.valuation) if isinstance(error, Unproved) else ()
+    )
+    for instance in chain((first,), solved, drawn_instances(first.valuation), others):
         if refuting := replay(instance):
             return _Refuted("the values differ", instance, refuting).decision(brief=brief)
     return Decision(Verdict.UNKNOWN, str(error))
 
 
 def _check_typings(nodes: Sequence[Node]) -> None:
-    """Raise Unproved where an operator's tasks are not known to compute its equation."""
+    """Raise Unproved if the tasks of an operator are not proved to compute its equation."""
     for node in nodes:
         if (reason := problem_of(node)) is not None:
             raise Unproved(f"the parallel type of {node.name}: {reason}")

@@ -1,8 +1,8 @@
-"""Restricts the texts and numbers of a certificate; anything else is refused on load.
+"""The types of texts and numbers in a certificate; other values are refused on load.
 
-A certificate comes from anywhere, and solvers are given scripts about the symbols that it names. So
-every name is one of ASCII letters, digits and underscores, a size is such names in bars, and all
-that may be long has a length: far more than any proof of ours needs.
+A certificate may come from anywhere, and solvers read scripts about the symbols that it names. So a
+name consists of ASCII letters, digits and underscores, a size is such names between bars, and every
+text and list has a maximal length, which is far above what proofs need.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ NAME = re.compile(_NAME)
 SIZE = re.compile(_SIZE)
 PART = re.compile(_PART)
 MAX_LIST = 4_096
-"""Entries of a list."""
+"""The most entries of a list."""
 MAX_RANK = 16
 MAX_NUMBER = 1_000_000
-"""Of sizes and degrees of an example, and of coefficients."""
+"""The largest size or degree of a witness, and the largest coefficient."""
 MAX_LINES, MAX_LINE = 400, 1_000
-"""Of a graph; a line is one operator."""
+"""The most lines of a graph, one for each operator, and characters of a line."""
 
 Identifier = Annotated[str, Field(pattern=f"^{_NAME}$")]
 SymbolText = Annotated[str, Field(pattern=f"^(?:{_NAME}|{_PART})$")]
@@ -32,14 +32,14 @@ SymbolText = Annotated[str, Field(pattern=f"^(?:{_NAME}|{_PART})$")]
 DegreeName = Annotated[str, Field(pattern=rf"^{_NAME}(?:\.(?:[cp]|[dt][0-9]{{1,2}}))?$")]
 """The degree of an operator, or one of an input: ``x.d0``, ``x.t0``, ``x.c``, ``x.p``."""
 FreeName = Annotated[str, Field(pattern=r"^[^\x00-\x1f\\\x7f-\uffff]{1,200}$")]
-"""What an example gives a value for, quotients of sizes included: ``|'|x.0|' / 4|``."""
+"""A symbol that a witness gives a value: also a quotient of sizes, such as ``|'|x.0|' / 4|``."""
 EquationText = Annotated[str, Field(pattern="^[ -~]{1,2000}$")]
 StepText = Annotated[str, Field(max_length=1_000)]
 Text = Annotated[str, Field(max_length=10_000)]
 RuleLabel = Annotated[str, Field(min_length=1, max_length=10_000)]
 Hash = Annotated[str, Field(pattern="^[0-9a-f]{24}$")]
 ListIndex = Annotated[int, Field(ge=0, le=MAX_LIST)]
-"""A place in a list, or a dimension."""
+"""An index into a list, or a dimension."""
 RankNumber = Annotated[int, Field(ge=0, le=MAX_RANK)]
 SizeNumber = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
 DegreeNumber = Annotated[int, Field(ge=1, le=MAX_NUMBER)]
@@ -47,7 +47,8 @@ Coefficient = Annotated[int, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 
 
 DECLARING = frozenset({"opaque", "batched", "elementwise"})
-"""What begins a line that declares a function of torch's, of which a certificate says nothing."""
+"""The first word of a line that declares a torch function without an equation; no certificate is
+about such functions."""
 
 
 def _is_graph_text(text: str) -> str:
@@ -66,7 +67,7 @@ def _is_graph_text(text: str) -> str:
 
 
 GraphText = Annotated[str, AfterValidator(_is_graph_text)]
-"""A graph as it is printed, whose operators all have equations."""
+"""The text of a graph whose operators all have equations."""
 
 MonomialFile = Annotated[tuple[SymbolText, ...], Field(max_length=16)]
 PolyFile = Annotated[tuple[tuple[MonomialFile, Coefficient], ...], Field(max_length=64)]

@@ -1,10 +1,11 @@
-"""Searches for a counterexample where a proof failed: at sizes that solve the failed condition.
+"""Searches for a counterexample after a proof failed: at sizes that solve the failed condition.
 
-Problem: a guess of sizes seldom meets those that matter, such as a slice that reaches beyond its
-tensor. Method: a condition that has a solution speaks of sizes and attributes at which the
-coefficients differ that both sides give to the same elements, so Z3 is asked for small ones. Where
-a proof fails for want of a way to go, there is no condition to solve: then small sizes and
-attributes are drawn, the same in every run. Exact: no; an instance counts by how it is evaluated.
+Problem: guessed sizes seldom show a difference, such as that of a slice that reaches beyond its
+tensor.
+Method: a solution of the failed condition gives sizes and attributes at which both sides give
+different coefficients to the same elements. Z3 is asked for small solutions. If the proof failed
+without such a condition, small sizes and attributes are drawn, the same in every run.
+Heuristic: an instance is a counterexample only if both sides evaluate differently.
 """
 
 from __future__ import annotations
@@ -14,26 +15,26 @@ from dataclasses import replace
 from random import Random
 
 from pcg.language.poly import Poly
-from verifier.concrete import Origin
+from verifier.concrete import Valuation
 from verifier.instances import Instance, cuts_of, instantiate
 from verifier.trusted import smt
 
 LIMITS = (4, 8, 32)
-"""How large the sizes of an instance may be; small ones are tried first."""
+"""Upper bounds on the sizes of an instance, as multiples of their degrees; tried in order."""
 RESOURCES = 500_000
-"""Steps of Z3 for a solution that is small."""
+"""The limit of Z3's steps for a small solution."""
 DRAWS = 100
-"""How many sizes are drawn; hardly half of them are typed."""
+"""How many times sizes are drawn; less than half of the draws are typed."""
 LARGEST = 4
-"""The largest size that is drawn, as a multiple of its degrees."""
+"""The largest size that is drawn, as a multiple of its degrees, and the largest attribute."""
 
 
-def guided(condition: str, origin: Origin) -> Iterator[Instance]:
-    """The pair at sizes that solve a condition, one for each limit that allows for any; the degrees
-    stay as they are."""
-    cuts = cuts_of(origin.pair, origin.sizes, origin.degrees)
-    named = {smt.symbol_name(symbol): symbol for symbol in origin.values}
-    declared = [s for s in origin.values if smt.declares(condition, s)]
+def solving_instances(condition: str, valuation: Valuation) -> Iterator[Instance]:
+    """Yield the pair at sizes that solve the condition, one solution for each limit that has one.
+    The degrees stay the same."""
+    cuts = cuts_of(valuation.pair, valuation.sizes, valuation.degrees)
+    named = {smt.symbol_name(symbol): symbol for symbol in valuation.values}
+    declared = [s for s in valuation.values if smt.declares(condition, s)]
     if not declared:
         return
     for limit in LIMITS:
@@ -45,22 +46,22 @@ def guided(condition: str, origin: Origin) -> Iterator[Instance]:
         if solution is None:
             continue
         values = {named[name]: value for name, value in solution.items() if name in named}
-        instance = instantiate(replace(origin, values={**origin.values, **values}))
+        instance = instantiate(replace(valuation, values={**valuation.values, **values}))
         if instance is not None:
             yield instance
 
 
-def drawn(origin: Origin) -> Iterator[Instance]:
-    """The pair at small sizes, and attributes from 0, at random, where it is typed."""
-    cuts = cuts_of(origin.pair, origin.sizes, origin.degrees)
+def drawn_instances(valuation: Valuation) -> Iterator[Instance]:
+    """Yield the pair at random small sizes and attributes, if it is typed there."""
+    cuts = cuts_of(valuation.pair, valuation.sizes, valuation.degrees)
     random = Random(0)
     for _ in range(DRAWS):
         values = {
             s: random.randint(1, LARGEST) * cuts.get(s, 1)
             if s.startswith("|")
             else random.randint(0, LARGEST)
-            for s in origin.values
+            for s in valuation.values
         }
-        instance = instantiate(replace(origin, values=values))
+        instance = instantiate(replace(valuation, values=values))
         if instance is not None:
             yield instance

@@ -1,9 +1,10 @@
 """Chooses small sizes and degrees at which both sides of a pair have types.
 
-Problem: equal sizes hide differences, and most sizes fit no types. Method: a guess of sizes that
-are pairwise different serves most pairs; where they have to satisfy more, as pieces of pieces and
-halos do, Z3 is asked. Complexity: a few dozen typings of both graphs. Exact: each instance is one;
-that there are no others is not said.
+Problem: equal sizes hide differences, and most sizes fit no types.
+Method: first guess sizes that are pairwise different, which serves most pairs. Sizes that have to
+satisfy more conditions, such as those of blocks of blocks and of halos, are solved for by Z3.
+Complexity: a few dozen typings of both graphs.
+Exact: each instance is typed. There may be others.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from math import lcm, prod
 from pcg.graph.graph import Graph, Leaf
 from pcg.graph.pairs import Outputs, both, symbolic_attributes
 from pcg.language.poly import Poly
-from verifier.concrete import GraphPair, Origin, degree_choices, fixed_sizes, real_symbols
+from verifier.concrete import GraphPair, Valuation, degree_choices, fixed_sizes, real_symbols
 from verifier.trusted import smt
 from verifier.trusted.errors import Unsolvable
 from verifier.trusted.sizes.sizes import Sizes, input_size
@@ -28,18 +29,19 @@ BASES = (
     (4, 3, 2, 1, 6, 5, 7, 8, 9, 10, 11, 12),
 )
 TRIES_OF_DEGREES = 2
-"""How many sizes are tried at each further choice of degrees."""
+"""How many instances are taken at each further choice of degrees."""
 OFFSETS = (1, 2, 3)
-"""Values of attributes that no size depends on, such as strides: with larger ones, windows read
-little but what lies outside."""
+"""Values of attributes that no size depends on, such as strides. With larger ones, most elements
+that windows read would lie outside of the tensor."""
 LEAST_SIZES = (1, 2, 3)
-"""How small the sizes may be that Z3 is asked for."""
+"""Lower bounds on the sizes that Z3 is asked for."""
 MAX_FACTOR = 24
-"""By how much such a size may exceed what cuts it."""
+"""Upper bound on such a size, as a multiple of its degrees."""
 FEW = 4
-"""By how much it may where products of sizes are equal, at first."""
+"""The first upper bound, instead of ``MAX_FACTOR``, if equations between products are open."""
 OPEN_RESOURCES = 500_000
-"""Steps of Z3 for sizes where products are equal: it finds them soon or hardly ever."""
+"""The limit of Z3's steps if equations between products are open: it finds sizes soon or hardly
+ever."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,9 @@ class Instance:
     left: Graph
     right: Graph
     symbols: Mapping[str, float]
-    """The values of its sizes and attributes, as far as they were symbols."""
-    origin: Origin | None = None
-    """What it was made from, if that is known."""
+    """The values of the sizes and attributes that were symbols."""
+    valuation: Valuation | None = None
+    """The symbolic pair and the values that the instance was made from, if known."""
 
     @property
     def leaves(self) -> dict[str, Leaf]:
@@ -66,12 +68,11 @@ def instances(
     degrees: Mapping[str, int],
     fixed: Mapping[str, int] | None = None,
 ) -> Iterator[Instance]:
-    """The pair at small, pairwise different sizes, where it has types.
+    """Yield the pair at small, pairwise different sizes at which it has types.
 
-    The smallest at the given degrees comes first: one replay of it is cheap, and most false pairs
-    end there. Then come other degrees at which the sides are typed alike, pairwise different
-    where possible, then further sizes. In most, sizes are multiples of what cuts them. ``fixed``:
-    values that symbols of sizes have to have.
+    The smallest instance at the given degrees comes first: a replay of it is cheap and refutes most
+    false pairs. Then come other degrees under the same typings, and then further sizes at the given
+    degrees. ``fixed``: values that symbols of sizes have to have.
     """
     try:
         sizes = fixed_sizes(sizes, fixed or {})
@@ -86,7 +87,7 @@ def instances(
 
 
 def sized(pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Instance]:
-    """The pair at small sizes and the given degrees, where it has types."""
+    """Yield the pair at small sizes and the given degrees, if it has types there."""
     free = free_symbols(pair, sizes)
     reals = real_symbols(pair)
     cuts = cuts_of(pair, sizes, degrees)
@@ -95,7 +96,7 @@ def sized(pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator
     sized = {s for size in sizes.positive for s in sizes.resolve(size).symbols}
     offsets = [s for s in free if s not in sized]
     for number, base in enumerate(BASES):
-        # What holds only for positive real attributes, or for some order of them, is false.
+        # A rule that holds only for positive real attributes, or for one order of them, is false.
         ordered = list(reals.values())[:: -1 if number > 1 else 1]
         signed = {s: -v if number % 2 else v for s, v in zip(reals, ordered, strict=True)}
         for factor in dict.fromkeys((0, 1, lcm(*attributes), most, most * most)):
@@ -104,10 +105,10 @@ def sized(pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator
                 for i, s in enumerate(free)
             }
             values |= {s: OFFSETS[(i + number) % len(OFFSETS)] for i, s in enumerate(offsets)}
-            instance = instantiate(Origin(pair, sizes, values, degrees, signed))
+            instance = instantiate(Valuation(pair, sizes, values, degrees, signed))
             if instance is not None:
                 yield instance
-    # What is said of halos holds for few guesses.
+    # Few guesses satisfy the conditions of halos.
     ways = [(1, MAX_FACTOR), *product((1, lcm(*attributes)), (2, 4))] if sizes.least else []
     tries = list(product(LEAST_SIZES, ways or [(1, MAX_FACTOR)]))
     if sizes.zeros:
@@ -115,15 +116,15 @@ def sized(pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator
     for least, (factor, largest) in tries:
         multiples = {s: cut * factor for s, cut in cuts.items()}
         values = _solved(free, sizes, multiples, least, largest)
-        if values and (instance := instantiate(Origin(pair, sizes, values, degrees, reals))):
+        if values and (instance := instantiate(Valuation(pair, sizes, values, degrees, reals))):
             yield instance
 
 
 def _solved(
     free: Sequence[str], sizes: Sizes, cuts: Mapping[str, int], least: int, largest: int
 ) -> dict[str, int] | None:
-    """Sizes from Z3 where guesses fail, as for a piece of a piece: every size of a tensor is at
-    least ``least``, and what is cut a multiple of its degrees, at most ``largest`` times."""
+    """Sizes from Z3: every size of a tensor is at least ``least``, and every symbol is a multiple
+    of its degrees in ``cuts``, at most ``largest`` times. None if Z3 finds none."""
     parts = {s: Poly.of(s) * cuts.get(s, 1) for s in free}
     known = [smt.at_least(Poly.of(s), int(s.startswith("|"))) for s in free]
     known += [smt.at_least(largest - Poly.of(s), 0) for s in free]
@@ -138,26 +139,27 @@ def _solved(
     return {s: values.get(s, 1) * cuts.get(s, 1) for s in free}
 
 
-def instantiate(origin: Origin) -> Instance | None:
-    """The pair at the types that follow; None where a side has none, or tensors are too large."""
-    sides = origin.typed()
-    return Instance(*sides, origin.symbols, origin) if sides is not None else None
+def instantiate(valuation: Valuation) -> Instance | None:
+    """The pair at concrete types; None if a side has no type, or tensors are too large."""
+    sides = valuation.typed()
+    return Instance(*sides, valuation.symbols, valuation) if sides is not None else None
 
 
 def size_attributes(pair: GraphPair) -> Iterator[Poly]:
-    """The sizes among the attributes of both sides."""
+    """The attributes of both sides that are symbolic sizes."""
     attributes = symbolic_attributes(both(pair))
     return (value for call, name, value in attributes if name in call.operator.sizes)
 
 
 def free_symbols(pair: GraphPair, sizes: Sizes) -> list[str]:
-    """The symbols of sizes and of whole attributes that do not follow from others."""
+    """The symbols of sizes and of integer attributes that do not follow from others, sorted."""
     known = (*sizes.positive, *sizes.naturals, *size_attributes(pair))
     return sorted({s for size in known for s in sizes.resolve(size).symbols})
 
 
 def cuts_of(pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int]) -> dict[str, int]:
-    """Of what the free symbols in the sizes of inputs have to be multiples."""
+    """The numbers of which the free symbols in the sizes of inputs have to be multiples: degrees
+    times slices."""
     cuts: dict[str, int] = {}
     for leaf in {node.leaf for node in both(pair).leaves}:
         for dim in range(leaf.rank):

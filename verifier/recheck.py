@@ -1,10 +1,11 @@
 """Rechecks certificates: derives each side condition again and gives it to independent solvers.
 
-Nothing of the prover's search takes part. From the definitions in a certificate both graphs are
-expanded again; where there are several ways to go, the certificate says which; the conditions met
-on the way have to be those that it lists, and each has to have no solution. What solvers are given
-is written here, of symbols that were checked; what a certificate holds is only compared with it.
-Before a claim is accepted it is replayed in numbers (``verifier.replay``).
+The prover's search takes no part, except for operators that claim to commute. Both graphs are
+expanded again from the definitions in the certificate. Where there are several ways to go on, the
+certificate says which to take. The side conditions that follow have to be those that the
+certificate lists, and each has to be unsatisfiable. Solvers read scripts that are written here,
+with symbols that were checked; the scripts of a certificate are only compared with these. Before a
+claim is accepted it is replayed in numbers (``verifier.replay``).
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from verifier.certificate import (
     script_name,
     script_text,
 )
-from verifier.claim import Claim, GraphPair, Rejected, claim_of, exchanged
-from verifier.concrete import Origin, real_symbols
+from verifier.claim import Claim, GraphPair, Rejected, claim_of, commutation_pairs
+from verifier.concrete import Valuation, real_symbols
 from verifier.counterexample import Counterexample
 from verifier.instances import free_symbols
 from verifier.replay import refutation
@@ -37,20 +38,20 @@ from verifier.trusted.proof.local import typing_obligations
 from verifier.trusted.sizes.degrees import Typing, local_typing, ranks, typings
 from verifier.trusted.sizes.sizes import Sizes, pair_sizes
 from verifier.trusted.sizes.types import agreement_script, differences, residual
-from verifier.trusted.steps import Following, Searching
+from verifier.trusted.steps import RecordedSteps, SearchSteps
 from verifier.witness import value_of
 
 Solvers = Mapping[str, smt.Judge]
 REASON = 500
-"""Characters of a reason: what a certificate holds may be quoted in it."""
+"""The most characters of a reason, since it may quote the text of a certificate."""
 
 
 @dataclass(frozen=True)
-class Proved:
-    """What an accepted certificate proves.
+class ProvedStatement:
+    """The statement that an accepted certificate proves.
 
-    ``assumed`` and ``requires``: for which sizes and degrees; ``degrees``: those that are numbers,
-    where all others may be any; ``whole``: whether it is about whole tensors only.
+    ``assumed`` and ``requires``: the conditions on sizes and degrees. ``degrees``: the degrees that
+    are numbers; all others are arbitrary. ``whole``: whether it is about whole tensors only.
     """
 
     statement: str
@@ -61,21 +62,25 @@ class Proved:
 
 
 @dataclass(frozen=True)
-class Rechecked:
-    """What came of one certificate: accepted, with what it proves, or the reason why not."""
+class CertificateCheck:
+    """The result for one certificate: accepted, with the statement that it proves, or the reason
+    why not. ``conditions``: how many side conditions were solved."""
 
     rule: str
     accepted: bool
     reason: str
     conditions: int
-    proved: Proved | None = None
+    proved: ProvedStatement | None = None
 
 
 @dataclass
 class Rechecker:
-    """Checks certificates, whose scripts are those of a directory or given by name; a script that
-    several share is solved once, and so is a theorem: of the same definition, for a name may have
-    another one in each certificate."""
+    """Checks certificates.
+
+    ``scripts``: a directory of scripts, or scripts by name. A script that several certificates
+    share is solved once. A theorem is derived once for each definition of its operator, since the
+    same name may have another definition in each certificate.
+    """
 
     scripts: Path | Mapping[str, str]
     solvers: Solvers
@@ -86,33 +91,36 @@ class Rechecker:
         default_factory=dict[tuple[Operator, TheoremFile], tuple[str, ...]]
     )
 
-    def check(self, path: Path) -> Rechecked:
-        """Check one certificate. Raises InputError where the file is no certificate."""
+    def check(self, path: Path) -> CertificateCheck:
+        """Check one certificate. Raises InputError if the file is no certificate."""
         return self.check_file(read_json(path, CertificateFile))
 
-    def check_file(self, file: CertificateFile) -> Rechecked:
-        """Check one certificate that was read."""
+    def check_file(self, file: CertificateFile) -> CertificateCheck:
+        """Check one certificate that has been read."""
         try:
             claim, conditions = self._derived(file)
             for condition in conditions:
                 self._solve(condition)
-            proved = Proved(
+            proved = ProvedStatement(
                 claim.statement, claim.assumed, file.requires, claim.degrees, file.whole
             )
         except Rejected as error:
-            return Rechecked(file.rule, False, shorten(str(error), REASON, placeholder="..."), 0)
-        return Rechecked(file.rule, True, "", len(conditions), proved)
+            return CertificateCheck(
+                file.rule, False, shorten(str(error), REASON, placeholder="..."), 0
+            )
+        return CertificateCheck(file.rule, True, "", len(conditions), proved)
 
     def _derived(self, file: CertificateFile) -> tuple[Claim, list[str]]:
-        """What a certificate claims, and every side condition of it, derived again."""
+        """The claim of a certificate, and all its side conditions, derived again. Raises
+        Rejected."""
         try:
             claim = claim_of(file)
             _check_witness(claim)
             conditions = list(_equality(claim))
             if claim.types is not None:
                 conditions += [_types(file, claim.types), *self._all_theorems(claim)]
-            for pair in exchanged(claim):
-                self._check_exchanged(pair)
+            for pair in commutation_pairs(claim):
+                self._check_commutes(pair)
             _replay(claim)
         except RecursionError:
             raise Rejected("is nested too deeply") from None
@@ -121,31 +129,37 @@ class Rechecker:
         return claim, conditions
 
     def _all_theorems(self, claim: Claim) -> Iterator[str]:
-        """The conditions of the theorems that the types of all operators rest on."""
+        """The conditions of the typing theorems of all compute operators. Raises Rejected if the
+        certificate lacks a theorem or states another one."""
         known = {
             (t.operator, t.ranks, t.positions, frozenset(t.carriers), t.windows): t
             for t in claim.file.theorems
         }
         for node in claim.computing:
-            call, own, typing = node.operator_call, ranks(node), local_typing(node)
+            call, node_ranks, typing = node.operator_call, ranks(node), local_typing(node)
             windows = tuple(window.axis.name for window in typing.open_windows)
             for carriers in (frozenset[int](), *typing.carriers):
-                theorem = known.get((call.name, own, call.positions, carriers, windows))
+                theorem = known.get((call.name, node_ranks, call.positions, carriers, windows))
                 if theorem is None:
-                    raise Rejected(f"has no theorem for {call.name} at ranks {own}")
+                    raise Rejected(f"has no theorem for {call.name} at ranks {node_ranks}")
                 key = (call.operator, theorem)
                 if key not in self.theorems:
-                    steps = Following(theorem.steps)
-                    conditions = typing_obligations(call, own, typing, carriers, steps, _assume)
+                    steps = RecordedSteps(theorem.steps)
+                    conditions = typing_obligations(
+                        call, node_ranks, typing, carriers, steps, _assume
+                    )
                     if not steps.is_done:
-                        raise Rejected(f"says more of {call.name} than its theorem needs")
+                        raise Rejected(f"has more steps for {call.name} than its theorem needs")
                     _compare("theorem", conditions, theorem.conditions)
                     self.theorems[key] = conditions
                 yield from self.theorems[key]
 
-    def _check_exchanged(self, pair: GraphPair) -> None:
-        """That the order of operands is none of an operator that says so. A certificate has no
-        proof of that, so the way is found here; solvers judge each condition on it."""
+    def _check_commutes(self, pair: GraphPair) -> None:
+        """Check that an operator that claims to commute does. Raises Rejected.
+
+        A certificate has no proof of that, so the proof is searched for here. All solvers judge
+        each condition of it.
+        """
         name = pair[0][0].node.name
         sizes, asked = pair_sizes(*pair, ())
         sides = [list(typings(Graph(side).nodes, side)) for side in pair]
@@ -153,12 +167,12 @@ class Rechecker:
         if asked or not alike:
             raise Rejected(f"{name} has other types with its operands exchanged")
         try:
-            obligations(*pair, sizes, Searching(), self._judge)
+            obligations(*pair, sizes, SearchSteps(), self._judge)
         except Unproved as error:
             raise Rejected(f"{name} is not shown to commute: {error}") from None
 
     def _judge(self, condition: str) -> smt.Answer:
-        """What the first solver says that finds no contradiction; ``unsat`` if all do."""
+        """``unsat`` if all solvers say so; else the first other answer."""
         for solver in self.solvers:
             if (outcome := self._ask(solver, condition)) != "unsat":
                 return outcome
@@ -181,7 +195,8 @@ class Rechecker:
                 raise Rejected(f"{solver} says {outcome} to {name}.smt2")
 
     def _script(self, name: str) -> str:
-        """A script by its name. Raises InputError where a directory does not have it."""
+        """A script by its name. Raises InputError if the directory lacks it, and Rejected if the
+        mapping does."""
         if isinstance(self.scripts, Path):
             path = self.scripts / SCRIPTS / f"{name}.smt2"
             return read_text(path, "a script of side conditions")
@@ -191,44 +206,46 @@ class Rechecker:
 
 
 def _assume(condition: str) -> smt.Answer:
-    """Conditions are only collected here; solvers see them afterwards."""
+    """A judge that accepts every condition: conditions are collected first and solved later."""
     return "unsat"
 
 
 def _compare(what: str, actual: tuple[str, ...], stated: tuple[str, ...]) -> None:
     if tuple(map(script_name, actual)) != stated:
-        raise Rejected(f"the conditions of its {what} are others")
+        raise Rejected(f"the conditions of its {what} are not those that it lists")
 
 
 def _equality(claim: Claim) -> tuple[str, ...]:
-    """The conditions under which both sides mean the same."""
-    steps = Following(claim.file.steps)
+    """The conditions under which both sides are equal. Raises Rejected if they are not those of the
+    certificate."""
+    steps = RecordedSteps(claim.file.steps)
     conditions = obligations(*claim.pair, claim.sizes, steps, _assume)
     if not steps.is_done:
-        raise Rejected("says more than its proof needs")
+        raise Rejected("has more steps than its proof needs")
     _compare("proof", conditions, claim.file.conditions)
     return conditions
 
 
 def _check_witness(claim: Claim) -> None:
-    """That there are sizes and degrees at which both sides are typed alike."""
+    """Check that the witness has sizes and degrees at which both sides have the same types. Raises
+    Rejected."""
     witness = claim.file.witness
     _check_degrees(claim, witness.degrees)
-    # A quotient of sizes is a symbol that a proof makes up; a file can only have its text.
+    # A quotient of sizes is a symbol that a proof introduces; a file can only have its text.
     free = {str(symbol): symbol for symbol in free_symbols(claim.pair, claim.sizes)}
     if missing := sorted(free.keys() ^ witness.sizes.keys()):
         raise Rejected(f"its witness has no value, or one too many, for {missing[0]}")
     if witness.reals.keys() != real_symbols(claim.pair).keys():
         raise Rejected("its witness has other real numbers than the rule")
     sizes = {free[text]: value for text, value in witness.sizes.items()}
-    origin = Origin(claim.pair, claim.sizes, sizes, witness.degrees, witness.reals)
-    values = origin.symbols
+    valuation = Valuation(claim.pair, claim.sizes, sizes, witness.degrees, witness.reals)
+    values = valuation.symbols
     solved = {s: claim.sizes.resolve(p) for s, p in claim.sizes.solved.items()}
     given = {s: size.evaluate(sizes) for s, size in solved.items()}
     if any(values[s] != v for s, v in (*sizes.items(), *given.items())):
         raise Rejected("its witness has two values for a symbol")
     _check_sizes(claim.sizes, sizes)
-    typed = origin.typed()
+    typed = valuation.typed()
     if typed is None:
         raise Rejected("its witness has no type")
     types = [tuple(value.type for value in side.outputs) for side in typed]
@@ -237,8 +254,8 @@ def _check_witness(claim: Claim) -> None:
 
 
 def _check_degrees(claim: Claim, degrees: Mapping[str, int]) -> None:
-    """That the types of a claim hold at the degrees of its witness: what contradicts itself would
-    imply everything."""
+    """Check that the conditions of a claim's types hold at the degrees of its witness. Conditions
+    that contradict each other would imply everything. Raises Rejected."""
     types = claim.types or ()
     if any(value < 2 for symbol, value in degrees.items() if "." not in symbol):
         raise Rejected("its witness has a degree of less than 2")
@@ -254,22 +271,24 @@ def _check_degrees(claim: Claim, degrees: Mapping[str, int]) -> None:
 
 
 def _check_sizes(sizes: Sizes, values: Mapping[str, int]) -> None:
-    """That what the proof takes for positive is, and what it takes for no less than 0."""
+    """Check that the values that the proof assumes positive are at least 1 at the witness, and
+    those that it assumes natural at least 0. Raises Rejected."""
     for symbols, least in ((sizes.positive, 1), (sizes.naturals, 0)):
         if any(sizes.resolve(size).evaluate(values) < least for size in symbols):
-            raise Rejected("its witness has a size that cannot be")
+            raise Rejected(f"its witness has a size or attribute below {least}")
 
 
 def _types(file: CertificateFile, types: tuple[Typing, Typing]) -> str:
-    """That both sides have the same types."""
+    """The condition that both sides have the same types. Raises Rejected if it is not that of the
+    certificate."""
     script = agreement_script(*types)
     if script_name(script) != file.types:
-        raise Rejected("the condition of its types is another")
+        raise Rejected("the condition of its types is not the one that it lists")
     return script
 
 
 def _replay(claim: Claim) -> None:
-    """Raise Rejected where both sides differ at a shape that is tried."""
+    """Raise Rejected if both sides differ at a shape that is tried, or no shape can be tried."""
     refuting = refutation(claim.pair, claim.sizes, claim.types, claim.file.witness.degrees)
     if isinstance(refuting, Counterexample):
         raise Rejected(f"is refuted by evaluation: {refuting}")

@@ -1,8 +1,9 @@
-"""Makes a counterexample small: sizes and degrees first, then the values of attributes and inputs.
+"""Shrinks a counterexample: sizes and degrees first, then the values of attributes and inputs.
 
-Method: greedy descent. Each step replaces the smallest counterexample so far by one of a smaller
-measure that differs in the same kind of way. Complexity: at most ``MAX_EVALUATIONS`` of both sides.
-Exact: the result is replayed; a smaller one may exist. Nothing is random.
+Method: greedy descent. Each step replaces the smallest counterexample so far by one with a smaller
+``Measure`` and the same kind of difference.
+Complexity: at most ``MAX_EVALUATIONS`` evaluations of both sides.
+Exact: the result is replayed. A smaller one may exist. All runs give the same result.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pcg.readings.ring import Array, Reals
-from verifier.concrete import DegreeSystem, Origin
+from verifier.concrete import DegreeSystem, Valuation
 from verifier.counterexample import (
     VALUES,
     Counterexample,
@@ -32,29 +33,31 @@ from verifier.counterexample import (
 from verifier.instances import Instance, instantiate
 
 MAX_EVALUATIONS = 60
-"""Of both sides, for one counterexample."""
+"""The most evaluations of both sides for one counterexample."""
 MAX_FOR_TYPES = 36
-"""How many of these may be spent before the values of inputs are simplified."""
+"""The most of these before real attributes and the values of inputs are simplified."""
 MAX_INSTANCES = 150
 """How many choices of types are tried; most do not fit, or need no evaluation."""
 RELATIVE, ABSOLUTE = 1e-3, 1e-6
-"""How clearly a smaller counterexample has to differ."""
+"""Tolerances: by more than these, a smaller counterexample has to differ."""
 SIMPLE_REALS = (1.0, 2.0, -1.0, 0.5, 3.0)
-"""Values of real attributes, the first that will do."""
+"""Values that are tried for real attributes, in order."""
 PATTERN = (1.0, -1.0, 2.0, 3.0, -2.0)
-"""Values of inputs, repeated: of both signs and rarely equal, so that few differences cancel."""
+"""Values of inputs, repeated. They have both signs and are rarely equal, so that few differences
+cancel."""
 INDICES = (0.0, 1.0, 2.0)
 FEW = 8
-"""So many elements may all have the sign that shows no difference: both are tried."""
+"""Up to so many elements, inputs of the opposite sign are tried too: all elements may have the sign
+that shows no difference."""
 
 
 class Measure(NamedTuple):
-    """How large a counterexample is; compared part by part, the first that differs decides.
+    """The size of a counterexample, compared field by field.
 
-    The number of elements of all inputs, each of the partials counted; the sum of the degrees of
-    the inputs and of the whole attributes that were symbols; the number of input values that are
-    not 0; and how much it takes to write the numbers: the sum of their absolute values, with 0.5
-    more for a negative one and 10 more for one that is not whole.
+    ``elements``: the elements of all inputs, those of every partial counted. ``degrees``: the sum
+    of the degrees of the inputs and of the integer attributes that were symbols. ``nonzero``: the
+    input values that are not 0. ``numbers``: the sum of the absolute values of all numbers, plus
+    0.5 for each negative one and 10 for each that is no integer.
     """
 
     elements: int
@@ -64,10 +67,10 @@ class Measure(NamedTuple):
 
 
 def shrink(instance: Instance, counterexample: Counterexample) -> Counterexample:
-    """A counterexample to the same pair that is no larger than ``found`` (``Measure``).
+    """Return a counterexample to the same pair with a smaller ``Measure``, or the given one.
 
-    ``found`` is one at ``instance``; raises ValueError if it is not. The result has been replayed
-    from its own text; where nothing smaller differs, it is ``found``.
+    The result has been replayed from its own text. Raises ValueError if the two sides of
+    ``instance`` do not differ on the inputs of ``counterexample``.
     """
     inputs = input_values(counterexample)
     known = difference(instance, inputs)
@@ -92,8 +95,10 @@ def measure(instance: Instance, inputs: Mapping[str, Array]) -> Measure:
     degrees = 0
     for leaf in instance.leaves.values():
         assert leaf.type is not None
-        own = leaf.type.degrees
-        degrees += sum((*own.dims, *own.slices, own.copies, own.partials))
+        type_degrees = leaf.type.degrees
+        degrees += sum(
+            (*type_degrees.dims, *type_degrees.slices, type_degrees.copies, type_degrees.partials)
+        )
     attributes = [v for s, v in instance.symbols.items() if not s.startswith("|")]
     degrees += sum(v for v in attributes if isinstance(v, int))
     reals = np.array([v for v in attributes if isinstance(v, float)])
@@ -110,10 +115,10 @@ def _flat(inputs: Mapping[str, Array]) -> Array:
 def _shaped(values: Array, like: Mapping[str, Array]) -> dict[str, Array]:
     """``values`` in the order of ``_flat``, in the shapes of ``like``."""
     arrays: dict[str, Array] = {}
-    at = 0
+    start = 0
     for name in sorted(like):
-        arrays[name] = values[at : at + like[name].size].reshape(like[name].shape)
-        at += like[name].size
+        arrays[name] = values[start : start + like[name].size].reshape(like[name].shape)
+        start += like[name].size
     return arrays
 
 
@@ -127,7 +132,7 @@ class _Best:
 
 @dataclass
 class _Search:
-    """The smallest counterexample so far, and what has been spent on it."""
+    """The smallest counterexample so far, and how many evaluations and instances it took."""
 
     best: _Best
     evaluations: int = 0
@@ -138,69 +143,72 @@ class _Search:
         return self.best.difference.kind not in VALUES
 
     def shrink_degrees(self) -> None:
-        """Degrees, copies and partials of 1, and degrees of operators of 2, where that fits."""
-        origin = self.best.instance.origin
-        system = DegreeSystem.around(origin.pair, origin.degrees) if origin else None
-        if origin is None or system is None:
+        """Try degrees, copies and partials of 1 for inputs, and degrees of 2 for operators, for as
+        many as fit together."""
+        valuation = self.best.instance.valuation
+        system = DegreeSystem.around(valuation.pair, valuation.degrees) if valuation else None
+        if valuation is None or system is None:
             return
-        largest = sorted(system.symbols, key=lambda s: (-origin.degrees.get(s, 1), s))
+        largest = sorted(system.symbols, key=lambda s: (-valuation.degrees.get(s, 1), s))
         wishes = [(s, 1 if "." in s else 2) for s in largest if not s.isdigit()]
         degrees = system.pinned(wishes)
-        if degrees is not None and degrees != origin.degrees:
-            self._small_sizes(replace(origin, degrees=degrees))
+        if degrees is not None and degrees != valuation.degrees:
+            self._small_sizes(replace(valuation, degrees=degrees))
 
     def shrink_sizes(self) -> None:
-        """All sizes at once, then one after the other as long as that helps."""
-        if self.best.instance.origin is None:
+        """Shrink all sizes together, then one after the other as long as that helps."""
+        if self.best.instance.valuation is None:
             return
-        self._small_sizes(self.best.instance.origin)
+        self._small_sizes(self.best.instance.valuation)
         before = None
         while before is not self.best:
             before = self.best
             self._shrink_each_size()
 
-    def _small_sizes(self, origin: Origin) -> None:
-        cuts = lcm(*origin.degrees.values())
+    def _small_sizes(self, valuation: Valuation) -> None:
+        cuts = lcm(*valuation.degrees.values())
         for size in dict.fromkeys((1, 2, cuts)):
-            if self._try(replace(origin, values=dict.fromkeys(origin.values, size))):
+            if self._try(replace(valuation, values=dict.fromkeys(valuation.values, size))):
                 return
-        self._try(origin)
+        self._try(valuation)
 
     def _shrink_each_size(self) -> None:
-        origin = self.best.instance.origin
-        assert origin is not None
-        for size, symbol in sorted((-size, symbol) for symbol, size in origin.values.items()):
+        valuation = self.best.instance.valuation
+        assert valuation is not None
+        for size, symbol in sorted((-size, symbol) for symbol, size in valuation.values.items()):
             for smaller in _smaller(-size):
-                changed = replace(origin, values={**origin.values, symbol: smaller})
+                changed = replace(valuation, values={**valuation.values, symbol: smaller})
                 if self._try(changed):
-                    origin = changed
+                    valuation = changed
                     break
 
     def shrink_reals(self) -> None:
-        """Simple values for real attributes, on the same inputs."""
-        origin = self.best.instance.origin
-        if origin is None:
+        """Try simple values for real attributes, on the same inputs."""
+        valuation = self.best.instance.valuation
+        if valuation is None:
             return
-        for symbol in sorted(origin.reals):
+        for symbol in sorted(valuation.reals):
             for value in SIMPLE_REALS:
-                simpler = replace(origin, reals={**origin.reals, symbol: value})
+                simpler = replace(valuation, reals={**valuation.reals, symbol: value})
                 instance = instantiate(simpler)
                 if instance is not None and self._accept(instance, self.best.inputs):
-                    origin = simpler
+                    valuation = simpler
                     break
 
-    def _try(self, origin: Origin) -> bool:
-        """Whether the pair differs at other types on some inputs, and is smaller."""
+    def _try(self, valuation: Valuation) -> bool:
+        """Try the pair at other values of its symbols. Return whether that gave a smaller
+        counterexample."""
         if self.instances >= MAX_INSTANCES or self.evaluations >= MAX_FOR_TYPES:
             return False
         self.instances += 1
-        instance = instantiate(origin)
+        instance = instantiate(valuation)
         if instance is None:
             return False
         return any(self._accept(instance, inputs) for inputs in self._fills(instance))
 
     def _fills(self, instance: Instance) -> Iterator[Mapping[str, Array]]:
-        """Inputs on which a difference may show: small whole numbers first."""
+        """Yield inputs on which a difference may show: small integers first, then random
+        numbers."""
         shapes = random_leaves(instance, Reals(), np.random.default_rng(0))
         if self._of_types:
             yield {name: np.zeros(values.shape) for name, values in shapes.items()}
@@ -215,7 +223,8 @@ class _Search:
         yield shapes
 
     def _accept(self, instance: Instance, inputs: Mapping[str, Array]) -> bool:
-        """Take these as the best if they are smaller and the sides differ in the same way."""
+        """Keep an instance and inputs if they are smaller and the kind of difference is the same.
+        Return whether they were kept."""
         smaller = measure(instance, inputs)
         if smaller >= self.best.measure:
             return False
@@ -229,7 +238,8 @@ class _Search:
         return True
 
     def shrink_values(self) -> None:
-        """Whole numbers, then zeros for more and fewer of them at once, then ones."""
+        """Try integers for all values, then zeros for ranges of values, from long to short, then
+        small integers for each value."""
         instance, like = self.best.instance, self.best.inputs
         self._accept_values(np.clip(np.rint(_flat(like)), -2, 2) + 0.0)
         size = count = _flat(like).size
@@ -239,22 +249,22 @@ class _Search:
             size //= 2
         indices = index_leaves(instance)
         signed = _flat({n: np.full(v.shape, n not in indices) for n, v in like.items()})
-        for at in np.flatnonzero(_flat(self.best.inputs)).tolist():
-            for value in (1, -1, 2, -2) if signed[at] else (1, 2):
-                if self._accept_values(_with(_flat(self.best.inputs), at, value)):
+        for position in np.flatnonzero(_flat(self.best.inputs)).tolist():
+            for value in (1, -1, 2, -2) if signed[position] else (1, 2):
+                if self._accept_values(_with(_flat(self.best.inputs), position, value)):
                     break
 
     def _accept_values(self, values: Array) -> bool:
         return self._accept(self.best.instance, _shaped(values, self.best.inputs))
 
 
-def _with(values: Array, at: slice | int, value: float) -> Array:
+def _with(values: Array, position: slice | int, value: float) -> Array:
     changed = values.copy()
-    changed[at] = value
+    changed[position] = value
     return changed
 
 
 def _smaller(size: int) -> list[int]:
-    """Sizes below, the smallest first."""
+    """Smaller sizes to try, the smallest first: up to 3, and quotients by 2, 3 and 5."""
     parts = (size // prime for prime in (2, 3, 5) if size % prime == 0)
     return sorted(s for s in {1, 2, 3, *parts} if s < size)

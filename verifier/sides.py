@@ -1,6 +1,6 @@
-"""Remembers the typings of a side of a rule, each worked out once.
+"""Caches the typings of a side of a rule.
 
-A proof, the search for instances, both directions of a rule and what is like it ask for them.
+They are needed by a proof, by the search for instances, and by both directions of a rule.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ from pcg.graph.pairs import Outputs
 from verifier.trusted.sizes.degrees import Typing, typings
 
 REMEMBERED = 1 << 8
-"""Sides of which the typings are kept."""
+"""The number of sides whose typings are cached."""
 
 
-class Written:
-    """A side as it is written. Nodes are equal whose operands commute, and a typing tells their
-    order: ``x.d0 / y.d0`` is 1, or ``y.d0 / x.d0``; as certificates and conditions have it."""
+class SideKey:
+    """A side as a cache key that respects the order of operands.
+
+    Nodes are equal if they differ only in the order of commuting operands. Their typings may
+    differ, as in the equation ``x.d0 / y.d0 = 1`` or ``y.d0 / x.d0 = 1``, and certificates contain
+    the text of these equations.
+    """
 
     def __init__(self, side: Outputs) -> None:
         self.side = side
@@ -30,7 +34,7 @@ class Written:
 
     def __eq__(self, other: object) -> bool:
         return (
-            isinstance(other, Written)
+            isinstance(other, SideKey)
             and self._outputs == other._outputs
             and self._steps == other._steps
         )
@@ -40,6 +44,6 @@ class Written:
 
 
 @lru_cache(REMEMBERED)
-def side_typings(side: Written) -> tuple[Typing, ...]:
+def side_typings(side: SideKey) -> tuple[Typing, ...]:
     """All typings of a side, by number. Raises what ``typings`` does."""
     return tuple(typings(side.nodes, side.side))

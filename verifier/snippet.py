@@ -1,4 +1,4 @@
-"""A counterexample as a Python program that shows it, for a reader to run and change."""
+"""Writes a counterexample as a Python program that a reader can run and change."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ TOLERANCE = "rtol=1e-6, atol=1e-9, equal_nan=True"
 def snippet(counterexample: Counterexample) -> str:
     """A program that evaluates both sides on the inputs, prints them and asserts that they differ.
 
-    It needs this package and numpy, nothing else: operators that do not come with Unity are
-    defined in it. Raises ValueError where the two sides do not differ, so there is no program that
-    ends in a failure.
+    It needs only Unity and numpy: it defines the operators that do not come with Unity. Raises
+    ValueError if the two sides do not differ, so the assertion of a program never fails.
     """
     known = difference(*replayable(counterexample))
     if known is None:
@@ -23,20 +22,20 @@ def snippet(counterexample: Counterexample) -> str:
 
 
 def _head(counterexample: Counterexample) -> str:
-    own = counterexample.operators
+    further = counterexample.operators
     imports = [
         "import numpy as np",
         "",
         "from pcg.readings.evaluate import evaluate_shards, meaning",
         *(
             ["from pcg.types.operator import Operator", "from pcg.ops import OPERATORS"]
-            if own
+            if further
             else []
         ),
         "from pcg.readings.ring import Reals",
         "from pcg.plan.text import parse_graph",
-        *(["", "operators = dict(OPERATORS)"] if own else []),
-        *(f"operators[{o.name!r}] = {_definition(o)}" for o in own),
+        *(["", "operators = dict(OPERATORS)"] if further else []),
+        *(f"operators[{o.name!r}] = {_definition(o)}" for o in further),
     ]
     return "\n".join([*(f"# {line}" for line in str(counterexample).splitlines()), *imports, ""])
 
@@ -56,7 +55,7 @@ def _graphs(counterexample: Counterexample) -> str:
 
 
 def _inputs(counterexample: Counterexample) -> str:
-    """An array an input, the first axis over its partials, which add up to what it means."""
+    """One array for each input. Its first axis is over partials, whose sum is the tensor."""
     lines = [
         f"    {name!r}: np.array({_literal(values)}, float),  # {kind}"
         for (name, values), (_, kind) in zip(

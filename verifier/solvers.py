@@ -1,4 +1,4 @@
-"""The solvers that check a side condition, apart from each other: Z3 and cvc5."""
+"""The solvers that check side conditions, independently of each other: Z3 and cvc5."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from pcg.errors import InputError
 from verifier.trusted import smt
 
 RESOURCES = 5_000_000
-"""cvc5's own count of its steps, at which it gives up on one condition: unlike a time, the same on
-every machine, however busy."""
+"""The limit at which cvc5 gives up on a condition, in its own count of steps. Unlike a time, such a
+limit gives the same answer on every machine, however busy."""
 
 
 def ask_cvc5(script: str) -> smt.Answer:
-    """Whether cvc5 can satisfy a script; what it cannot read or has no memory for is unknown.
-    Raises InputError where it is not installed."""
+    """Ask cvc5 whether a script can be satisfied. The answer is unknown if cvc5 cannot read the
+    script, runs out of memory or reaches its limit of steps. Raises InputError if cvc5 is not
+    installed."""
     cvc5 = _cvc5()
     try:
         return _ask_cvc5(script, cvc5)
-    except RuntimeError:  # of which cvc5 has further kinds
+    except RuntimeError:  # The base class of cvc5's exceptions.
         return "unknown"
 
 
@@ -48,7 +49,8 @@ SOLVERS: Mapping[str, smt.Judge] = {"z3": smt.check, "cvc5": ask_cvc5}
 
 
 def require(names: Sequence[str]) -> tuple[str, ...]:
-    """The names, each that of a solver that is there. Raises InputError."""
+    """Return the names without repetitions. Raises InputError for an unknown solver, or one that is
+    not installed."""
     for name in names:
         if name not in SOLVERS:
             raise InputError(

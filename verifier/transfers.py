@@ -1,10 +1,11 @@
-"""The theorem behind the transfers of ``pcg.placement.transfer``: a chain of parallel operators,
-carried out by a collective or by messages, gives every device the block that its type says. For all
-sizes and degrees.
+"""The theorem behind the transfers of ``pcg.placement.transfer``, for all sizes and degrees: a
+chain of parallel operators, executed by a collective or by messages, gives every device the block
+that its type says.
 
-A tensor of P partials is V(sigma; i). Source pieces are blocks of ``B`` elements. Of a target with
-p = P/g partials, the piece (tau, beta) means V'(tau; i) = sum j < g: V(tau g + j; i), as Reduce
-has it. Along each dimension, with n blocks of one side in a block of the other:
+A tensor of P partials is V(sigma; i). The blocks of the source have ``B`` elements. A target with
+p = P/g partials means V'(tau; i) = sum j < g: V(tau g + j; i), by the definition of Reduce. Below,
+``out`` is what a device receives and ``target`` the block that its type says, along one dimension,
+with n blocks of one side in a block of the other:
 
     all_reduce       out[u]       = sum j < g: V(tau g + j; beta B + u)
                      target       V'(tau; beta B + u)
@@ -12,17 +13,17 @@ has it. Along each dimension, with n blocks of one side in a block of the other:
                      target       V(tau; beta (n B) + (r B + u))
     reduce_scatter   out_r[u]     = sum j < g: V(tau g + j; beta (n B) + (r B + u)), place r of all
                      target       V'(tau; (beta n + r) B + u)
-    all_to_all       an all_gather along one dimension of what is a scatter along another
+    all_to_all       an all_gather along one dimension and a scatter along another
     messages         out[i - lo]  = sum of the blocks q that [lo, hi) meets, each where it meets
                      target       V(tau; i), for lo <= i < hi, with or without a halo
 
-So what has to be true is that both sides read the same partials and elements, each once: statements
-about digits, in which sizes and degrees are symbols. No dimension matters to another, as an index
-reads each of them by itself and a partial is a digit like others; so each is proved for one.
+It remains to prove that both sides read the same partials and elements, each once. These are claims
+about digits, in which sizes and degrees are symbols. Dimensions do not depend on each other, and a
+partial is a digit like others, so each claim is proved for one dimension.
 
-Each statement is the negation that Z3 finds to have no solution. Products of symbols are where
-solvers get lost, so a statement names the quotients, and takes for given that a product of two
-numbers that are not negative is not negative, which is one of the statements.
+Z3 proves a claim by finding its negation unsatisfiable. Solvers fail on products of symbols. So a
+claim names the quotients, and assumes that the product of two numbers that are not negative is not
+negative, which is a claim itself.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ from typing import Any
 import z3
 
 SolverTerm = Any
-"""A term or condition of Z3, whose types say little."""
+"""A term or condition of Z3, which has no useful static types."""
 _V = z3.Function("V", z3.IntSort(), z3.IntSort(), z3.IntSort())
 """The elements of a tensor, by a partial and an index, or by two indices."""
 RESOURCES = 20_000_000
-"""Z3's own count of its steps, at which it gives up."""
+"""The limit at which Z3 gives up, in its own count of steps."""
 
 
 @dataclass(frozen=True)
 class DigitClaim:
-    """Something that holds for all integers: ``given`` implies ``then``. ``text`` in words."""
+    """A claim about all integers: ``given`` implies ``then``. ``text``: the claim in words."""
 
     text: str
     given: tuple[SolverTerm, ...]
@@ -58,9 +59,9 @@ def _below(value: SolverTerm, size: SolverTerm) -> SolverTerm:
     return z3.And(value >= 0, value < size)
 
 
-def digits() -> tuple[DigitClaim, ...]:
-    """A pair of digits (q, u) with q < d, u < B stands for just one index below d B, q B + u, and
-    each index has one."""
+def digit_claims() -> tuple[DigitClaim, ...]:
+    """A pair of digits (q, u) with q < d, u < B stands for exactly one index below d B, q B + u,
+    and each such index has exactly one pair."""
     i, q, r, u, v, d, b = _ints("i q r u v d B")
     sizes = (d >= 1, b >= 1)
     return (
@@ -87,9 +88,9 @@ def digits() -> tuple[DigitClaim, ...]:
     )
 
 
-def regrouped() -> tuple[DigitClaim, ...]:
-    """Block r of n in block beta is block beta n + r: what a gather puts in place r, and what a
-    scatter takes from there, is what the piece on the other side has."""
+def block_claims() -> tuple[DigitClaim, ...]:
+    """Block r of the n blocks in block beta is block beta n + r. So the block that a gather puts in
+    place r, or a scatter takes from there, is the block on the other side."""
     tau, beta, n, r, b, u, o, d = _ints("tau beta n r B u o d")
     return (
         DigitClaim(
@@ -105,8 +106,8 @@ def regrouped() -> tuple[DigitClaim, ...]:
     )
 
 
-def summed() -> tuple[DigitClaim, ...]:
-    """The partials tau g + j, j < g, of all tau < p are all partials below p g, each once."""
+def partial_claims() -> tuple[DigitClaim, ...]:
+    """The partials tau g + j, for all tau < p and j < g, are all partials below p g, each once."""
     tau, rho, j, k, g, p = _ints("tau rho j k g p")
     sizes = (g >= 1, p >= 1)
     return (
@@ -123,9 +124,9 @@ def summed() -> tuple[DigitClaim, ...]:
     )
 
 
-def swapped() -> tuple[DigitClaim, ...]:
-    """In an all_to_all, what goes from member r to member q is block q of its piece along one
-    dimension, and lands in place r along another."""
+def exchange_claims() -> tuple[DigitClaim, ...]:
+    """In an all_to_all, member r sends block q of its piece along one dimension to member q, which
+    puts it in place r along another dimension."""
     beta, n, r, q, b, c, u, v, gamma, m, o, w = _ints("beta n r q B C u v gamma m o w")
     return (
         DigitClaim(
@@ -137,8 +138,8 @@ def swapped() -> tuple[DigitClaim, ...]:
     )
 
 
-def met() -> tuple[DigitClaim, ...]:
-    """Messages: of the blocks q with which [lo, hi) has something in common, just one has i."""
+def message_claims() -> tuple[DigitClaim, ...]:
+    """Messages: of the blocks q that have elements in common with [lo, hi), exactly one has i."""
     i, q, r, u, lo, hi, b, d = _ints("i q r u lo hi B d")
     given = (b >= 1, d >= 1, lo >= 0, hi <= d * b, lo <= i, i < hi)
 
@@ -158,17 +159,17 @@ def met() -> tuple[DigitClaim, ...]:
 
 
 KINDS: Mapping[str, tuple[DigitClaim, ...]] = {
-    "all_reduce": (*summed(), *digits()),
-    "all_gather": (*regrouped(), *digits()),
-    "reduce_scatter": (*summed(), *regrouped(), *digits()),
-    "all_to_all": (*swapped(), *regrouped(), *digits()),
-    "messages": (*summed(), *met(), *digits()),
+    "all_reduce": (*partial_claims(), *digit_claims()),
+    "all_gather": (*block_claims(), *digit_claims()),
+    "reduce_scatter": (*partial_claims(), *block_claims(), *digit_claims()),
+    "all_to_all": (*exchange_claims(), *block_claims(), *digit_claims()),
+    "messages": (*partial_claims(), *message_claims(), *digit_claims()),
 }
-"""What each way to carry out a transfer rests on."""
+"""The claims that each kind of transfer rests on."""
 
 
 def unproved(claim: DigitClaim) -> str | None:
-    """What is in the way of a claim; None where it is proved."""
+    """Why a claim is not proved, with a counterexample if there is one; None if it is proved."""
     solver = z3.Solver()
     solver.set("rlimit", RESOURCES)
     solver.add(*claim.given, z3.Not(claim.then))

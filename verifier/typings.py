@@ -1,8 +1,8 @@
-"""Remembers which parallel types are proved, in this process and in those that it forks.
+"""Remembers which typing theorems are proved, in this process and in those that it forks.
 
-Many pairs of graphs rest on the same theorem about an operator (``trusted.proof.local``), and
-processes that decide pairs side by side would each prove it. What a process has been told, those
-that it forks know.
+Many pairs of graphs rest on the same typing theorem about an operator (``trusted.proof.local``).
+Processes that decide pairs in parallel would each prove it. So a process proves the theorems or is
+told of their proofs before it forks others, which inherit what it remembers.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from verifier.trusted.proof.local import prove_typing
 from verifier.trusted.sizes.degrees import local_typing, ranks
 
 Theorem = tuple[Call, tuple[int, ...], LocalTyping]
-"""An operator's typing at some ranks. Attributes that are no positions have no part in it."""
+"""An operator's call, the ranks of its operands, and its typing. Of the attributes, only positions
+matter."""
 TheoremKey = tuple[object, ...]
 
 _REASONS: dict[TheoremKey, str | None] = {}
 
 
 def missing(sides: Iterable[Value]) -> list[Theorem]:
-    """The theorems about operators of some graphs that this process knows nothing of, once."""
+    """The typing theorems that the graphs of ``sides`` rest on and this process has no result for,
+    each once."""
     theorems: dict[TheoremKey, Theorem] = {}
     for node in Graph(tuple(sides)).nodes:
         if (theorem := _theorem(node)) is not None and _key(theorem) not in _REASONS:
@@ -32,21 +34,22 @@ def missing(sides: Iterable[Value]) -> list[Theorem]:
 
 
 def reason_against(theorem: Theorem) -> str | None:
-    """Why a theorem is not proved, or None where it is."""
+    """Why a theorem is not proved; None if it is. Proves it unless a result is remembered."""
     key = _key(theorem)
     if key not in _REASONS:
-        open_ones = (proof.reason for proof in prove_typing(*theorem) if proof.proof is None)
-        _REASONS[key] = next(open_ones, None)
+        unproved = (proof.reason for proof in prove_typing(*theorem) if proof.proof is None)
+        _REASONS[key] = next(unproved, None)
     return _REASONS[key]
 
 
 def remember(theorem: Theorem, reason: str | None) -> None:
-    """What ``reason_against`` said in another process."""
+    """Record the result of ``reason_against`` from another process."""
     _REASONS[_key(theorem)] = reason
 
 
 def problem_of(node: Node) -> str | None:
-    """Why the tasks of an operator are not known to compute its equation, if they are not."""
+    """Why the tasks of an operator are not proved to compute its equation; None if they are, or if
+    the node is an input or a parallel operator."""
     theorem = _theorem(node)
     return None if theorem is None else reason_against(theorem)
 

@@ -1,9 +1,10 @@
 """Solves for concrete degrees that satisfy a typing, which shows that a rule is not vacuous.
 
-Problem: positive integers that satisfy equations between products of powers. Method: the equations
-decouple by prime, whose exponents satisfy a linear system over the natural numbers. Powers of 2 are
-tried first, then Z3 is asked. Degrees of operators have to be at least 2. Exact: what is returned
-is checked; Z3 may give up on a system that has a solution.
+Problem: find positive integers that satisfy equations between products of powers, and for which
+given quotients are integers. Degrees of operators have to be at least 2.
+Method: the equations decouple by prime: the exponents of each prime satisfy a linear system over
+the natural numbers. Powers of 2 are tried first, then Z3 is asked.
+Exact: solutions are solutions. Z3 may give up on a system that has one.
 """
 
 from __future__ import annotations
@@ -18,17 +19,18 @@ from verifier.trusted import smt
 from verifier.trusted.sizes.degrees import Basis, Powers
 
 PREFERRED = 2
-"""Free degrees are powers of this prime."""
+"""The prime whose powers are tried first for free degrees."""
 MAX_EXPONENT = 2
-"""Up to which exponents are tried first, for small numbers."""
+"""The largest exponent at first, so that solutions are small."""
 
 
 def solve(
     equations: Sequence[Powers], whole: Sequence[Powers], symbols: Iterable[str]
 ) -> Mapping[str, int] | None:
-    """Positive integers for ``symbols``, small ones first; None if there are none.
+    """Positive integers for all symbols, small ones preferred; None if none are found.
 
-    Symbols of operators (without a dot) are degrees of parallel operators, at least 2.
+    ``equations`` have to be 1, ``whole`` have to be integers. Symbols without a dot are degrees of
+    parallel operators and at least 2.
     """
     basis = Basis.of(equations)
     if basis.contradicts:
@@ -42,7 +44,7 @@ def solve(
 def _solve(
     basis: Basis, whole: tuple[Powers, ...], names: frozenset[str]
 ) -> tuple[tuple[str, int], ...] | None:
-    """Solve for the symbols that the basis leaves free; the others follow from them."""
+    """Find values of the symbols that the basis leaves free. The others follow from them."""
     solved = dict(basis.rows)
     unknown = sorted(s for s in names if not s.isdigit())
     free = [s for s in unknown if s not in solved]
@@ -64,7 +66,8 @@ def _divides(symbol: str, needed: Iterable[Powers]) -> bool:
 def complete(
     values: Mapping[str, int], solved: Mapping[str, Powers], unknown: Sequence[str]
 ) -> dict[str, int] | None:
-    """The values of all symbols, by those of the free ones; None where one is no degree."""
+    """The values of all symbols, given those of the free ones. None if a value is no integer, or
+    the degree of an operator is less than 2."""
     full = dict(values)
     for symbol in unknown:
         if symbol in solved:
@@ -76,7 +79,7 @@ def complete(
 
 
 def value_of(monomial: Powers, values: Mapping[str, int]) -> int | None:
-    """The value of a monomial, if it is a whole number."""
+    """The value of a monomial; None if it is no integer."""
     total = Fraction(1)
     for symbol, exponent in monomial.powers:
         base = int(symbol) if symbol.isdigit() else values[symbol]

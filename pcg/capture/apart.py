@@ -1,11 +1,12 @@
-"""Take a program apart by torch's decompositions, as far as it has to be.
+"""Decompose a program by torch's decompositions, if any of its calls needs it.
 
-Problem: torch traces the whole program once more, and before that prepares each composite operator
-it has, some thousand: 0.4 s for a program of one call, twenty times what its export takes. Method:
-a program stays as it is where nothing that its outputs depend on would be taken apart. Exact, as
-torch then writes down the same calls: it replaces those that are in its table of decompositions,
-those that it composes of others, and those that change something in place. Constants of one number
-or one step are what they are, by whatever call the program makes them. Linear in the program.
+Problem: to decompose a program, torch traces it once more, and before that it prepares about a
+thousand composite operators. This takes 0.4 s for a program of one call, twenty times the time of
+its export. Method: if no call that the outputs depend on would be decomposed, the program stays as
+it is. Exact: torch would then write down the same calls. It replaces only the calls in its table of
+decompositions, composite operators, and calls that change an operand in place. Constants of equal
+elements or of a constant step count as calls that stay, since the graph represents them by their
+values (``constants``). Complexity: linear in the size of the program.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ UNIFORM = frozenset(
         *("aten.arange.default", "aten.arange.start"),
     }
 )
-"""Functions of sizes and numbers alone whose tensor is told by what it holds."""
+"""Functions of sizes and numbers alone. The graph represents their tensors by their values."""
 MOST_ELEMENTS = 1 << 20
-"""Of such a tensor; larger ones may be no constants to a graph."""
+"""The most elements of such a tensor. A larger one might be too large for ``constants``."""
 
 
 def taken_apart(program: ExportedProgram, kept: Collection[str]) -> ExportedProgram:
-    """A program in which operators in ``kept`` are not taken apart, and all others are.
+    """Return the program with all operators decomposed except those in ``kept``.
 
-    What the outputs do not depend on, such as the statistics that a batch norm keeps for later, may
-    stay what changes in place. Whatever torch raises, this does.
+    Calls that the outputs do not depend on may still change a tensor in place. The running
+    statistics of a batch norm are an example. Passes on any exception that torch raises.
     """
     if needs_nothing(program, lambda node: _is_kept(node, kept)):
         return program
@@ -51,7 +52,7 @@ def taken_apart(program: ExportedProgram, kept: Collection[str]) -> ExportedProg
 
 
 def needs_nothing(program: ExportedProgram, stays: Callable[[fx.Node], bool]) -> bool:
-    """Whether the outputs depend on calls that stay alone, and on nothing changed in place."""
+    """Whether the outputs depend only on calls that stay, and on no tensor changed in place."""
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     live = ancestors(returned(program))
     changed = {read for node in calls if changed_by(node) for read in node.all_input_nodes}
@@ -59,7 +60,7 @@ def needs_nothing(program: ExportedProgram, stays: Callable[[fx.Node], bool]) ->
 
 
 def returned(program: ExportedProgram) -> list[fx.Node]:
-    """What a program returns, and the buffers that it changes."""
+    """Return the nodes that a program returns, with the new values of the buffers it changes."""
     (last,) = (node for node in program.graph.nodes if node.op == "output")
     return [node for node in last.args[0] if isinstance(node, torch.fx.Node)]
 
@@ -80,8 +81,11 @@ def _is_uniform(node: fx.Node) -> bool:
 
 
 def _stays(node: fx.Node, table: Mapping[Any, Any]) -> bool:
-    """Whether torch would leave a call as it is: of one of its own functions, neither composed of
-    others nor in the table, that returns new memory and draws nothing."""
+    """Whether torch's decomposition would leave a call as it is.
+
+    It leaves ATen functions that are neither composite nor in the table, return new memory, and
+    draw no random numbers.
+    """
     target: Any = node.target
     if getattr(target, "namespace", "") != "aten" or target in table:
         return False
@@ -96,7 +100,7 @@ def _stays(node: fx.Node, table: Mapping[Any, Any]) -> bool:
 
 
 def _table(kept: Collection[str]) -> dict[Any, Callable[..., Any]]:
-    """Torch's decompositions of all operators but these."""
+    """Return torch's decompositions of all operators except those in ``kept``."""
     return {
         function: apart
         for function, apart in torch.export.default_decompositions().items()
@@ -106,8 +110,11 @@ def _table(kept: Collection[str]) -> dict[Any, Callable[..., Any]]:
 
 @contextmanager
 def _one_walk() -> Generator[None]:
-    """Within, torch walks once through its composite operators to make them known to Python, and
-    not once for each of its namespaces, twice a program: they stay known."""
+    """Let torch register its composite operators once within this context.
+
+    Torch walks through all of them once for each of its namespaces, twice for each program. They
+    stay registered, so one walk is enough.
+    """
     module: Any = import_module("torch._export.utils")
     name = "_materialize_cpp_cia_ops"
     walk = getattr(module, name, None)

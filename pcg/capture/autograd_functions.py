@@ -1,11 +1,11 @@
 """Check that the backward of a ``torch.autograd.Function`` is the derivative of its forward.
 
-A graph knows values, and differentiates them itself. So a function may stay where its own backward
-gives just that, as one does that only saves memory. Both are compared in float64: on random
-operands of the shapes of each use, small and large ones, with random gradients from 1e-3 to 1e3,
-which tell a backward that clips or rounds. Whole numbers are drawn of 0 and 1, as masks are, and
-where a function cannot take these, are 0. That finds differences, it does not prove that there are
-none.
+A graph differentiates operators itself, so it can take a ``Function`` only if its backward computes
+the derivative of its forward, as that of a function written to save memory does. Method: both
+gradients are computed in float64 and compared, for each use of the function, on small and large
+random operands of its shapes. Random output gradients from 1e-3 to 1e3 reveal a backward that clips
+or rounds. Integer operands are drawn from 0 and 1, as masks are; if the function does not accept
+these, only zeros are tried. The check can find differences, but does not prove that there are none.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MOST = 1 << 24
-"""Elements of the operands of a use that is compared."""
+"""The most elements that the operands of a checked use may have together."""
 NEAR = 1e-6
-"""Relative to the largest element."""
+"""Tolerance, relative to the largest element."""
 OPERANDS, GRADIENTS = (0.3, 1.0, 30.0), (1e-3, 1.0, 1e3)
 EXPECTED = "expected the derivative of its forward, or other gradients written with detach()"
 
 
 @dataclass(frozen=True)
 class Shaped:
-    """A tensor of which nothing but its type is known."""
+    """Shape and number format of a tensor without its values."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -38,20 +38,20 @@ class Shaped:
 
 @dataclass(frozen=True)
 class Use:
-    """An application of a function."""
+    """One call of an autograd function with its arguments."""
 
     function: Any
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
 
     def described(self) -> Use:
-        """The same without the values of tensors."""
+        """Return this use with ``Shaped`` in the place of tensors."""
         args = tuple(_shaped(arg) for arg in self.args)
         return Use(self.function, args, {k: _shaped(arg) for k, arg in self.kwargs.items()})
 
 
 class _Context:
-    """What a forward is given to keep things in, where nobody goes back."""
+    """The context of a forward that runs by itself, without a backward."""
 
     def __init__(self, count: int) -> None:
         self.needs_input_grad = (True,) * count
@@ -67,14 +67,17 @@ class _Context:
         self.constant = tensors
 
     def mark_dirty(self, *tensors: Any) -> None:
-        """Nobody goes back."""
+        """Has no effect, since there is no backward."""
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Nobody goes back."""
+        """Has no effect, since there is no backward."""
 
 
 def run_forward(use: Use) -> Any:
-    """What a function computes, differentiated as torch does it where nobody says otherwise."""
+    """Run a function's forward so that torch differentiates it by its operations.
+
+    Results that the function marks as non-differentiable are detached.
+    """
     function, context = use.function, _Context(len(use.args))
     own = function.setup_context is not torch.autograd.Function.setup_context
     if own:
@@ -89,7 +92,10 @@ def run_forward(use: Use) -> Any:
 
 
 def check_use(use: Use, where: str) -> None:
-    """Raise InputError unless a function's backward agrees with its forward's derivative."""
+    """Check that a function's backward agrees with the derivative of its forward.
+
+    Raises InputError if they differ, if either cannot be run, or if the operands are too large.
+    """
     name = f"autograd function {use.function.__name__}"
     shapes = [part for part in (*use.args, *use.kwargs.values()) if isinstance(part, Shaped)]
     if sum(torch.Size(part.shape).numel() for part in shapes) > MOST:
@@ -107,7 +113,7 @@ def check_use(use: Use, where: str) -> None:
 
 
 def _agree_on_masks(use: Use, size: float) -> bool:
-    """With whole numbers of 0 and 1; of those that are places, 1 may be beyond the last one."""
+    """Compare on integers 0 and 1. True if the function fails: 1 may be no valid index for it."""
     try:
         return _agrees(use, size, 2)
     except Exception:
@@ -115,7 +121,7 @@ def _agree_on_masks(use: Use, size: float) -> bool:
 
 
 def _agrees(use: Use, size: float, below: int) -> bool:
-    """On operands of a size, with whole numbers ``below`` this one."""
+    """Compare on operands of scale ``size``, with integers drawn below ``below``."""
     torch.manual_seed(0)
     operands = [_drawn(arg, size, below) for arg in use.args]
     named = {key: _drawn(arg, size, below) for key, arg in use.kwargs.items()}
@@ -135,7 +141,7 @@ def _agrees(use: Use, size: float, below: int) -> bool:
 
 
 def _back(results: Sequence[Tensor], leaves: Sequence[Tensor], given: Sequence[Tensor]) -> Any:
-    """The gradients of leaves, zeros for those that have none."""
+    """Return the gradients of ``leaves`` for the output gradients ``given``, zeros where unused."""
     real = [x for x in results if x.is_floating_point()]
     known = [(x, g) for x, g in zip(real, given, strict=True) if x.requires_grad]
     if not known or not leaves:
@@ -161,7 +167,7 @@ def _near(one: Tensor, other: Tensor) -> bool:
 
 
 def _copies(operands: Sequence[Any]) -> list[Any]:
-    """Views, so that a function that changes what it is given can be differentiated."""
+    """Return non-leaf copies, so that torch can differentiate a function that works in place."""
     return [x * 1.0 if _is_leaf(x) else x for x in operands]
 
 

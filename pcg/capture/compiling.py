@@ -1,12 +1,12 @@
-"""What a module is told that asks whether it is compiled, while it is exported.
+"""Answer a module that asks, while it is exported, whether it is being compiled.
 
-Problem: public models ask, and then leave out what would choose by the values of a tensor; some of
-them take a way that nobody takes else, with a mask of another length, as BART with its eager
-attention. Method: a program is first made with torch's own answer. Where torch cannot make one, and
-the module has asked, it is made once more as the module runs by itself, which is what it means.
-Some ask only to leave out a check, such as whether to warn of padding: a function that has asked,
-and then chooses by the values of a tensor, is told on the next attempt that it is compiled. So
-there are at most as many attempts as functions that ask.
+Problem: public models ask this, and under compilation leave out code that branches on the values of
+a tensor. Some of them take a path that nobody uses otherwise: BART with eager attention gets a mask
+of another length. Method: the module is first exported with torch's own answer. If that fails and
+the module has asked, it is exported once more with the answer no, since the eager path is the one
+that its authors mean. Some functions ask only to skip a check, such as a warning about padding. If
+a function has asked and then branches on the values of a tensor, the next attempt answers yes to
+this function alone. So there are at most as many attempts as functions that ask.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ FLAGS = ("is_compiling", "is_exporting")
 
 @dataclass
 class Questions:
-    """What a module has asked, from outside torch. ``askers``: the functions that did, and those
-    that called them, as questions are often asked by a function of their own."""
+    """The functions outside torch that asked.
+
+    ``askers`` also holds their callers, since many models ask through a helper function.
+    """
 
     askers: set[CodeType] = field(default_factory=set[CodeType])
 
@@ -37,20 +39,23 @@ class Questions:
         return bool(self.askers)
 
     def led_to(self, error: Exception) -> CodeType | None:
-        """The innermost function that has asked and then raised an error."""
+        """Return the innermost function that asked and in which the error arose, or None."""
         codes = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
         return next((code for code in reversed(codes) if code in self.askers), None)
 
 
 @contextmanager
 def questions(runs_by_itself: bool, compiled: Collection[CodeType] = ()) -> Generator[Questions]:
-    """Watch what is asked outside torch; the answer is no where ``runs_by_itself``, but for the
-    functions in ``compiled``."""
+    """Record who outside torch asks whether the module is being compiled.
+
+    The answer is torch's own, or no if ``runs_by_itself``, except for the functions in
+    ``compiled``.
+    """
     seen = Questions()
 
     def answering(asked: Any) -> Any:
         def answer() -> bool:
-            # A frame in a variable of its own would keep all that its callers hold.
+            # A variable that held the frame would keep all local variables of its callers alive.
             askers = _callers(currentframe())
             if "/torch/" in askers[0].co_filename:
                 return asked()
@@ -67,6 +72,6 @@ def questions(runs_by_itself: bool, compiled: Collection[CodeType] = ()) -> Gene
 
 
 def _callers(frame: Any) -> list[CodeType]:
-    """The functions that have called one, the last two."""
+    """Return the code of the caller of a frame and of the caller's caller, innermost first."""
     first = frame.f_back
     return [caller.f_code for caller in (first, first.f_back) if caller is not None]

@@ -1,12 +1,12 @@
 """Constants of a program, as operators without operands.
 
-Problem: models compute masks and positions from nothing but sizes, by whatever operators come to
-mind; kept as they are, each device would compute all of it, and attention would not be known to be
-causal. Method: what depends on no input and no parameter is computed once, and the tensor is told
-by what it is: dimensions along which it repeats, then one number, numbers that grow by a constant
-step, or two numbers divided by one or two diagonals of a matrix; a few are listed. Others stay
-what they are.
-Exact: the operators that are made give the same numbers. Linear in the elements of a tensor.
+Problem: models compute masks and positions from sizes alone, by many different operators. Kept as
+they are, each device would compute all of them, and attention would not be known to be causal.
+Method: values that depend on no input and no parameter are computed once, and the tensor is
+recognised by its elements. First the dimensions along which it repeats are set aside. The rest may
+be one number, an arithmetic progression, or a matrix of two numbers with one or two diagonals as
+the border. A tensor of few elements is listed. Others stay the calls that they are. Exact: the
+operators give the same numbers. Complexity: linear in the elements of a tensor.
 """
 
 from __future__ import annotations
@@ -33,27 +33,28 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 MOST_BYTES = 1 << 31
-"""Of a tensor that is computed: 2 GiB."""
+"""The most bytes of a tensor that is computed: 2 GiB."""
 MOST_LISTED = 64
-"""Numbers of a tensor that has no other description."""
+"""The most elements of a tensor that is listed, number by number."""
 
 
 def constants(
     program: ExportedProgram, named: Container[str], where: str
 ) -> Mapping[fx.Node, Value]:
-    """What the program's other nodes read of those that depend on nothing but constants. A tensor
-    whose name is among ``named`` is none: the module has it, and may have another one next time.
-    Raises InputError for one that torch cannot compute, which it only sees now.
+    """Return the graph values of the constants that a program reads, by their nodes.
 
-    Where a tensor is of no kind that is known, those that it is computed from are asked for.
+    A node is included if it depends on constants alone and a node that is no constant reads it. If
+    its tensor has no known form, the nodes from which it is computed are tried instead. A tensor
+    with a name in ``named`` is an attribute of the module and no constant, since its values may be
+    others next time. Raises InputError if torch cannot compute a constant.
     """
     graph, computed = program.graph, _held(program, named)
     fixed = _calculable(graph, computed)
     made: dict[fx.Node, Value] = {}
     pending = [n for n in graph.nodes if n in fixed and not fixed.issuperset(n.users)]
     seen = set(pending)
-    # Each layer looks at the one mask through a view of its own. What is computed is kept, so no
-    # other tensor comes to lie there.
+    # Each layer reads the one mask through a view of its own. ``computed`` keeps all tensors alive,
+    # so no two of them share an address.
     told: dict[Any, Value | None] = {}
     while pending:
         node = pending.pop()
@@ -69,7 +70,7 @@ def constants(
 
 
 def _told(tensor: torch.Tensor, told: dict[Any, Value | None]) -> Value | None:
-    """The value of a tensor, found once for all that lie in the same place."""
+    """Return the graph value of a tensor, computed once for all equal views of the same memory."""
     view = tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.is_neg()
     place = tensor.data_ptr(), *view
     if place not in told:
@@ -78,7 +79,7 @@ def _told(tensor: torch.Tensor, told: dict[Any, Value | None]) -> Value | None:
 
 
 def _held(program: ExportedProgram, named: Container[str]) -> dict[fx.Node, Any]:
-    """Constants that the module's code makes, such as ``torch.tensor(1.0)``, by placeholder."""
+    """Return the constants that the module's code makes, such as ``torch.tensor(1.0)``, by node."""
     names = program.graph_signature.inputs_to_lifted_tensor_constants
     return {
         node: value.detach()
@@ -91,7 +92,7 @@ def _held(program: ExportedProgram, named: Container[str]) -> dict[fx.Node, Any]
 
 
 def _calculable(graph: fx.Graph, held: Iterable[fx.Node]) -> set[fx.Node]:
-    """What is held, and calls that depend on nothing else, draw nothing and change nothing."""
+    """Return ``held`` and all calls that depend on them alone, draw nothing and change nothing."""
     fixed = set(held)
     for node in graph.nodes:
         if node.op != "call_function" or not fixed.issuperset(node.all_input_nodes):
@@ -107,13 +108,13 @@ def _calculable(graph: fx.Graph, held: Iterable[fx.Node]) -> set[fx.Node]:
 
 
 def _is_function(node: fx.Node) -> bool:
-    """Whether a call is of one of torch's functions, whose result follows from its operands."""
+    """Whether a call is of a torch function whose result depends on its operands alone."""
     target: Any = node.target
     return hasattr(target, "_opname") and not returns_memory(target._opname) and not draws(node)
 
 
 def _computed(node: fx.Node, known: dict[fx.Node, Any], where: str) -> Any:
-    """A node's value, and with it those of all that it depends on."""
+    """Return a node's value, and add it and all that it depends on to ``known``."""
     pending = [node]
     while pending:
         last = pending[-1]
@@ -136,11 +137,11 @@ def _computed(node: fx.Node, known: dict[fx.Node, Any], where: str) -> Any:
 
 
 def _value(tensor: Tensor) -> Value | None:
-    """Operators that make a tensor; None where it is of no kind that is known."""
+    """Return a graph value equal to a tensor, or None if the tensor has no known form."""
     shape = tuple(tensor.shape)
     if not tensor.numel() or tensor.is_complex():
         return None
-    core = tensor  # in its own format: a mask takes an eighth of numbers
+    core = tensor  # in its own number format: a mask takes an eighth of the memory of float64
     for dim in range(tensor.dim()):
         first = core.narrow(dim, 0, 1)
         if not core.stride(dim) or bool((core == first).all()):
@@ -156,7 +157,7 @@ def _value(tensor: Tensor) -> Value | None:
 
 
 def _core(tensor: Tensor) -> Value | None:
-    """The same for a tensor that repeats along no dimension."""
+    """Return a graph value equal to a float64 tensor that repeats along no dimension, or None."""
     if not bool(tensor.isfinite().all()):
         return _with_infinity(tensor)
     match tensor.dim():
@@ -172,8 +173,10 @@ def _core(tensor: Tensor) -> Value | None:
 
 
 def _with_infinity(tensor: Tensor) -> Value | None:
-    """Of numbers and minus infinity, as masks are that are added to scores: the logarithms of 0
-    and 1, and the numbers."""
+    """Return the value of a tensor of numbers and minus infinity, such as an additive mask.
+
+    It is the logarithm of a 0/1 mask, plus the numbers.
+    """
     is_number = tensor.isfinite()
     if not bool((is_number | (tensor == float("-inf"))).all()):
         return None
@@ -189,7 +192,7 @@ def _with_infinity(tensor: Tensor) -> Value | None:
 
 
 def _listed(tensor: Tensor) -> Value:
-    """Each number by itself."""
+    """Return the value of a tensor as a concatenation of its elements."""
     ones = apply(ones1(size0=1))
     numbers = [scaled(ones, float(number)) for number in tensor.flatten()]
     return reshaped(joined(numbers, 0), tuple(tensor.shape))
@@ -208,7 +211,7 @@ def _moved(value: Value, offset: float) -> Value:
 
 
 def _diagonals(tensor: Tensor) -> Value | None:
-    """A matrix of two numbers: one on and below a diagonal, or between two, the other elsewhere."""
+    """Return the value of a matrix of two numbers, one of which fills a band of diagonals."""
     low, high = float(tensor.min()), float(tensor.max())
     rows, columns = tensor.shape
     for inner, outer in ((high, low), (low, high)):
@@ -227,7 +230,7 @@ def _diagonals(tensor: Tensor) -> Value | None:
 
 
 def _band(inside: Tensor) -> tuple[int, int] | None:
-    """The diagonals, first and last, between which a matrix is true; None if it is no such one."""
+    """Return the first and last diagonal of a band of true elements, or None if it is no band."""
     rows, columns = inside.shape
     diagonal = torch.arange(columns) - torch.arange(rows).unsqueeze(1)
     here = diagonal[inside]
@@ -238,7 +241,7 @@ def _band(inside: Tensor) -> tuple[int, int] | None:
 
 
 def _below(rows: int, columns: int, last: int) -> Value:
-    """Ones up to a diagonal: where column - row <= last."""
+    """Return a matrix with ones where column - row <= last, and zeros elsewhere."""
     if last >= 0:
         return narrowed(apply(lower_triangle(rows=rows + last, columns=columns)), 0, last, rows)
     wide = apply(lower_triangle(rows=rows, columns=columns - last))
@@ -246,7 +249,7 @@ def _below(rows: int, columns: int, last: int) -> Value:
 
 
 def is_causal(mask: Value, queries: int, keys: int) -> bool:
-    """Whether a mask lets each query see the keys up to its own place, and no others."""
+    """Whether a mask shows each query the keys up to its own position, and no others."""
     while mask.node.name == "expand" and mask.rank > 2:
         mask = mask.node.inputs[0]
     return queries == keys and mask.node.call == lower_triangle(rows=queries, columns=keys)

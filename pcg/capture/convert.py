@@ -39,55 +39,56 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Captured:
-    """A module as a graph, whose outputs are the module's, and where its leaves come from."""
+    """The graph of a module, with the origin of each leaf. Its outputs are the module's."""
 
     graph: Graph
     weights: tuple[CapturedWeight, ...]
-    """In the order of the module's ``state_dict``; parameters that no output needs are left out."""
+    """In the order of the module's ``state_dict``. Parameters that no output needs are left out."""
     inputs: tuple[str | None, ...]
-    """The leaves that the module's inputs feed, lists of tensors taken apart; None for one that no
-    output needs."""
+    """The leaf that each input of the module feeds, lists of tensors flattened. None for an input
+    that no output needs."""
     buffers: Mapping[str, str]
     """By the name of an input of the graph: the buffer, constant or frozen parameter of the module
-    that feeds it.
-    Statistics that a batch norm keeps for later are none, as training does not read them."""
+    that feeds it. Running statistics of batch norms are not included, since training does not read
+    them."""
     statistics: tuple[RunningFile, ...] = ()
-    """What batch norms keep for later."""
+    """The running statistics that batch norms keep."""
     norm_groups: int = 1
-    """In how many groups of samples batch norms take their statistics (``pcg.capture.groups``); 1
-    for a module without any."""
+    """The number of groups of samples over which batch norms take their statistics
+    (``pcg.capture.groups``). 1 for a module without batch norms."""
     draws: tuple[str, ...] = ()
     """The inputs of the graph that are random numbers of the module, in the order in which it draws
     them (``pcg.capture.aten.random``). Those that no output needs are left out."""
     notes: tuple[str, ...] = ()
-    """What people have to know of it, a line each."""
+    """Notes for the user about the capture, one line each."""
 
     @property
     def naming(self) -> NamingFile:
-        """What the leaves are called in the module."""
+        """The names of the graph's leaves in the module."""
         parameters = {w.leaf: w.record for w in self.weights}
         return NamingFile(parameters=parameters, inputs=self.inputs, buffers=dict(self.buffers))
 
     @property
     def opaque(self) -> tuple[str, ...]:
-        """The torch functions that are kept whole for lack of an equation, once for each call."""
+        """The torch functions kept as opaque operators, one entry for each call."""
         operators = (node.operator_call.operator for node in opaque_nodes(self.graph))
         return tuple(o.target for o in operators if isinstance(o, Opaque))
 
 
 Known = Value | Complex | tuple[Value | Complex, ...]
-"""Empty for statistics that one batch norm hands on to the next, which does not read them."""
+"""The value of a node: one tensor or several. Empty for running statistics that one batch norm
+hands on to the next, which does not read them."""
 
 
 def capture(
     module: Module, inputs: tuple[Any, ...], where: str = "model", norm_groups: int = 1
 ) -> Captured:
-    """The graph of a module called with these inputs. Its first output has to be the loss.
+    """Return the graph of a module called with these inputs. Its first output has to be the loss.
 
-    The module is exported as it is, so one in evaluation mode gives another graph. With
-    ``norm_groups`` above 1, its batch norms take the statistics of so many groups of samples.
-    Raises InputError, naming ``where``, for a module that cannot be exported, draws random numbers,
-    or is no training graph, and for groups that its batch norms cannot take.
+    The module is exported in its current mode, so one in evaluation mode gives another graph. With
+    ``norm_groups`` above 1, batch norms take statistics over so many groups of samples. Raises
+    InputError, naming ``where``, for a module that cannot be exported, draws random numbers, or has
+    no valid training graph, and for groups that its batch norms cannot take.
     """
     check_momentum(module, where)
     with without_loops(module) as blocks:
@@ -119,7 +120,7 @@ def capture(
 
 
 def _naming(graph: Graph, walk: _Walk) -> Callable[[fx.Node], str]:
-    """The name of a node's value in the text of a graph."""
+    """Return a function from a node to the name of its value in the text of the graph."""
     names = node_names(graph)
 
     def name(node: fx.Node) -> str:
@@ -130,7 +131,7 @@ def _naming(graph: Graph, walk: _Walk) -> Callable[[fx.Node], str]:
 
 
 def _outputs(program: ExportedProgram, where: str) -> list[fx.Node]:
-    """What a program returns, the loss first. Raises InputError for what is no tensor."""
+    """Return the outputs of a program, the loss first. Raises InputError if one is no tensor."""
     wanted = program.graph_signature.user_outputs
     outputs = [node for node in returned(program) if node.name in wanted]
     if not outputs or len(outputs) < len(wanted):
@@ -139,7 +140,8 @@ def _outputs(program: ExportedProgram, where: str) -> list[fx.Node]:
 
 
 def _norm_groups(graph: Graph, inputs: Sequence[str | None], wanted: int, where: str) -> int:
-    """In how many groups of samples the batch norms of a graph take their statistics."""
+    """Return the number of groups of samples of the graph's batch norms: ``wanted``, or 1 if there
+    are none. Raises InputError if the groups are not possible."""
     if wanted == 1 or not groups_of(graph):
         return 1
     check_samples(graph, _sampled(graph, inputs), wanted, where)
@@ -147,8 +149,8 @@ def _norm_groups(graph: Graph, inputs: Sequence[str | None], wanted: int, where:
 
 
 def _sampled(graph: Graph, inputs: Sequence[str | None]) -> frozenset[str]:
-    """The inputs of a module that have a first dimension as long as that of the first one: the
-    samples."""
+    """Return the inputs whose first dimension is the samples: it is as long as that of the first
+    input."""
     shapes = {n.leaf.name: n.leaf.type.shape for n in graph.leaves if n.leaf.type}
     rows = {name: shape[0] for name in inputs if name and (shape := shapes.get(name))}
     samples = next(iter(rows.values()), 0)
@@ -157,13 +159,13 @@ def _sampled(graph: Graph, inputs: Sequence[str | None]) -> frozenset[str]:
 
 @dataclass
 class _Walk:
-    """Values of the graph for what the nodes of a program compute."""
+    """Conversion of a program's nodes into values of the graph, in program order."""
 
     leaves: Leaves
     where: str
     known: dict[fx.Node, Known]
     trains: set[fx.Node]
-    """What gradients go through, on the way to a trained parameter."""
+    """The nodes with gradients, by which a trained parameter reaches the loss."""
     norm_groups: int = 1
     draws: list[str] = field(default_factory=list[str])
 
@@ -211,7 +213,7 @@ class _Walk:
         return isinstance(value, torch.Tensor) and value.is_complex()
 
     def _of_complex(self, node: fx.Node) -> Known:
-        """What a function of complex numbers makes of their parts."""
+        """Convert a function of complex numbers into one of real and imaginary parts."""
         entry = COMPLEX.get(str(node.target))
         try:
             if entry is not None:
@@ -222,11 +224,11 @@ class _Walk:
         raise InputError(place_of(node, self.where), problem)
 
     def _drawn(self, node: fx.Node, drawing: Drawing) -> Known:
-        """What a call makes of the numbers that it draws."""
+        """Convert a call that draws random numbers. The numbers become inputs of the graph."""
         return _checked(node, drawing(self._call(node), Normal(node.name, self.draws)))
 
     def _in_groups(self, made: Value | tuple[Value, ...]) -> Value | tuple[Value, ...]:
-        """Batch norms with the statistics that the capture is to give them."""
+        """Give batch norms the requested groups of samples. Other values stay as they are."""
         if isinstance(made, Value):
             return in_groups(made, self.norm_groups, self.where)
         return made
@@ -263,7 +265,7 @@ class _Walk:
 
 
 def _given(node: fx.Node) -> dict[str, Any]:
-    """The arguments of a call by their names in the operator's schema, defaults included."""
+    """Return the arguments of a call by their names in the operator's schema, with defaults."""
     target: Any = node.target
     schema = target._schema.arguments
     given = {argument.name: argument.default_value for argument in schema}
@@ -272,7 +274,7 @@ def _given(node: fx.Node) -> dict[str, Any]:
 
 
 def _formats(node: fx.Node) -> Mapping[str, str]:
-    """The number formats of a call's tensors by argument, and of its result by an empty name."""
+    """Return the number formats of a call's tensors by argument, and its result's under ``""``."""
     given = {"": node, **_given(node)}
     tensors = {name: value.meta["val"] for name, value in given.items() if hasattr(value, "meta")}
     return {
@@ -283,7 +285,7 @@ def _formats(node: fx.Node) -> Mapping[str, str]:
 
 
 def _lies(given: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], int]]:
-    """How the tensors among the arguments of a call lie in memory."""
+    """Return strides and storage offset of the tensors among the arguments of a call, by name."""
     tensors = {n: v.meta["val"] for n, v in given.items() if isinstance(v, torch.fx.Node)}
     return {
         name: (tensor.stride(), int(tensor.storage_offset()))
@@ -295,7 +297,7 @@ def _lies(given: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], int]]:
 def _is_choice(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         tensors = [part for part in value if isinstance(part, torch.fx.Node)]
-        # Of indices, torch takes those of bytes as choices too.
+        # In a list of indices, torch treats uint8 tensors as masks too.
         return any(part.meta["val"].dtype in (torch.bool, torch.uint8) for part in tensors)
     return isinstance(value, torch.fx.Node) and value.meta["val"].dtype == torch.bool
 
@@ -307,7 +309,7 @@ def _shapes(node: fx.Node) -> tuple[tuple[int, ...], ...]:
 
 
 def _checked(node: fx.Node, made: Value | tuple[Value, ...]) -> Value | tuple[Value, ...]:
-    """Values of the shapes that torch gives them."""
+    """Assert that values have the shapes that torch gives them, and return them."""
     values = (made,) if isinstance(made, Value) else made
     for value, shape in zip(values, _shapes(node), strict=False):
         assert value.type.shape == shape, f"{node.target}: {value.type} is not {shape}"

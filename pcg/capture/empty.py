@@ -1,8 +1,8 @@
-"""Take tensors without elements out of a program, where nothing is lost with them.
+"""Remove tensors without elements from a program, where this changes no result.
 
-Public models make some: caches begin empty, the part of a head that is not rotated is none of it
-where all is, and a layer without a perceptron splits off none of its columns. Graphs have no such
-tensors.
+Public models create such tensors: a cache begins empty, an attention head that is rotated as a
+whole has an empty rest, and a layer without a perceptron splits off none of its columns. Graphs
+have no tensors without elements.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ JOINS, SPLITS = "aten.cat.default", "aten.split_with_sizes.default"
 
 
 def leave_out_empty(program: ExportedProgram) -> None:
-    """Leave what is empty out of what is joined, where something else is, and out of what is split,
-    where nobody reads it."""
+    """Remove empty parts from concatenations that have other parts, and from splits if no node
+    reads them."""
     for node in list(program.graph.nodes):
         if str(node.target) == JOINS:
             parts, *others = node.args
-            # Torch takes vectors without elements beside tensors of any rank.
+            # Torch accepts empty vectors beside tensors of any rank.
             something = [part for part in parts if not _is_empty(part.meta["val"].shape)]
             if something:
                 node.args = (something, *others)
@@ -49,5 +49,5 @@ def _split_something(node: fx.Node) -> None:
 
 
 def _is_empty(shape: Sequence[object]) -> bool:
-    """Whether a tensor has no elements; sizes that only its values tell are some."""
+    """Whether a tensor has no elements. A size that depends on values counts as some."""
     return any(isinstance(size, int) and size == 0 for size in shape)

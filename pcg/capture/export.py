@@ -1,4 +1,4 @@
-"""Export a module as a program of ATen operators that change nothing in place."""
+"""Export a module as a program of ATen operators without in-place changes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 CHOOSES = ("GuardOnDataDependentSymNode", "DataDependentOutputException")
-"""What torch raises where a program would depend on the values of a tensor."""
+"""Exceptions that torch raises if a program would depend on the values of a tensor."""
 HINT = "; for a mixture of experts there is unity.nn"
 _OWN = frozenset(
     {__file__, *(m.__file__ for m in (apart, compiling, autograd_functions, known, watch))}
@@ -41,14 +41,14 @@ _OWN = frozenset(
 def export(
     module: Module, inputs: tuple[Any, ...], kept: Collection[str], where: str
 ) -> ExportedProgram:
-    """The module's program for these inputs; operators in ``kept`` are not taken apart.
+    """Return the module's program for these inputs. Operators in ``kept`` are not decomposed.
 
-    Where nothing that its outputs depend on has to be taken apart, the program is torch's first
-    one, in which what they do not depend on may be changed in place (``pcg.capture.apart``).
-
-    Where gradients are off, values are detached. Raises InputError with torch's first line where it
-    cannot export the module, and for what changes gradients in a way that no program tells: hooks,
-    and functions whose backward is not their forward's derivative.
+    If no call that the outputs depend on needs decomposition, the result is the program that torch
+    exports first. In it, tensors that the outputs do not depend on may be changed in place
+    (``pcg.capture.apart``). Where gradients are off, values are detached. Raises InputError with
+    torch's first line if torch cannot export the module, and for code that changes gradients
+    without a trace in the program: hooks, and functions whose backward is not the derivative of
+    their forward.
     """
     refuse_hooks(module, where)
     with watched(module, where) as watching:
@@ -59,14 +59,14 @@ def export(
     for place, use in watching.uses:
         check_use(use, place)
     for name in program.graph_signature.parameters_to_mutate.values():
-        raise InputError(where, f"forward changes parameter {name}, which is the optimizer's to do")
+        raise InputError(where, f"forward changes parameter {name}, which only optimizers may do")
     return program
 
 
 def _exported(
     module: Module, inputs: tuple[Any, ...], kept: Collection[str], where: str
 ) -> ExportedProgram:
-    # What torch logs on the way to an error is in the error too.
+    # What torch logs before it raises an error is in the error's text too.
     with warnings.catch_warnings(), redirect_stderr(StringIO()), _quiet():
         warnings.simplefilter("ignore")
         try:
@@ -79,13 +79,13 @@ def _exported(
             kind = type(error).__name__
             problem = f"torch.export: {kind}: {_first_line(error)}"
             if kind in CHOOSES:
-                problem = "chooses by the values of a tensor, which no graph can follow"
+                problem = "branches on the values of a tensor, which no graph can follow"
                 problem = f"{problem} ({kind}){HINT}"
             raise InputError(_line_at_fault(error, where), problem) from error
 
 
 def _refuse_kinds(program: ExportedProgram, where: str) -> None:
-    """Raise InputError for calls of programs, such as ``torch.cond``, and for sparse tensors."""
+    """Raise InputError for higher-order operators, such as ``torch.cond``, and sparse tensors."""
     programs = import_module("torch._ops").HigherOrderOperator
     live = ancestors(returned(program))
     for node in program.graph.nodes:
@@ -94,7 +94,7 @@ def _refuse_kinds(program: ExportedProgram, where: str) -> None:
         value = node.meta.get("val")
         if isinstance(node.target, programs):
             name = node.target.name()
-            problem = f"torch.{name} is a call of programs, which no graph can follow"
+            problem = f"torch.{name} is a higher-order operator, which no graph can contain"
             raise InputError(place_of(node, where), problem)
         if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
             kind = str(value.layout).removeprefix("torch.")
@@ -103,9 +103,12 @@ def _refuse_kinds(program: ExportedProgram, where: str) -> None:
 
 
 def _first_program(module: Module, inputs: tuple[Any, ...]) -> ExportedProgram:
-    """Torch's program of a module as it is compiled. Where torch cannot make that one, or it has
-    sizes that depend on values, its choices by constants are followed, and then it runs by itself,
-    if it has asked which it is."""
+    """Return torch's program of a module.
+
+    Attempts, in this order: the module as it is compiled; the same with the values of constants
+    known, if it failed or has sizes that depend on values; and, if the module has asked whether it
+    is being compiled, the module as it runs eagerly. Raises torch's error if all fail.
+    """
     refused: Exception | None = None
     sized: ExportedProgram | None = None
     for follows in (False, True):
@@ -114,7 +117,7 @@ def _first_program(module: Module, inputs: tuple[Any, ...]) -> ExportedProgram:
                 program = torch.export.export(module, _apart(inputs, set()))
                 if follows or not _sized_by_values(program):
                     return program
-                sized = program  # by masks of constants, if it can be followed
+                sized = program  # its sizes may come from masks of constants
             except UnityError:
                 raise
             except Exception as error:
@@ -130,7 +133,7 @@ def _first_program(module: Module, inputs: tuple[Any, ...]) -> ExportedProgram:
 
 
 def _sized_by_values(program: ExportedProgram) -> bool:
-    """Whether the size of a tensor is one that no input has."""
+    """Whether a tensor of the program has a size that depends on values."""
     values = (node.meta.get("val") for node in program.graph.nodes)
     tensors = (value for value in values if isinstance(value, torch.Tensor))
     sizes: list[Any] = [size for tensor in tensors for size in tensor.shape]
@@ -138,7 +141,7 @@ def _sized_by_values(program: ExportedProgram) -> bool:
 
 
 def _by_itself(module: Module, inputs: tuple[Any, ...]) -> ExportedProgram | None:
-    """The program of a module that is told that it is not compiled; None where there is none."""
+    """Return the program of a module that is told it is not compiled, or None if there is none."""
     compiled: set[CodeType] = set()
     while True:
         with questions(True, compiled) as asked, known_constants():
@@ -147,7 +150,7 @@ def _by_itself(module: Module, inputs: tuple[Any, ...]) -> ExportedProgram | Non
             except UnityError:
                 raise
             except Exception as error:
-                # What is followed no more is no answer to why the module is not.
+                # Such an error says nothing about why the first export failed.
                 asker = asked.led_to(error) if type(error).__name__ in CHOOSES else None
         if asker is None or asker in compiled:
             return None
@@ -156,7 +159,7 @@ def _by_itself(module: Module, inputs: tuple[Any, ...]) -> ExportedProgram | Non
 
 @contextmanager
 def _quiet() -> Generator[None]:
-    """Without what torch logs, to streams of its own."""
+    """Suppress torch's logging, which does not go through the redirected stream."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -166,15 +169,17 @@ def _quiet() -> Generator[None]:
 
 
 def _line_at_fault(error: Exception, where: str) -> str:
-    """The user's line that led to an error of torch's; else ``where``."""
+    """Return the user's line that led to an error of torch, or ``where`` if there is none."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if "/torch/" not in f.filename and f.filename not in _OWN]
     return f"{own[-1].filename}: line {own[-1].lineno}" if own else where
 
 
 def _apart(value: Any, seen: set[int]) -> Any:
-    """Inputs of which none is another one, too: torch takes an input that is given twice, as ids
-    that are labels as well, for one."""
+    """Return the inputs with a copy in the place of each tensor that occurs a second time.
+
+    Torch would take a tensor that is given twice, such as ids that are labels too, for one input.
+    """
     if isinstance(value, dict):
         return {key: _apart(part, seen) for key, part in value.items()}
     if type(value) in (list, tuple):
@@ -188,7 +193,7 @@ def _apart(value: Any, seen: set[int]) -> Any:
 
 
 def examples(program: ExportedProgram) -> dict[str, Tensor]:
-    """By the name of a placeholder: what the program was exported with, where that is a tensor."""
+    """Return the tensors with which the program was exported, by the names of placeholders."""
     signature = program.graph_signature
     given = tree_leaves(program.example_inputs)
     named = zip(signature.user_inputs, given, strict=False)
@@ -199,7 +204,7 @@ def examples(program: ExportedProgram) -> dict[str, Tensor]:
 
 
 def tree_leaves(tree: Any) -> list[Any]:
-    """What nested lists and dictionaries hold, in the order in which torch flattens them."""
+    """Return the leaves of nested lists and dictionaries, in torch's order of flattening."""
     return import_module("torch.utils._pytree").tree_leaves(tree)
 
 

@@ -1,4 +1,4 @@
-"""Make operators of the calls that no entry of the table fits: torch's own functions."""
+"""Make operators of calls that have no entry in the table, by calls of torch's own functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor, fx
 
 PLACES = frozenset({"device", "layout", "pin_memory", "memory_format"})
-"""Arguments that say where and how a tensor is stored, which is for the plan to say."""
+"""Arguments about where and how a tensor is stored, which the plan decides."""
 
 OF_MEMORY = frozenset(
     {
@@ -25,38 +25,37 @@ OF_MEMORY = frozenset(
         *("aten.as_strided_scatter.default",),
     }
 )
-"""Functions of how a tensor lies in memory, which is for the plan to say too."""
+"""Functions that read a tensor's layout in memory, which the plan decides too."""
 
 BITS = "aten.view.dtype"
-"""What gives the bits of a number another meaning."""
+"""Reads the bits of a number in another number format."""
 NAMES = {
     f"aten.__{side}shift__.{kind}": f"aten.bitwise_{name}_shift.{of}"
     for side, name in (("l", "left"), ("r", "right"))
     for kind, of in (("Scalar", "Tensor_Scalar"), ("Tensor", "Tensor"))
 }
-"""Functions that torch calls by the names of Python's operators, and by names of its own."""
+"""Functions that torch calls by the names of Python's operators, with their other names."""
 
 
 def by_its_function(
     node: fx.Node, value: Callable[[fx.Node], Value], where: str
 ) -> Value | tuple[Value, ...]:
-    """The results of a call without an equation: of a function of single elements as one operator
-    that is cut as such, of one that works slice by slice as one that is cut between slices, of any
-    other as one that is never cut. Raises InputError for one that draws random numbers, since
-    copies of a tensor have to be equal, one of memory, or one that is none of torch's own."""
+    """Return the results of a call without an equation: of an element-wise, batched or opaque
+    operator. Raises InputError, with ``where``, for a function that draws random numbers (copies of
+    a tensor have to be equal), reads a tensor's layout in memory, or is not torch's own."""
     target: Any = node.target
     if draws(node):
         raise InputError(where, f"{target} draws random numbers, which no plan can repeat")
     if str(target) in OF_MEMORY:
-        problem = "reads what lies in memory, beside the elements of its tensor or between them"
+        problem = "reads memory beside or between the elements of its tensor"
         raise InputError(where, f"{target} {problem}, expected slices or contiguous()")
     if str(target) == BITS:
-        problem = "reads numbers as bits, which are others in another number format"
+        problem = "reads the bits of numbers, which differ between number formats"
         raise InputError(where, f"{target} {problem}")
     if target.namespace != NAMESPACE:
         raise InputError(where, f"{target} has no equation, and is no function of torch's own")
     if not all(isinstance(size, int) for size in _sizes(node)):
-        problem = f"{target} returns as much as a tensor's values say, which no graph can follow"
+        problem = f"{target} returns a size that depends on values, which no graph can follow"
         raise InputError(where, f"{problem}{HINT}")
     operands = list(dict.fromkeys(node.all_input_nodes))
     args = [_text(arg, operands, where) for arg in node.args]
@@ -82,7 +81,7 @@ def by_its_function(
 def _element_by_element(
     function: str, node: fx.Node, operands: list[tuple[fx.Node, Value]]
 ) -> Value:
-    """A function of single elements, its operands repeated to fill the shape of its result."""
+    """Return an element-wise function of operands that are expanded to the shape of its result."""
     result = node.meta["val"]
     shape = tuple(result.shape)
     formats = [_name(operand.meta["val"].dtype) for operand, _ in operands]
@@ -92,7 +91,7 @@ def _element_by_element(
 
 
 def draws(node: fx.Node) -> bool:
-    """Whether a call's result depends on random numbers."""
+    """Whether the result of a call depends on random numbers."""
     target: Any = node.target
     if str(target) in RATES:
         return bool(dropout_of(str(target), node.args, node.kwargs))
@@ -100,7 +99,7 @@ def draws(node: fx.Node) -> bool:
 
 
 def _sizes(node: fx.Node) -> list[Any]:
-    """All sizes of what a call returns, and what it returns that is no tensor."""
+    """Return all sizes of a call's results, and the results that are no tensors."""
     made = _results(node)
     return [n for r in made for n in (r.shape if isinstance(r, torch.Tensor) else [r])]
 

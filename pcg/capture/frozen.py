@@ -1,4 +1,4 @@
-"""Find the frozen parameters and buffers that a loss reads without training them."""
+"""Find the parameters and buffers that the loss reads but does not train."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def frozen_parameters(module: Module, program: ExportedProgram, loss: fx.Node) -> set[fx.Node]:
-    """The placeholders of parameters that never have a gradient, so that no optimizer of torch's
-    touches them: those that do not require one, and those from which every way to the loss is
-    detached, or leads through what has no derivative, such as an index."""
+    """Return the placeholders of parameters that never get a gradient, so that no optimizer of
+    torch changes them. They do not require a gradient, or each path from them to the loss is
+    detached or goes through a value without a derivative, such as an index."""
     parameters = program.graph_signature.inputs_to_parameters
     tensors = dict(module.named_parameters(remove_duplicate=False))
     reached = {parameters[node.name] for node in _moved(loss) if node.name in parameters}
@@ -35,13 +35,13 @@ def frozen_parameters(module: Module, program: ExportedProgram, loss: fx.Node) -
 
 
 def _moved(loss: fx.Node) -> set[fx.Node]:
-    """What a small change of moves the loss, as far as gradients tell."""
+    """Return the nodes from which a gradient of the loss can flow back."""
     return ancestors([loss], lambda node: is_real(node.meta["val"]) and str(node.target) != STOPS)
 
 
 def check_changed(signature: ExportGraphSignature, read: Iterable[str], where: str) -> None:
-    """Raise InputError for a buffer that the loss reads and every step changes: a graph has the
-    same one in all steps."""
+    """Raise InputError for a buffer that the loss reads and every step changes. The graph is the
+    same in all steps, so it cannot follow such a buffer."""
     changed = set(signature.buffers_to_mutate.values())
     for name in read:
         if name in changed:

@@ -1,13 +1,13 @@
-"""Replace batch norms by ones over groups of samples, as data parallelism computes them.
+"""Replace batch norms by batch norms over groups of samples, as data parallelism computes them.
 
-A model in G groups takes the statistics of each batch norm over each of G equal groups of samples,
-one after the other in the batch: what a module computes under DistributedDataParallel on G devices,
-and another function than the module's on the whole batch. In the graph it is the operator
-``ghost_batch_norm``, which a cut of the batch into a divisor of G pieces leaves alone.
+With G groups, each batch norm takes its statistics over each of G equal groups of consecutive
+samples. A module under DistributedDataParallel on G devices computes the same. It is another
+function than the module on the whole batch. In the graph it is the operator ``ghost_batch_norm``,
+which needs no communication if the batch is cut into a number of pieces that divides G.
 
-That holds only where the first dimension of what is normed is the samples in their order, from the
-outermost digit on. ``check_samples`` follows them from the inputs by the operators' own types: it
-cuts the batch into G pieces, and each norm has to be met by that cut.
+This holds only if the first dimension of the norm's operand is the samples in order, or begins with
+them as its outermost digits. ``check_samples`` follows the samples from the inputs by the types of
+operators: it cuts the batch into G pieces, and each norm has to receive this cut in dimension 0.
 """
 
 from __future__ import annotations
@@ -24,18 +24,20 @@ from pcg.types.infer import infer
 from pcg.types.tensor import ParallelTensor
 
 OPAQUE = "batch_norm"
-"""What is in the names of torch's batch norms."""
+"""A part of the names of torch's batch norms."""
 
 _Mixed = Literal["mixed"]
 _Samples = int | _Mixed | None
-"""The dimension of a value that is the samples, outermost; or that it depends on them otherwise,
-or not at all."""
+"""The dimension of a value whose outermost digits are the samples; ``MIXED`` if the value depends
+on the samples in another way; None if it does not depend on them."""
 MIXED: Final = "mixed"
 
 
 def in_groups(norm: Value, groups: int, where: str) -> Value:
-    """A batch norm by the statistics of groups; other values as they are. Raises InputError for a
-    number of groups that does not divide what is normed."""
+    """Return a batch norm with statistics over groups, and any other value as it is.
+
+    Raises InputError if the number of groups does not divide the number of samples.
+    """
     node = norm.node
     if groups == 1 or node.is_leaf or node.operator_call.operator != batch_norm:
         return norm
@@ -48,8 +50,10 @@ def in_groups(norm: Value, groups: int, where: str) -> Value:
 
 
 def check_samples(graph: Graph, inputs: Collection[str], groups: int, where: str) -> None:
-    """Raise InputError for a batch norm whose groups would not be groups of samples. ``inputs``:
-    those of the graph whose first dimension is the samples."""
+    """Raise InputError for a batch norm whose groups would not be groups of samples.
+
+    ``inputs`` are the inputs of the graph whose first dimension is the samples.
+    """
     known: dict[Value, _Samples] = {}
     for node in graph.nodes:
         if node.is_leaf:
@@ -73,7 +77,7 @@ def _is_ghost(node: Node) -> bool:
 
 
 def _made(node: Node, read: Sequence[_Samples], groups: int) -> list[_Samples]:
-    """What the results of an operator have of the samples. ``read``: what its operands have."""
+    """Return the sample dimensions of an operator's results, given those of its operands."""
     count = len(node.types)
     if all(one is None for one in read):
         return [None] * count
@@ -85,8 +89,10 @@ def _made(node: Node, read: Sequence[_Samples], groups: int) -> list[_Samples]:
 
 
 def _cut(node: Node, read: list[int | None], groups: int) -> Iterator[list[_Samples]]:
-    """The ways to cut an operator along the samples. What does not depend on them may be cut as
-    each way wants it."""
+    """Yield the results' sample dimensions for each way to cut the operator along the samples.
+
+    Operands that do not depend on the samples may be cut as the operator wants it.
+    """
     call, types = node.operator_call, [value.type for value in node.inputs]
     for axis in call.typing(tuple(x.rank for x in types)).axes:
         if any(at is not None and at != dim for at, dim in zip(read, axis.operands, strict=True)):
@@ -100,7 +106,7 @@ def _cut(node: Node, read: list[int | None], groups: int) -> Iterator[list[_Samp
 
 
 def _divided(whole: ParallelTensor, dim: int | None, degree: int) -> ParallelTensor:
-    """A tensor cut along a dimension, or else copied."""
+    """Return a tensor cut along ``dim``, or copied if ``dim`` is None."""
     degrees = whole.degrees
     if dim is None:
         return replace(whole, degrees=replace(degrees, copies=degree))

@@ -1,9 +1,10 @@
-"""Of how many places integers name one each: what they are below, whatever an example holds.
+"""Find the bound that integers stay below as indices, whatever an example holds.
 
-The edges of a graph, for one, name nodes. A batch may name more of them than the example does.
-Method: what reads the integers says it, such as a look-up of rows, through operators that move
-elements. Where these take parts of a tensor, the greatest bound of a part is that of them all; it
-is one for what the parts hold, and no more than a guess for the rest.
+The edges of a graph, for example, name nodes, and a batch may name more of them than the example
+does. Method: the operators that read the integers give the bound, such as a look-up of rows. The
+integers are followed through operators that move elements. If such an operator takes a part of the
+tensor, the bound of the whole tensor is the greatest bound of its parts. This is exact for the
+parts, and a guess for the rest.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ CHOOSING = frozenset(
         *("aten.index_add.default", "aten.scatter_add.default", "aten.scatter_reduce.two"),
     }
 )
-"""Operators of a tensor, one of its dimensions, and integers that are indices of it."""
+"""Operators with the arguments: a tensor, one of its dimensions, and indices into it."""
 LISTING = frozenset({"aten.index.Tensor", "aten.index_put.default"})
-"""Operators of a tensor and a list with indices of its dimensions."""
+"""Operators with the arguments: a tensor, and a list of indices into its dimensions."""
 PARTS = frozenset(
     {
         *("aten.slice.Tensor", "aten.select.int", "aten.split.Tensor"),
         *("aten.split_with_sizes.default", "aten.unbind.int"),
     }
 )
-"""Operators that take parts of a tensor; each result of several is one."""
+"""Operators that take parts of a tensor. Each of several results is a part."""
 WHOLE = (MOVES.keys() | {"aten.clone.default", "aten.copy.default"}) - PARTS
-"""Operators all of whose elements come into a result."""
+"""Operators whose result holds all elements of an operand."""
 
 
 def places_below(node: fx.Node, live: set[fx.Node]) -> int | None:
-    """What the integers of a node are below as indices; None where nothing says it."""
+    """Return the bound that the integers of a node stay below as indices, or None if unknown."""
     bounds: list[int] = []
     parts: list[int] = []
     for user in node.users:
@@ -53,7 +54,7 @@ def places_below(node: fx.Node, live: set[fx.Node]) -> int | None:
 
 
 def _sizes(user: fx.Node, ids: fx.Node) -> Iterator[int]:
-    """The sizes of the dimensions of which some ids are indices to an operator."""
+    """Yield the sizes of the dimensions that an operator indexes by these ids."""
     arguments: Any = user.args
     if str(user.target) in CHOOSING:
         tensor, dim, index = arguments[:3]

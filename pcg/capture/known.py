@@ -1,12 +1,12 @@
-"""Values of constants while a module is exported, for the choices that it makes by them.
+"""Track the values of constants while a module is exported, for branches that depend on them.
 
 Problem: torch exports a module on tensors without values, so ``if positions[0] > 0`` cannot be
-followed, though ``positions`` is ``torch.arange(12)``. Method: beside each tensor that is computed
-from nothing but sizes and numbers goes the tensor itself, with its values; what asks for a number
-or a truth is answered from that, and what a mask chooses is taken by its places, which say how many
-they are. What inputs, parameters, buffers or random numbers are read for
-is not known. A change in place by something that is not known makes all that is known forgotten.
-Exact. Linear in the elements of constants; those of more than ``MOST`` elements are not known.
+followed, even if ``positions`` is ``torch.arange(12)``. Method: each tensor computed from sizes and
+numbers alone has a twin with values. Conversions to a number or a truth value are answered from the
+twin. A selection by a known mask is replaced by one by the mask's positions, since their number is
+known. Anything computed from inputs, parameters, buffers or random numbers is unknown. A change in
+place by an unknown value discards all known values. Exact. Complexity: linear in the elements of
+constants; those with more than ``MOST`` elements are unknown.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from typing import Any
 from pcg.lazy import torch
 
 MOST = 1 << 20
-"""Elements of a tensor whose values are kept."""
+"""The most elements of a tensor whose values are kept."""
 UNSET = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "resize_")
-"""Functions whose results have no values to rely on."""
+"""Functions whose results have undefined values."""
 LIKE = ("ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full", "new_tensor")
-"""Functions that read no values of their first operand."""
+"""Functions that do not read the values of their first operand."""
 
 SIZED = ("nonzero", "argwhere")
-"""Functions whose results are as large as the values of their operands say; with ``where`` of a
-condition alone."""
+"""Functions whose results have sizes that depend on values. ``where`` with one argument is
+another."""
 
 
 @contextmanager
 def known_constants() -> Generator[None]:
-    """Answer what is asked of constants."""
-    # A class made late, as its base loads torch.
+    """Answer questions about the values of constants within this context."""
+    # The class is made here because its base loads torch.
     base: Any = import_module("torch.overrides").TorchFunctionMode
     with type("KnownConstants", (_Known, base), {})():
         yield
 
 
 class _Known:
-    """What a mode of torch's functions does: ``values`` are those of constants, by tensor."""
+    """A mode for torch's functions. ``values`` holds the values of known tensors, by tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,14 +68,16 @@ class _Known:
         return made
 
     def _selected(self, func: Any, source: Any, mask: Any) -> tuple[Any, Any]:
-        """A call that takes what a mask chooses, by its places where it is known."""
+        """Return a selection by a mask as one by positions, if the mask's values are known."""
         if self.values.get(mask) is None or source.shape != mask.shape:
             return func, (source, mask)
         return torch.Tensor.__getitem__, (source, self._by_places(mask))
 
     def _by_places(self, index: Any) -> Any:
-        """An index in which masks that are known are the places of what they choose: how many these
-        are, no program of a mask tells."""
+        """Return an index with the positions of true elements in the place of each known mask.
+
+        A program cannot know how many elements a mask selects.
+        """
         parts = index if isinstance(index, tuple) else (index,)
         made: list[Any] = []
         for part in parts:
@@ -87,7 +89,7 @@ class _Known:
         return tuple(made) if len(made) > 1 or isinstance(index, tuple) else made[0]
 
     def _found(self, func: Any, name: str, args: Any, given: Any) -> Any:
-        """What a function returns, with its values."""
+        """Return a function's result with values, or ``_Unknown``."""
         reals = [self._real(name, at, arg) for at, arg in enumerate(args)]
         named = {key: self._real(name, key, arg) for key, arg in given.items()}
         if any(value is _Unknown for value in (*reals, *named.values())):
@@ -95,7 +97,7 @@ class _Known:
         return _run(func, reals, named)
 
     def _real(self, name: str, at: object, arg: Any) -> Any:
-        """An argument with its values; on the CPU."""
+        """Return an argument with its values, on the CPU, or ``_Unknown``."""
         if isinstance(arg, torch.Tensor):
             if name in LIKE and at == 0:
                 return _blank(arg)
@@ -117,12 +119,14 @@ class _Known:
 
 
 class _Unknown:
-    """What stands for a value that is not known."""
+    """Stands for a value that is not known."""
 
 
 def _run(func: Callable[..., Any], args: list[Any], given: dict[str, Any]) -> Any:
-    """What a function returns outside the export; not known where it draws random numbers, or
-    raises what it shall raise by itself."""
+    """Return a function's result outside the export.
+
+    ``_Unknown`` if the function draws random numbers or raises an error; the export then raises it.
+    """
     modes: Any = import_module("torch.utils._python_dispatch")
     with modes._disable_current_modes():
         before = torch.get_rng_state()
@@ -137,12 +141,12 @@ def _run(func: Callable[..., Any], args: list[Any], given: dict[str, Any]) -> An
 
 
 def _places(mask: Any) -> list[Any]:
-    """Where a mask chooses, along each of its dimensions."""
+    """Return the positions of a mask's true elements, one tensor for each dimension."""
     return [place.clone() for place in mask.nonzero().unbind(1)]
 
 
 def _again(value: Any) -> Any:
-    """A constant of the module with these values."""
+    """Return a constant of the exported program with these values."""
     modes: Any = import_module("torch.utils._python_dispatch")
     with modes._disable_current_modes():
         numbers = value.flatten().tolist()

@@ -26,46 +26,47 @@ INDEXED: Mapping[str, tuple[int, int, int]] = {
     "aten.embedding.default": (1, 0, 0),
     "aten.cross_entropy_loss.default": (1, 0, 1),
 }
-"""Operators that read integers as indices: which argument these are, and which dimension of which
-other argument they number."""
+"""Operators that read integers as indices: the argument with the indices, the argument that they
+index, and the dimension of that argument."""
 SAME_ELEMENTS = MOVES.keys() | {
     *("aten.clone.default", "aten.copy.default", "aten.constant_pad_nd.default"),
     "aten.pad.default",
     *("aten.masked_fill.Scalar", "aten.where.self"),
     *("aten.slice_scatter.default", "aten.select_scatter.default"),
 }
-"""Operators whose results hold elements of their operands, and perhaps a constant."""
+"""Operators whose results hold elements of their operands, and possibly a constant."""
 
 
 @dataclass(frozen=True)
 class CapturedWeight:
-    """A weight of the graph, by its leaf's name, and the parameter of the module that it is."""
+    """A weight of the graph, and the parameter of the module that feeds it."""
 
     leaf: str
     parameter: str
     """Fully qualified, as in the module's ``state_dict``."""
     transposed: bool
-    """Whether the graph stores the transpose: torch's linear layers hold [out, in], and multiply
-    by what the graph then stores, [in, out]."""
+    """Whether the graph stores the transpose. Torch's linear layers hold [out, in]; the graph
+    stores [in, out]."""
     aliases: tuple[str, ...] = ()
-    """Further names of the parameter, where the module uses it in several places."""
+    """Further names of the parameter, if the module uses it in several places."""
     stacked: tuple[str, ...] = ()
-    """The parameters that the weight is a stack of, if it is one (``pcg.capture.stacks``);
-    ``parameter`` is then what they go by together."""
+    """The parameters of which the weight is a stack, if any (``pcg.capture.stacks``). Then
+    ``parameter`` is their common name."""
 
     def of(self, parameter: Tensor) -> Tensor:
-        """The weight from the parameter, or the parameter from the weight."""
+        """Return the weight given the parameter, or the parameter given the weight."""
         return parameter.mT if self.transposed else parameter
 
     @property
     def record(self) -> ParameterFile:
-        """For the plan file."""
+        """The record of the weight in the plan file."""
         names = (self.parameter, *self.aliases)
         return ParameterFile(names=names, transposed=self.transposed, stacked=self.stacked)
 
 
 class Leaves:
-    """The leaves for the placeholders of a program. Those that outputs do not need get none."""
+    """The graph's leaves for the placeholders of a program. Only placeholders that the outputs need
+    get a leaf."""
 
     def __init__(
         self,
@@ -76,9 +77,11 @@ class Leaves:
         examples: Mapping[str, Tensor],
         where: str,
     ) -> None:
-        """``frozen``: parameters that the loss reads and no update changes, as they are or as they
-        are read; to the graph these are buffers. ``examples``: by the names of placeholders, what
-        the module was exported with."""
+        """Prepare the leaves of the nodes in ``live``.
+
+        ``frozen`` are parameters that no update changes; in the graph they are buffers.
+        ``examples`` are the tensors with which the module was exported, by placeholder name.
+        """
         self._where = where
         self._live = live
         self._examples = examples
@@ -109,11 +112,11 @@ class Leaves:
         return tuple(sorted(weights, key=lambda w: self._order.index(w.record.in_module[0])))
 
     def is_part(self, node: fx.Node) -> bool:
-        """Whether a placeholder is read as a part of a stack alone."""
+        """Whether a placeholder is read only as a part of a stack."""
         return node in self._parts
 
     def stack(self, node: fx.Node) -> Value | None:
-        """The one weight that a stack of parameters is; None for any other call."""
+        """Return the weight that represents a stack of parameters, or None for any other call."""
         parts = self._stacks.get(node)
         if parts is None:
             return None
@@ -128,7 +131,7 @@ class Leaves:
         return self._made[together][0]
 
     def _together(self, parts: tuple[str, ...]) -> str:
-        """What parameters go by together: their names with a star in the place of what differs."""
+        """Return the common name of parameters: a star replaces the steps in which they differ."""
         common = common_name(parts)
         taken = {w.parameter: w.stacked for _, w in self._made.values()}
         fresh, number = common, 1
@@ -138,13 +141,13 @@ class Leaves:
         return fresh
 
     def _single(self) -> dict[str, str]:
-        """The parameters that are trained, by placeholder, those that have one placeholder only."""
+        """Return the trained parameters that have only one placeholder, by that placeholder."""
         names = {n: self._parameters[p] for n, p in self._parameter_of.items()}
         count = Counter(names.values())
         return {n: p for n, p in names.items() if count[p] == 1}
 
     def value(self, node: fx.Node) -> Value:
-        """The value of a placeholder."""
+        """Return the graph's value of a placeholder. Raises InputError if it cannot have one."""
         if node.name in self._parameter_of and not node.meta["val"].is_complex():
             return self._parameter(node, self._parameters[self._parameter_of[node.name]])
         tensor = node.meta["val"]
@@ -178,13 +181,16 @@ class Leaves:
         return self._made[qualified][0]
 
     def _is_turned(self, node: fx.Node) -> bool:
-        """Whether all that is read of a matrix is its transpose."""
+        """Whether all nodes that read a matrix read its transpose."""
         users = [user for user in node.users if user in self._live]
         return all(_transposes(user, node) for user in users)
 
     def _range(self, node: fx.Node, tensor: Tensor) -> tuple[int, int | None]:
-        """From where its integers begin, and what they stay below: by what they are read as, and
-        by the example where that does not tell."""
+        """Return the least value of a placeholder's integers, and the bound that they stay below.
+
+        The bound comes from the operators that read the integers and from the example. It is None
+        for real numbers.
+        """
         if tensor.dtype == torch.bool:
             return 0, 2
         if tensor.is_floating_point():
@@ -196,7 +202,7 @@ class Leaves:
         return least, self._bounds.get(node, max(places or 2, seen))
 
     def _fresh(self, name: str) -> str:
-        """A name that graphs can print, and that no other leaf has."""
+        """Return a name that a graph can print and no other leaf has."""
         plain = re.sub(r"\W", "_", name)
         plain = plain if plain.isidentifier() else f"_{plain}"
         fresh, number = plain, 1
@@ -208,7 +214,7 @@ class Leaves:
 
 
 def named_tensors(module: Module) -> set[str]:
-    """The names of a module's tensors that are neither parameters nor buffers, but attributes."""
+    """Return the names of a module's tensors that are attributes, not parameters or buffers."""
     return {
         f"{prefix}.{name}" if prefix else name
         for prefix, part in module.named_modules()
@@ -218,7 +224,7 @@ def named_tensors(module: Module) -> set[str]:
 
 
 def _shared(module: Module) -> dict[str, list[str]]:
-    """All names of each parameter, by the first of them."""
+    """Return all names of each parameter, by its first name."""
     names: dict[int, list[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
@@ -238,7 +244,7 @@ def _transposes(user: fx.Node, matrix: fx.Node) -> bool:
 
 
 def _bounds(live: set[fx.Node]) -> dict[fx.Node, int]:
-    """What integers stay below, by what reads them."""
+    """Return the bounds that integers stay below, by the operators that read them as indices."""
     bounds: dict[fx.Node, int] = {}
     pending: list[tuple[fx.Node, int]] = []
     for node in live:

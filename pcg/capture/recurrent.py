@@ -1,7 +1,7 @@
-"""Take layers of LSTM, GRU and plain recurrent networks apart, one by one.
+"""Decompose multi-layer LSTM, GRU and plain recurrent networks layer by layer.
 
-Torch's own decomposition of several layers forgets the dropout between them, so they are written
-as networks of one layer, each of which torch takes apart, with a dropout after all but the last.
+Torch's own decomposition of several layers drops the dropout between them. So they are written as
+networks of one layer each, which torch decomposes, with a dropout after all but the last.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ States = list["Tensor"]
 
 
 def _layer_by_layer(function: Any) -> Callable[..., Any]:
-    """A function of several layers by the same one of each."""
+    """Return a function of several layers that calls ``function`` once for each layer."""
 
     def apart(
         x: Tensor,
@@ -53,9 +53,9 @@ def _layer_by_layer(function: Any) -> Callable[..., Any]:
 
 
 def layers_apart() -> Mapping[Any, Callable[..., Any]]:
-    """By torch's function: what it is made of."""
+    """Return the decompositions of recurrent networks, by torch's function."""
     key = torch._C.DispatchKey.CompositeImplicitAutograd  # pyright: ignore[reportPrivateUsage]
     aten = torch.ops.aten
     functions = (aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input)
-    # What torch takes it apart with now; as long as another one is in its place, that is called.
+    # These kernels are torch's own decompositions, which stay callable while ours replace them.
     return {function: _layer_by_layer(function.py_kernels[key]) for function in functions}

@@ -1,12 +1,12 @@
-"""Find the parts of a program in which gradients are off, and stop gradients there.
+"""Find the parts of a program that run with gradients off, and stop gradients there.
 
-Problem: torch.export gives ``with torch.no_grad():`` as a call of a sub-program, and forgets it as
-soon as the program is taken apart. Method: sub-programs are put in their callers' place, what ran
-with gradients off is marked, and where something that ran with gradients on reads a marked value
-that depends on a parameter, it reads its ``detach``. This is exact, as an operator's result has no
-history where gradients are off, whatever its operands have, and as a tensor of a region that turns
-gradients on again keeps its history on the way out. Linear in the size of the program. What cannot
-be written so, an update in place of a value that has a history, is refused.
+Problem: torch.export writes ``with torch.no_grad():`` as a call of a sub-program, and forgets it
+when the program is decomposed. Method: sub-programs are inlined, and nodes that ran with gradients
+off are marked. If a node that ran with gradients on reads a marked value that depends on a
+parameter, it reads the value's ``detach`` instead. This is exact: with gradients off, the result of
+an operator has no history, whatever its operands have, and a tensor of an inner region with
+gradients on keeps its history outside. An update in place of a value that has a history cannot be
+expressed so, and is refused. Complexity: linear in the size of the program.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 STOPS = "aten.detach.default"
-"""It stops gradients; torch's decomposition would forget that."""
+"""Stops gradients. Torch's decomposition would remove it."""
 GRAD, AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
 OFF = "unity_gradients_off"
-"""What marks a node that ran with gradients off."""
+"""The key of the mark on a node that ran with gradients off."""
 VMAP = "torch._functorch.predispatch"
-"""Torch's module of the calls that a ``vmap`` leaves in a program."""
+"""Torch's module of the calls that ``vmap`` leaves in a program."""
 PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 def open_regions(program: ExportedProgram, where: str) -> None:
-    """Put the regions of a program in their place, in the program itself.
+    """Inline the regions of a program, and detach what they compute. Changes the program.
 
     Raises InputError, naming the line where torch knows it, for a region of autocast and for an
     update in place that gradients would have to know of.
@@ -54,26 +54,28 @@ def open_regions(program: ExportedProgram, where: str) -> None:
 
 
 def _counts(node: fx.Node) -> bool:
-    """Whether a node counts although nothing reads it: it changes something, or begins or ends a
-    ``vmap``, which its batched tensors would be without."""
+    """Whether a node is needed even if nothing reads it.
+
+    It changes a tensor, or begins or ends a ``vmap``, which its batched tensors depend on.
+    """
     return node.is_impure() or getattr(node.target, "__module__", "") == VMAP
 
 
 def place_of(node: fx.Node, where: str) -> str:
-    """The user's line that a node comes from, where torch knows it; else ``where``."""
+    """Return the user's line that a node comes from, or ``where`` if torch does not know it."""
     places = PLACE.findall(node.meta.get("stack_trace") or "")
     own = [(file, line) for file, line in places if "/torch/" not in file and file[0] != "<"]
     return f"{own[-1][0]}: line {own[-1][1]}" if own else where
 
 
 def _region(node: fx.Node) -> str:
-    """The name of the region that a node calls, if it does."""
+    """Return the name of the region that a node calls, or "" if it calls none."""
     name = getattr(node.target, "__name__", "")
     return name if node.op == "call_function" and name in (GRAD, AUTOCAST) else ""
 
 
 def _open(program: ExportedProgram, call: fx.Node, where: str, *, is_off: bool) -> None:
-    """Replace a call of a region by what is in it, regions in it included."""
+    """Replace a call of a region by the region's nodes. Nested regions are inlined too."""
     if _region(call) == GRAD:
         enabled, function, *operands = call.args
         is_off = not enabled
@@ -111,13 +113,13 @@ def _is_call(node: Any) -> bool:
 
 
 def _inner(call: fx.Node, function: Any) -> Any:
-    """The sub-program that a call names."""
+    """Return the sub-program that a call names."""
     owner: Any = call.graph.owning_module
     return owner.get_submodule(function.target)
 
 
 def _attribute(graph: fx.Graph, node: fx.Node, inner: Any) -> fx.Node:
-    """A further sub-program that one names, brought to where it can be named from."""
+    """Move a nested sub-program to the outer module, and return the node that names it."""
     owner: Any = graph.owning_module
     name = f"opened_{len(list(owner.children()))}_{node.target}"
     owner.add_module(name, inner.get_submodule(node.target))
@@ -125,20 +127,23 @@ def _attribute(graph: fx.Graph, node: fx.Node, inner: Any) -> fx.Node:
 
 
 def _replace(program: ExportedProgram, call: fx.Node, results: Any) -> None:
-    """Let all read the results themselves, in the place of a call's."""
+    """Replace all uses of a call's results by the given values, and erase the call."""
     if not isinstance(results, (list, tuple)):
         _hand_on(program, call, results)
         return
     for user in list(call.users):
         if user.target is not operator.getitem:
-            raise InputError("model", f"{user}: reads a region of gradients as a whole")
+            raise InputError(
+                "model",
+                f"{user}: reads all results of a gradient region at once, expected one of them",
+            )
         at: Any = user.args[1]
         _hand_on(program, user, results[at])
     program.graph.erase_node(call)
 
 
 def _hand_on(program: ExportedProgram, old: fx.Node, new: fx.Node) -> None:
-    """Let all that reads a value read another. A program's signature knows its results by name."""
+    """Replace all uses of a value by another, and rename it in the program's signature."""
     graph = program.graph
     is_returned = any(user.op == "output" for user in old.users)
     if is_returned:
@@ -154,8 +159,10 @@ def _hand_on(program: ExportedProgram, old: fx.Node, new: fx.Node) -> None:
 
 
 def with_history(graph: fx.Graph, parameters: Collection[str]) -> set[fx.Node]:
-    """The nodes whose values depend on these placeholders, through real numbers that are not
-    detached; as if gradients were on throughout."""
+    """Return the nodes that depend on these parameters through real numbers without a detach.
+
+    Counts as if gradients were on everywhere.
+    """
     live: set[fx.Node] = set()
     for node in graph.nodes:
         if node.op == "placeholder":
@@ -172,7 +179,7 @@ def ancestors(
     passes: Callable[[fx.Node], bool] = lambda node: True,
     reads: Callable[[fx.Node], Iterable[fx.Node]] = lambda node: node.all_input_nodes,
 ) -> set[fx.Node]:
-    """These nodes and all that they depend on, through nodes that pass."""
+    """Return these nodes and all that they depend on through nodes for which ``passes`` holds."""
     reached: set[fx.Node] = set()
     pending = list(of)
     while pending:
@@ -184,16 +191,16 @@ def ancestors(
 
 
 def is_real(value: Any) -> bool:
-    """Whether any of a node's results is of numbers that have gradients."""
+    """Whether any of a node's results has real or complex numbers, which may have gradients."""
     if isinstance(value, (list, tuple)):
         return any(is_real(part) for part in value)
     return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
 
 
 def _stop(graph: fx.Graph, node: fx.Node) -> None:
-    """Let what runs with gradients on read the detached value of a node that did not."""
+    """Let the readers that run with gradients on read the detached value of a node."""
     if isinstance(node.meta.get("val"), (list, tuple)):
-        return  # whose parts are nodes, too
+        return  # its parts are nodes of their own
     readers = [user for user in node.users if not user.meta.get(OFF)]
     if not readers:
         return
@@ -206,7 +213,7 @@ def _stop(graph: fx.Graph, node: fx.Node) -> None:
 
 
 def _check_changes(node: fx.Node, live: set[fx.Node], where: str) -> None:
-    """Refuse an update in place that does not go into a value's history, though it has one."""
+    """Raise InputError for an update in place that the value's history would have to include."""
     for changed in changed_by(node):
         root, is_cut = changed, bool(node.meta.get(OFF))
         while _is_view(root):
@@ -219,7 +226,7 @@ def _check_changes(node: fx.Node, live: set[fx.Node], where: str) -> None:
 
 
 def changed_by(node: fx.Node) -> Sequence[fx.Node]:
-    """The operands that a call changes in place."""
+    """Return the operands that a call changes in place."""
     schema = getattr(node.target, "_schema", None)
     if schema is None or not schema.is_mutable:
         return []
@@ -242,7 +249,7 @@ def _nodes(values: Any) -> Iterator[fx.Node]:
 
 
 def _is_view(node: fx.Node) -> bool:
-    """Whether a node's value lies in the memory of its first operand, or is changed by it."""
+    """Whether a node's value shares the memory of its first operand."""
     if node.op != "call_function" or not node.all_input_nodes:
         return False
     if node.target is operator.getitem:

@@ -1,10 +1,10 @@
-"""Find parameters that a module reads as one stack alone, such as the same matrix of all experts.
+"""Find parameters that a module reads only as one stack, such as the same matrix of all experts.
 
-Problem: experts are most often modules of their own. Put side by side they are one tensor, which
-may be cut between experts; but a graph that makes this tensor of single weights has these first, on
-each device. Method: where all that is read of some parameters is one stack of them along a new
-first dimension, the graph's weight is the stack itself, and the parameters are its parts. Exact:
-the gradients of the parts are those of the stack, part by part. Linear in the calls of a program.
+Problem: experts are usually separate modules. Stacked, their matrices are one tensor that may be
+cut between experts. But a graph that stacks single weights first needs all of them on each device.
+Method: if all reads of some parameters are one stack along a new first dimension, the stack itself
+becomes the graph's weight, and the parameters are its parts. Exact: the gradients of the parts are
+the parts of the stack's gradient. Complexity: linear in the calls of a program.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ STACK = "aten.stack.default"
 def stacks(
     live: set[fx.Node], parameters: Mapping[str, str], names: Mapping[str, Sequence[str]]
 ) -> dict[fx.Node, tuple[str, ...]]:
-    """The stacks among a program's calls, each with the parameters that it is of, in order.
+    """Return the stacks among a program's calls, each with its parameters in order.
 
-    ``parameters``: by placeholder, of those that may be parts; ``names``: all names of each, since
-    a parameter that is used elsewhere under another name is no part.
+    ``parameters`` names those that may be parts, by placeholder. ``names`` holds all names of each
+    parameter: one with further names may be used elsewhere, and is no part.
     """
     stack_of: dict[fx.Node, tuple[str, ...]] = {}
     for node in live:
@@ -39,14 +39,14 @@ def stacks(
 
 
 def _is_real_part(part: fx.Node, stack: fx.Node, live: set[fx.Node]) -> bool:
-    """Whether a placeholder holds real numbers that nothing but a stack reads."""
+    """Whether a placeholder holds real numbers and only this stack reads it."""
     if part.op != "placeholder" or not part.meta["val"].is_floating_point():
         return False
     return live.intersection(part.users) == {stack}
 
 
 def turns_matrices(stack: fx.Node, live: set[fx.Node]) -> bool:
-    """Whether all that is read of a stack of matrices is their transposes."""
+    """Whether all nodes that read a stack of matrices read their transposes."""
     users = live.intersection(stack.users)
     return all(
         str(user.target) == "aten.transpose.int"
@@ -56,7 +56,7 @@ def turns_matrices(stack: fx.Node, live: set[fx.Node]) -> bool:
 
 
 def common_name(names: Sequence[str]) -> str:
-    """Names with a star for each step in which they differ: ``experts.*.weight``."""
+    """Return names merged into one, with a star for each differing step: ``experts.*.weight``."""
     steps = [name.split(".") for name in names]
     if len({len(own) for own in steps}) > 1:
         return f"{names[0]}.*"

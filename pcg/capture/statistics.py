@@ -21,8 +21,8 @@ COUNT = "num_batches_tracked"
 
 
 def check_momentum(module: Module, where: str) -> None:
-    """Raise InputError for a batch norm that averages over all batches ever seen, which torch
-    cannot export."""
+    """Raise InputError for a batch norm that averages over all batches seen so far. Torch cannot
+    export it."""
     for name, part in module.named_modules():
         is_norm = isinstance(part, torch.nn.modules.batchnorm._NormBase)  # pyright: ignore[reportPrivateUsage]
         if is_norm and part.training and part.track_running_stats and part.momentum is None:
@@ -37,8 +37,10 @@ def running_statistics(
     given: Callable[[fx.Node], Mapping[str, Any]],
     name: Callable[[fx.Node], str],
 ) -> tuple[RunningFile, ...]:
-    """What is kept by those of a program's nodes that are batch norms in training, in order.
-    ``given``: the arguments of a call; ``name``: what the graph calls the result of a node."""
+    """Return the running statistics of the batch norms in training among ``nodes``, in order.
+
+    ``given`` returns the arguments of a call, and ``name`` the graph's name of a node's result.
+    """
     buffers = _Buffers(module, signature)
     records: list[RunningFile] = []
     for node in nodes:
@@ -75,17 +77,17 @@ class _Buffers:
         }
 
     def names(self, node: fx.Node) -> tuple[str, ...]:
-        """Of the buffer that a node is, or what an earlier call has made of one."""
+        """Return the names of the buffer that a node is, or that an earlier batch norm updated."""
         while node.op == "call_function":
             if node.target is not operator.getitem:
                 return ()
             source: Any = node.args[0]
-            # Results 3 and 4 of a batch norm are its arguments 3 and 4 after the batch.
+            # Results 3 and 4 of a batch norm are the new values of its arguments 3 and 4.
             node = source.args[node.args[1]]
         return self._all(self._of.get(node.name, ""))
 
     def beside(self, mean: str) -> tuple[str, ...]:
-        """The names of the number of batches, where a module of torch's keeps one."""
+        """Return the names of the batch counter beside a running mean, if the module has one."""
         return self._all(f"{mean.rpartition('.')[0]}.{COUNT}".removeprefix("."))
 
     def _all(self, name: str) -> tuple[str, ...]:

@@ -1,11 +1,11 @@
-"""Let memory that a program sets before it reads it begin as zeros.
+"""Replace uninitialized memory by zeros, if a program sets all of it before reading it.
 
-Problem: a loop fills ``torch.empty_like(x)`` place by place, and a graph has no memory that holds
-nothing yet. Method: beside each value that comes from such memory goes a mask of the elements that
-are set. Views, copies and writes to slices make of masks what they make of values; anything else
-has to read what is all set. Where that holds for all that comes from a tensor, zeros in its place
-change nothing that is read. Where it does not, the program stays as it is, and is refused when the
-function is met. Exact. Linear in the elements of the tensors; those of more than ``MOST`` are left.
+Problem: a loop fills ``torch.empty_like(x)`` slice by slice, and a graph has no uninitialized
+memory. Method: each value that comes from such memory has a mask of the elements that are set.
+Views, copies and writes to slices act on masks as on values. Any other operator must read only
+elements that are set. If this holds for all uses of a tensor, zeros in its place change no element
+that is read. If not, the program stays as it is, and the conversion refuses the function. Exact.
+Complexity: linear in the elements of the tensors; those with more than ``MOST`` are not tried.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 MOST = 1 << 24
-"""Elements of a tensor of which it is followed which are set."""
+"""The most elements of a tensor that is tried."""
 FOLLOWED = frozenset(
     f"aten.{name}"
     for name in (
@@ -31,13 +31,13 @@ FOLLOWED = frozenset(
         *("copy.default", "split.Tensor", "split_with_sizes.default", "t.default"),
     )
 )
-"""Functions that bring elements to other places, and know nothing of what they are."""
+"""Functions that move elements without reading their values."""
 FILLS = frozenset({"aten.fill.Scalar", "aten.zero.default"})
 """Functions that set all elements."""
 
 
 def set_unset(program: ExportedProgram) -> None:
-    """Put zeros where memory begins, in the program itself, if all that is read of it is set."""
+    """Replace uninitialized memory by zeros if only set elements are read. Changes the program."""
     changed = False
     for node in list(program.graph.nodes):
         if _begins(node) and node.users and _is_set_before_read(node):
@@ -55,7 +55,7 @@ def set_unset(program: ExportedProgram) -> None:
 
 
 def _begins(node: fx.Node) -> bool:
-    """Whether a node is memory of a known size that holds nothing yet."""
+    """Whether a node is uninitialized memory of a known size."""
     value = node.meta.get("val")
     sizes: list[Any] = list(getattr(value, "shape", ()))
     return (
@@ -85,7 +85,7 @@ def _is_set_before_read(begun: fx.Node) -> bool:
 
 
 def _after(node: fx.Node, masks: dict[fx.Node, Any]) -> Tensor | list[Tensor] | None:
-    """What is set of a node's result; None where it reads what is not set."""
+    """Return the mask of set elements of a node's result. None if the node reads others."""
     name, target = str(node.target), node.target
     if name == "<built-in function getitem>":
         source, at = node.args

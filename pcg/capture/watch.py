@@ -1,10 +1,10 @@
 """Note gradient hooks and autograd functions of a module during export, which then loses them.
 
-torch.export runs the module's ``forward`` and keeps what tensors become. A hook, or the backward of
-a ``torch.autograd.Function``, leaves no trace. So the few functions of torch by which a module can
-say such a thing are watched while it runs: hooks are refused; ``inference_mode`` turns gradients
-off as ``no_grad`` does, which programs know of; a checkpoint runs its function as it is; and what
-a ``Function`` computes is kept, to be checked against its backward (``functions``).
+torch.export runs the module's ``forward`` and records its tensors. A hook, or the backward of a
+``torch.autograd.Function``, leaves no trace in the program. So the functions of torch that register
+these are replaced while the module runs. Hooks are refused. ``inference_mode`` turns gradients off
+as ``no_grad`` does, which programs record. A checkpoint runs its function directly. A call of a
+``Function`` is recorded, and its backward is checked later (``autograd_functions``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOST = "is lost when the module is captured"
 
 @dataclass
 class ModuleWatch:
-    """What a module did: the functions that it applied, with the user's lines."""
+    """The autograd functions that a module applied, with the user's lines."""
 
     where: str
     uses: list[tuple[str, Use]] = field(default_factory=list[tuple[str, Use]])
@@ -37,8 +37,11 @@ class ModuleWatch:
 
 @contextmanager
 def watched(module: Module, where: str) -> Generator[ModuleWatch]:
-    """Watch what a module does. A hook raises InputError with the line that registers it, and so
-    does a module that chooses in its ``forward`` which parameters are trained."""
+    """Watch a module within this context.
+
+    Raises InputError for a hook, with the line that registers it, and for a ``forward`` that
+    changes which parameters are trained.
+    """
     watch = ModuleWatch(where)
     checkpoint = import_module("torch.utils.checkpoint").CheckpointFunction
 
@@ -76,21 +79,25 @@ def watched(module: Module, where: str) -> Generator[ModuleWatch]:
 
 
 def _modes() -> Iterator[tuple[Any, str, Any]]:
-    """What programs know by another name, or tensors without elements not at all: whose attribute
-    it is, its name, and what it is meanwhile."""
+    """Yield replacements of functions that programs or tensors without elements do not support.
+
+    Each is an owner, the name of its attribute, and the value of the attribute meanwhile.
+    """
     yield torch.inference_mode, "__enter__", _turn_off
     yield torch.inference_mode, "__exit__", _turn_back
     yield torch.autocast, "__init__", _autocast_of(torch.autocast)
-    # Distributions ask whether what they are given is valid, and raise an error where it is not.
+    # Distributions check whether their arguments are valid, which is a branch on values.
     yield import_module("torch.distributions").Distribution, "_validate_args", False
-    # The module itself: what is called torch here only stands for it until it is imported.
+    # The real module: ``torch`` here is a stand-in until torch is imported.
     yield import_module("torch"), "tensor", _number_of(torch.tensor)
 
 
 def _uniform_numbers() -> Iterator[tuple[Any, str, Any]]:
-    """A number of ``torch.rand`` is at least 0 and below 1. So a choice by it whether to leave out
-    a layer is none where the probability is 0, as that of many models is; other choices have no
-    program."""
+    """Yield replacements by which a comparison of one random number with 0 or 1 has an answer.
+
+    A number of ``torch.rand`` is at least 0 and below 1. So whether a layer is dropped is known if
+    its probability is 0, as in many models. Other comparisons stay without an answer.
+    """
     make, less = torch.rand, torch.Tensor.__lt__
     drawn: list[Any] = []
 
@@ -111,8 +118,8 @@ def _uniform_numbers() -> Iterator[tuple[Any, str, Any]]:
 
 
 def refuse_hooks(module: Module, where: str) -> None:
-    """Raise InputError for a module with hooks that see or change gradients. Those of the way
-    forward are a part of what is captured."""
+    """Raise InputError for a module with hooks that see or change gradients. Forward hooks are
+    captured as a part of the module."""
     common: Any = torch.nn.modules.module
     if common._global_backward_hooks or common._global_backward_pre_hooks:
         raise InputError(where, f"a backward hook of all modules {LOST}")
@@ -129,8 +136,8 @@ def refuse_hooks(module: Module, where: str) -> None:
 
 @contextmanager
 def _plain_buffers(module: Module) -> Generator[None]:
-    """Buffers that a module has made of parameters are plain tensors meanwhile: torch takes such a
-    one for a parameter too, and then has two of a name."""
+    """Make buffers that are ``Parameter`` objects plain tensors within this context. Torch would
+    count each of them as a parameter too, and then has two tensors of one name."""
     parts: list[Any] = list(module.modules())
     given = [
         (part, name, buffer)
@@ -155,7 +162,8 @@ def _refusing(name: str, where: str) -> Callable[..., Any]:
 
 
 def _checkpointed(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
-    """What a reentrant checkpoint computes. Torch gives no gradients where no operand has any."""
+    """Run the function of a reentrant checkpoint. As in torch, its results have gradients only if
+    one of its operands has."""
     tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
     if any(tensor.requires_grad for tensor in tensors):
         return function(*args)
@@ -164,7 +172,8 @@ def _checkpointed(function: Callable[..., Any], preserve: bool, *args: Any) -> A
 
 
 def _autocast_of(cls: Any) -> Callable[..., None]:
-    """Autocast knows no tensors without elements, on which a module is captured as on a CPU."""
+    """Return an ``__init__`` of autocast that takes the CPU for the meta device, which it does not
+    know."""
     begin = cls.__init__
 
     def __init__(mode: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
@@ -174,7 +183,7 @@ def _autocast_of(cls: Any) -> Callable[..., None]:
 
 
 def _number_of(make: Callable[..., Any]) -> Callable[..., Any]:
-    """A tensor of one number keeps the number, also where all others are without elements."""
+    """Return a ``torch.tensor`` that keeps the value of a single number even on the meta device."""
 
     def tensor(data: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(data, (bool, int, float)) and "meta" in str(kwargs.get("device")):
@@ -194,7 +203,7 @@ def _turn_back(mode: Any, *error: object) -> None:
 
 
 def _line(where: str) -> str:
-    """The user's line that is running."""
+    """Return the user's line that is running, or ``where`` if there is none."""
     frame: Any = inspect.currentframe()
     while frame is not None:
         file = frame.f_code.co_filename

@@ -1,1 +1,1 @@
-"""Immutable graphs of operator calls, batched and opaque ones among them, hashed by structure."""
+"""Immutable graphs of operator calls, among them batched and opaque ones, hashed by structure."""

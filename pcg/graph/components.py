@@ -1,4 +1,4 @@
-"""Connected components: the sets of members that hang together, directly or through others."""
+"""Connected components of an undirected graph."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 def components(
     members: Sequence[int], beside: Callable[[int], Iterable[int]]
 ) -> list[tuple[int, ...]]:
-    """The components among some numbers, each ascending, in the order of their first members.
+    """Return the connected components among ``members``.
 
-    ``beside``: those that hang together with a member, in both directions; others than members are
-    left out. Takes time in proportion to members and neighbours.
+    Each component is ascending, and the components are in the order of their first members.
+    ``beside`` returns the neighbours of a member; the relation has to be symmetric. Neighbours that
+    are no members are ignored. Complexity: linear in members and neighbours.
     """
     parts: list[tuple[int, ...]] = []
     left = set(members)

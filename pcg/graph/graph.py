@@ -1,7 +1,7 @@
-"""The parallel computation graph: immutable nodes that are equal where their structure is.
+"""The parallel computation graph: immutable nodes that are equal if their structure is equal.
 
-A node is an operator call on values, or a leaf; equal nodes are one node. A graph is its outputs.
-Types are inferred once a node, on demand; a graph of a rule, whose sizes are not known, has none.
+A node is an operator call on values, or a leaf. A graph is given by its outputs. The types of a
+node are inferred once, on demand. A graph of a rule has no types, since its sizes are unknown.
 """
 
 from __future__ import annotations
@@ -21,33 +21,34 @@ from pcg.types.tensor import ParallelTensor
 LeafKind = Literal["input", "weight", "tensor"]
 
 DRAWN = "drawn__"
-"""How inputs are called that are no part of any data, but drawn in every step, as for dropout."""
+"""Prefix of the names of inputs that are drawn anew in every step, such as dropout masks."""
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """An input or weight of known type, or (``tensor``) an input of a rule, known by rank."""
+    """An input or weight of known type or, if ``kind`` is "tensor", an input of a rule."""
 
     kind: LeafKind
     name: str
     rank: int
     type: ParallelTensor | None = None
     below: int | None = None
-    """For integer inputs such as token ids: every element is in [least, below)."""
+    """The bound of integer inputs such as token ids: every element is in [least, below)."""
     least: int = 0
-    """0, or less where negative numbers are among them, such as that of labels to be ignored."""
+    """The least element of an integer input. Below 0 if it has negative numbers, such as labels to
+    be ignored."""
     share: float | None = None
-    """For masks that are drawn: how likely an element is 1, and not 0."""
+    """The probability that an element of a drawn mask is 1. None for other leaves."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a leaf of a graph that can run; an input of a rule has none."""
+        """The shape of a leaf with a type. An input of a rule has none."""
         assert self.type is not None, "a graph that runs has types"
         return self.type.shape
 
     @property
     def uncut(self) -> tuple[str, str, tuple[int, ...], int, int | None, float | None]:
-        """What a leaf is in all graphs of a model, however it is cut in each."""
+        """The properties of a leaf that are the same in all graphs of a model, cut or not."""
         return self.kind, self.name, self.shape, self.least, self.below, self.share
 
     def __str__(self) -> str:
@@ -56,7 +57,7 @@ class Leaf:
 
     @property
     def bounds(self) -> str:
-        """What is said of its elements: ``" from -100 below 96"``, ``" share 0.9"``, or nothing."""
+        """Known facts of its elements: ``" from -100 below 96"``, ``" share 0.9"``, or ``""``."""
         least = f" from {self.least}" if self.least else ""
         below = f" below {self.below}" if self.below is not None else ""
         return least + below + (f" share {self.share}" if self.share is not None else "")
@@ -64,8 +65,8 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Signature:
-    """An operator's call and the types of its operands: the same for operators that do the same to
-    other tensors."""
+    """An operator's call and the types of its operands. It is equal for nodes that do the same to
+    different tensors."""
 
     call: Call
     operands: tuple[ParallelTensor, ...]
@@ -75,13 +76,13 @@ class Signature:
 
     @cached_property
     def _hash(self) -> int:
-        # A key of nearly every memory of the search: hashed once.
+        # A key of nearly every cache of the search, so it is hashed once.
         return hash((self.call, self.operands))
 
 
 @dataclass(frozen=True)
 class Node:
-    """An operator call on values, or a leaf. Equality is equality of structure."""
+    """An operator call on values, or a leaf. Nodes of equal structure are equal."""
 
     call: Call | Leaf
     inputs: tuple[Value, ...] = ()
@@ -105,7 +106,7 @@ class Node:
         return hash(self.digest)
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        """Between processes without what has been worked out of it."""
+        """Pickle without cached properties."""
         return _restored, (self.call, self.inputs, self.digest)
 
     def __repr__(self) -> str:
@@ -113,12 +114,12 @@ class Node:
 
     @cached_property
     def types(self) -> tuple[ParallelTensor, ...]:
-        """The types of its outputs. Raises OperatorError where the inputs do not fit."""
+        """The types of its outputs. Raises OperatorError if the operands' types do not fit."""
         self._work_out_before("types")
         return self._infer()
 
     def _work_out_before(self, name: str) -> None:
-        """A cached property of all that comes before, operands first: graphs may be too deep for
+        """Compute a cached property of all ancestors, operands first. Graphs may be too deep for
         recursion."""
         pending = [value.node for value in self.inputs]
         while pending:
@@ -138,7 +139,7 @@ class Node:
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks of its outputs. Raises OperatorError where the operands' ranks do not fit."""
+        """The ranks of its outputs. Raises OperatorError if the operands' ranks do not fit."""
         if isinstance(self.call, Leaf):
             return (self.call.rank,)
         self._work_out_before("ranks")
@@ -155,12 +156,12 @@ class Node:
 
     @property
     def is_parallel(self) -> bool:
-        """Whether it is one of the six parallel operators, which move data and do no work."""
+        """Whether it is one of the six parallel operators, which move data and compute nothing."""
         return isinstance(self.call, Call) and self.call.operator.parallel in PARALLEL
 
     @property
     def is_join(self) -> bool:
-        """Whether it makes one tensor in partials of two tensors on different devices."""
+        """Whether it joins two tensors on different devices as the partials of one tensor."""
         return isinstance(self.call, Call) and self.call.operator.parallel == "join"
 
     @property
@@ -171,25 +172,25 @@ class Node:
 
     @cached_property
     def signature(self) -> Signature:
-        """Of a node that is no leaf."""
+        """The signature of a node that is no leaf."""
         return Signature(self.operator_call, tuple(value.type for value in self.inputs))
 
     @property
     def leaf(self) -> Leaf:
-        """The leaf of a node that is one."""
+        """The leaf of a node that is a leaf."""
         assert isinstance(self.call, Leaf)
         return self.call
 
     @property
     def is_weight(self) -> bool:
-        """Whether it is a leaf that is trained."""
+        """Whether it is a weight, which is a trained leaf."""
         return isinstance(self.call, Leaf) and self.call.kind == "weight"
 
     def value(self, port: int = 0) -> Value:
         return Value(self, port)
 
     def on(self, inputs: tuple[Value, ...]) -> Node:
-        """The same call on other values of the same types: what is known of types stays known."""
+        """Return the same call on other values of the same types, with the cached types."""
         node = Node(self.call, inputs)
         known = vars(self)
         vars(node).update({name: known[name] for name in _OF_TYPES if name in known})
@@ -197,19 +198,19 @@ class Node:
 
     @property
     def outputs(self) -> tuple[Value, ...]:
-        """All its outputs, by port."""
+        """The values of all its outputs, by port."""
         count = len(self.types)
-        if count == 1:  # as of almost all, and searches ask for them without end
+        if count == 1:  # the usual case, which searches ask for very often
             return (Value(self, 0),)
         return tuple([Value(self, port) for port in range(count)])
 
 
 _OF_TYPES = ("types", "ranks", "signature")
-"""What is worked out of a node that depends on its call and the types of its operands alone."""
+"""The cached properties that depend only on a node's call and the types of its operands."""
 
 
 def _restored(call: Call | Leaf, inputs: tuple[Value, ...], digest: str) -> Node:
-    """A node that another process has checked."""
+    """Return a node that another process has checked."""
     node = object.__new__(Node)
     for name, value in (("call", call), ("inputs", inputs), ("digest", digest)):
         object.__setattr__(node, name, value)
@@ -237,29 +238,29 @@ class Value:
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph, given by its outputs (for a model: the loss first)."""
+    """A graph, given by its outputs. The first output of a model is the loss."""
 
     outputs: tuple[Value, ...]
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """Every node, operands before their users, in an order that depends on structure only."""
+        """All nodes, operands before their users, in an order that depends on structure only."""
         return topological(value.node for value in self.outputs)
 
     @cached_property
     def operators(self) -> tuple[Node, ...]:
-        """The nodes that are no leaves, in order."""
+        """The nodes that are no leaves, in the order of ``nodes``."""
         return tuple(node for node in self.nodes if not node.is_leaf)
 
     @cached_property
     def digest(self) -> str:
-        """A hash of the structure: equal for equal graphs, in any process."""
+        """A hash of the structure. Equal graphs have equal digests, in any process."""
         text = "|".join(f"{v.node.digest}.{v.port}" for v in self.outputs)
         return blake2b(text.encode(), digest_size=12).hexdigest()
 
     @cached_property
     def users(self) -> Mapping[Node, tuple[Node, ...]]:
-        """The nodes that read a node."""
+        """The nodes that read each node."""
         users: dict[Node, list[Node]] = {node: [] for node in self.nodes}
         for node in self.nodes:
             for source in dict.fromkeys(value.node for value in node.inputs):
@@ -271,20 +272,20 @@ class Graph:
         return tuple(node for node in self.nodes if node.is_leaf)
 
     def check(self) -> None:
-        """Infer every type. Raises OperatorError at the first node that has none."""
+        """Infer all types. Raises OperatorError at the first node whose types do not fit."""
         for node in self.nodes:
             _ = node.types
 
     def replace(self, values: Mapping[Value, Value]) -> Graph:
-        """The graph with some values replaced by others; the rest is shared."""
+        """Return the graph with some values replaced by others. All other nodes are shared."""
         return Graph(rebuild(self.outputs, values))
 
 
 def topological(
     roots: Iterable[Node], stop: Container[Value] = frozenset[Value]()
 ) -> tuple[Node, ...]:
-    """The nodes that ``roots`` depend on, operands first; values in ``stop`` are not followed."""
-    done: dict[str, Node] = {}  # by digest, which Python compares faster than a node
+    """Return the nodes that ``roots`` depend on, operands first. Stops at values in ``stop``."""
+    done: dict[str, Node] = {}  # by digest, which is faster to compare than a node
     stack: list[tuple[Node, bool]] = [(node, False) for node in reversed(tuple(roots))]
     while stack:
         node, ready = stack.pop()
@@ -299,7 +300,7 @@ def topological(
 
 
 def rebuild(outputs: tuple[Value, ...], values: Mapping[Value, Value]) -> tuple[Value, ...]:
-    """The values with ``values`` replaced in everything they depend on."""
+    """Return ``outputs`` with ``values`` replaced in everything that they depend on."""
     new: dict[Node, Node] = {}
 
     def image(value: Value) -> Value:
@@ -320,21 +321,21 @@ def rebuild(outputs: tuple[Value, ...], values: Mapping[Value, Value]) -> tuple[
 def leaf(
     kind: LeafKind, name: str, shape: tuple[int, ...], *, below: int | None = None, least: int = 0
 ) -> Value:
-    """A whole input or weight."""
+    """Return an input or weight that is not cut."""
     return Value(Node(Leaf(kind, name, len(shape), ParallelTensor.whole(shape), below, least)))
 
 
 def drawn_mask(site: str, shape: tuple[int, ...], share: float) -> Value:
-    """A whole mask of ones and zeros that is drawn in every step; ``site`` names what draws it."""
+    """Return a 0/1 mask, not cut, that is drawn in every step for the call ``site``."""
     whole = ParallelTensor.whole(shape)
     return Value(Node(Leaf("input", f"{DRAWN}{site}", len(shape), whole, share=share)))
 
 
 def tensor(name: str, rank: int) -> Value:
-    """An input of a rule."""
+    """Return an input of a rule."""
     return Value(Node(Leaf("tensor", name, rank)))
 
 
 def apply(call: Call, *inputs: Value) -> Value:
-    """The first output of an operator applied to values."""
+    """Return the first output of an operator applied to values."""
     return Value(Node(call, inputs))

@@ -1,14 +1,15 @@
-"""How to say along which dimensions a torch function is the same for each slice.
+"""Descriptions of the dimensions along which a torch function is the same for each slice.
 
 An entry of the table (``pcg.graph.independent``) proposes axes from the arguments of a call, by
-what torch documents of the function: which dimension of which argument goes with which of the
-results. What it proposes is taken only where all of these have one size, so that nothing is
-broadcast there, and where an operand that stands for several arguments has the axis in all of them
-alike. Tests compare blocks with the whole for each entry, values and gradients.
+torch's documentation of the function: which dimension of which argument corresponds to which
+dimension of the results. A proposal is accepted only if all these dimensions have one size, so that
+nothing is broadcast there. If an operand stands for several arguments, the axis has to be the same
+dimension in all of them. For each entry, tests compare values and gradients of blocks with those of
+the whole.
 
-An argument that is a number or a list stays as it is for blocks, but for those that an entry says
-to be the size of an axis. Functions that take sizes in other ways, as a ``view`` takes a shape, are
-not in the table.
+An argument that is a number or a list is the same for all blocks, unless the entry says that it is
+the size of an axis. Functions that take sizes in other ways, as ``view`` takes a shape, are not in
+the table.
 """
 
 from __future__ import annotations
@@ -25,15 +26,18 @@ from pcg.graph.torch_calls import Format
 
 @dataclass(frozen=True)
 class OperandSlot:
-    """A tensor among the arguments: an operand, by its number."""
+    """A tensor among the arguments, by the number of its operand."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """An index: where it stands in the arguments that have it, by name, one by one for a list of
-    tensors, and in the results, or in each of them alike."""
+    """A proposed axis: its dimension in each argument that has it, by name, and in the results.
+
+    For an argument that is a list of tensors there is a dimension for each. A single number for the
+    results holds for all of them.
+    """
 
     arguments: Mapping[str, int | Sequence[int | None]]
     results: int | Sequence[int]
@@ -49,13 +53,13 @@ class CallFormats:
 
     @cached_property
     def first(self) -> str:
-        """The name of the first tensor."""
+        """The name of the first argument that is a tensor."""
         return next(
             (name for name, value in self.values.items() if isinstance(value, OperandSlot)), ""
         )
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of an argument; of what is no tensor that of a number."""
+        """Return the shape of an argument, () if it is no tensor."""
         value = self.values.get(name)
         return self.reads[value.number].shape if isinstance(value, OperandSlot) else ()
 
@@ -63,13 +67,15 @@ class CallFormats:
         return len(self.shape(name))
 
     def have_its_rank(self, names: Sequence[str]) -> bool:
-        """Whether all tensors among some arguments have the rank of the first."""
+        """Return whether all tensors among these arguments have the rank of the first tensor."""
         tensors = (name for name in names if isinstance(self.values.get(name), OperandSlot))
         return all(self.rank(name) == self.rank(self.first) for name in tensors)
 
     def dims(self, name: str) -> frozenset[int] | None:
-        """The dimensions of the first tensor that an argument names, one or several; None where it
-        names none, which is all of them to torch."""
+        """Return the dimensions of the first tensor that an argument names, one or several.
+
+        None if it names none, which means all dimensions to torch.
+        """
         value, rank = self.values.get(name), self.rank(self.first)
         listed = value if isinstance(value, list) else [value]
         dims = [dim for dim in listed if isinstance(dim, int) and not isinstance(dim, bool)]
@@ -79,24 +85,26 @@ class CallFormats:
 
 
 class Independence(ABC):
-    """What a table says of a function."""
+    """An entry of the table: along which dimensions the slices of a function are independent."""
 
     counts: tuple[tuple[str, str, int], ...] = ()
-    """Arguments that are the size of a dimension of another: the names of both, and which."""
+    """Arguments that are the size of a dimension of another argument: the names of both, and the
+    dimension."""
 
     @abstractmethod
     def proposals(self, given: CallFormats) -> Iterator[Proposal]:
-        """Indices that may be axes."""
+        """Yield the indices that may be axes."""
 
 
 @dataclass(frozen=True)
 class Along(Independence):
-    """It works along dimensions that an argument names, and is the same for all others.
+    """A function that works along the dimensions that an argument names, and is the same for each
+    slice along all others.
 
-    ``alike``: arguments of the dimensions of the first tensor; others are shared. ``always``: the
-    dimensions where no argument says them. ``reduces``: those that are worked along are no longer
-    there in the results, unless ``keepdim`` is given. ``index``: what chooses elements along them,
-    each of its own.
+    ``dim``: the name of that argument. ``alike``: arguments with the dimensions of the first
+    tensor; the others are shared by all slices. ``always``: the dimensions that the function works
+    along, if no argument names them. ``reduces``: whether these are missing in the results, unless
+    ``keepdim`` is given. ``index``: an argument that chooses elements along them, each by itself.
     """
 
     dim: str = "dim"
@@ -126,10 +134,10 @@ class Along(Independence):
 
 @dataclass(frozen=True)
 class Leading(Independence):
-    """It works on the last dimensions, and is the same for all that stand before them.
+    """A function that works on the last dimensions, and is the same for each slice along others.
 
-    ``last``: how many these are, or the argument whose length says so, of which each takes
-    ``each``. ``alike``: arguments that have all dimensions before their last ones too.
+    ``last``: the number of these dimensions, or the name of a list with ``each`` elements for each
+    of them. ``alike``: further arguments that have all dimensions before the last ones.
     """
 
     last: int | str
@@ -151,7 +159,7 @@ class Leading(Independence):
 
 @dataclass(frozen=True)
 class Stated(Independence):
-    """Indices by where they stand; in a tensor of another rank than ``rank`` nowhere."""
+    """A function with fixed axes, for a first tensor of rank ``rank`` if that is given."""
 
     indices: tuple[Proposal, ...]
     rank: int | None = None
@@ -164,7 +172,7 @@ class Stated(Independence):
 
 @dataclass(frozen=True)
 class Made(Independence):
-    """What a function of the arguments says."""
+    """A function whose axes a Python function computes from the arguments."""
 
     make: Callable[[CallFormats], Iterator[Proposal]]
 
@@ -173,7 +181,7 @@ class Made(Independence):
 
 
 def proposed_axes(entry: Independence, given: CallFormats) -> tuple[SharedIndex, ...]:
-    """The axes among what an entry proposes."""
+    """Return the proposals of an entry that are axes of this call."""
     axes: list[SharedIndex] = []
     for proposal in entry.proposals(given):
         axis = _axis(proposal, given)
@@ -183,7 +191,7 @@ def proposed_axes(entry: Independence, given: CallFormats) -> tuple[SharedIndex,
 
 
 def _axis(proposal: Proposal, given: CallFormats) -> SharedIndex | None:
-    """The axis of a proposal; None where it is none here."""
+    """Return the axis that a proposal describes, or None if it is no axis of this call."""
     dims: dict[int, int | None] = {}
     for name, value in given.values.items():
         for slot, dim in _places(value, proposal.arguments.get(name)):
@@ -205,7 +213,7 @@ def _axis(proposal: Proposal, given: CallFormats) -> SharedIndex | None:
 def _places(
     value: Any, dims: int | Sequence[int | None] | None
 ) -> Iterator[tuple[OperandSlot, int | None]]:
-    """The operands in an argument, and where an index stands in each."""
+    """Yield the operands in an argument, with the dimension of an index in each."""
     if isinstance(value, OperandSlot):
         yield value, dims if isinstance(dims, int) else None
     elif isinstance(value, list):
@@ -216,6 +224,6 @@ def _places(
 
 
 def _overlap(one: SharedIndex, other: SharedIndex) -> bool:
-    """Whether two axes are the same dimension anywhere."""
+    """Return whether two axes are the same dimension of any operand or result."""
     pairs = zip((*one.operands, *one.results), (*other.operands, *other.results), strict=True)
     return any(a == b is not None for a, b in pairs)

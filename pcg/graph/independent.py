@@ -1,6 +1,6 @@
-"""Along which dimensions torch's functions are the same for each slice: one table, by name.
+"""The table of dimensions along which torch's functions are the same for each slice, by name.
 
-What the entries mean says ``pcg.graph.independence``. A function that is not here is opaque.
+``pcg.graph.independence`` explains the entries. A function without an entry is opaque.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from pcg.graph.torch_calls import Format, TorchCall
 def independent(
     call: TorchCall, reads: Sequence[Format], writes: Sequence[Format]
 ) -> tuple[SharedIndex, ...]:
-    """The axes of a call for operands and results of these formats; none where none is known.
-    Raises ValueError for what is no call of a function."""
+    """Return the axes of a call for operands and results of these formats, () if none is known.
+
+    Raises ValueError if torch has no such function.
+    """
     entry = ENTRIES.get(call.name)
     if entry is None or not 0 < len(reads) <= MOST_SLICED or not 0 < len(writes) <= MOST_SLICED:
         return ()
@@ -35,8 +37,10 @@ def independent(
 
 
 def sizes_among_arguments(call: TorchCall, reads: Sequence[Format]) -> dict[str, tuple[int, int]]:
-    """The arguments of a call in the table that are the size of a dimension, each with the operand
-    and the dimension: for blocks they are the size of the block."""
+    """Return the arguments of a call that are the size of a dimension, with operand and dimension.
+
+    For a block they are the size of the block. The function has to be in the table.
+    """
     values = call.bound([OperandSlot(number) for number in range(len(reads))])
     sized: dict[str, tuple[int, int]] = {}
     for name, tensor, dim in ENTRIES[call.name].counts:
@@ -47,8 +51,7 @@ def sizes_among_arguments(call: TorchCall, reads: Sequence[Format]) -> dict[str,
 
 
 def _attention(given: CallFormats) -> Iterator[Proposal]:
-    """Batches and heads, as far as queries, keys and values have the same. Queries too, where no
-    mask tells them apart by number; and what a value holds."""
+    """Yield batches and heads, the value's last dimension and, without causality, the queries."""
     rank = given.rank("query")
     if rank != given.rank("key") or rank != given.rank("value"):
         return
@@ -69,8 +72,8 @@ def _attention(given: CallFormats) -> Iterator[Proposal]:
 
 
 def _convolution(given: CallFormats) -> Iterator[Proposal]:
-    """The samples of a batch; and without groups the output channels, each of which has weights of
-    its own."""
+    """Yield the samples of a batch and, without groups, the output channels, each of which has its
+    own weights."""
     yield from _convolved(given, is_transposed=bool(given.values.get("transposed")))
 
 
@@ -86,7 +89,7 @@ def _convolved(given: CallFormats, *, is_transposed: bool) -> Iterator[Proposal]
 
 
 def _repeat(given: CallFormats) -> Iterator[Proposal]:
-    """The dimensions that are there once, new ones apart."""
+    """Yield the dimensions that are not repeated, without new ones."""
     times = given.values.get("repeats")
     rank = given.rank("self")
     for dim in range(rank):
@@ -95,7 +98,7 @@ def _repeat(given: CallFormats) -> Iterator[Proposal]:
 
 
 def _select_scatter(given: CallFormats) -> Iterator[Proposal]:
-    """Source lacks the dimension in which it is put."""
+    """Yield all dimensions but the selected one, which the source lacks."""
     worked = given.dims("dim") or frozenset(range(given.rank("self")))
     for dim in range(given.rank("self")):
         if dim not in worked:
@@ -103,7 +106,7 @@ def _select_scatter(given: CallFormats) -> Iterator[Proposal]:
 
 
 def _diagonal(given: CallFormats) -> Iterator[Proposal]:
-    """The diagonal of two dimensions comes last."""
+    """Yield all dimensions but those of the diagonal, which comes last in the result."""
     rank = given.rank("self")
     worked = {given.values["dim1"] % rank, given.values["dim2"] % rank}
     for dim in (d for d in range(rank) if d not in worked):
@@ -111,20 +114,20 @@ def _diagonal(given: CallFormats) -> Iterator[Proposal]:
 
 
 def _cdist(given: CallFormats) -> Iterator[Proposal]:
-    """Batches alone: for many rows torch computes otherwise than for few, and rounds otherwise."""
+    """Yield batch dimensions only: with more rows, torch computes and rounds in another way."""
     if given.have_its_rank(("x2",)):
         for dim in range(given.rank("x1") - 2):
             yield Proposal({"x1": dim, "x2": dim}, dim)
 
 
 def _isin(given: CallFormats) -> Iterator[Proposal]:
-    """Each element on its own."""
+    """Yield all dimensions, since each element is looked up by itself."""
     for dim in range(given.rank("elements")):
         yield Proposal({"elements": dim}, dim)
 
 
 def _searchsorted(given: CallFormats) -> Iterator[Proposal]:
-    """Each number in the one sequence, or in that of its row."""
+    """Yield all dimensions: each number is looked up in the one sequence, or in that of its row."""
     rows = given.rank("sorted_sequence") - 1
     for dim in range(given.rank("self")):
         alike = {"sorted_sequence": dim, "sorter": dim} if dim < rows else {}
@@ -132,9 +135,11 @@ def _searchsorted(given: CallFormats) -> Iterator[Proposal]:
 
 
 class _Indexing:
-    """Where dimensions of a tensor and of its indices are in what ``self[indices]`` gives: those of
-    the indices, broadcast, in the place of the dimensions that they index, where these are side by
-    side, or else first."""
+    """The dimensions of ``self[indices]``.
+
+    Those of the indices, broadcast, take the place of the dimensions that they index if these are
+    adjacent, and come first otherwise.
+    """
 
     def __init__(self, given: CallFormats) -> None:
         listed = given.values["indices"]
@@ -150,18 +155,18 @@ class _Indexing:
 
     @property
     def chooses(self) -> bool:
-        """Whether it has indices, none of which is a mask."""
+        """Whether there are indices, and none of them is a mask."""
         formats = [self.given.reads[i.number].dtype for i in self.indices if i]
         return bool(formats) and "bool" not in formats and "uint8" not in formats
 
     def kept(self) -> Iterator[tuple[int, int]]:
-        """The dimensions that are not indexed, each with where it then is."""
+        """Yield the dimensions that are not indexed, each with its position in the result."""
         for dim in (d for d in range(self.given.rank("self")) if d not in self.taken):
             before = dim - sum(t < dim for t in self.taken)
             yield dim, before + self.width * (before >= self.start)
 
     def chosen(self) -> Iterator[Proposal]:
-        """The dimensions of the indices."""
+        """Yield the dimensions of the indices."""
         for at in range(self.width):
             dims: list[int | None] = []
             for index in self.indices:
@@ -180,7 +185,7 @@ def _index(given: CallFormats) -> Iterator[Proposal]:
 
 
 def _index_put(given: CallFormats) -> Iterator[Proposal]:
-    """The dimensions that are not indexed; values are broadcast to what is replaced."""
+    """Yield the dimensions that are not indexed. Values are broadcast to what they replace."""
     indexing, values = _Indexing(given), given.shape("values")
     if not indexing.chooses:
         return
@@ -192,7 +197,7 @@ def _index_put(given: CallFormats) -> Iterator[Proposal]:
 
 
 def _recurrent(given: CallFormats) -> Iterator[Proposal]:
-    """The sequences of a batch; states have them second."""
+    """Yield the batch dimension, which is the second one of the states."""
     if given.rank("input") == 3:
         batch = 0 if given.values.get("batch_first") else 1
         yield Proposal({"input": batch, "hx": 1}, [batch, *[1] * (len(given.writes) - 1)])
@@ -282,4 +287,4 @@ ENTRIES: Mapping[str, Independence] = {
     "index_put": Made(_index_put),
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), Made(_recurrent)),
 }
-"""By torch's name, for all of its overloads."""
+"""Entries by torch's names of functions, for all of their overloads."""

@@ -1,23 +1,21 @@
 """Torch functions without an index equation: element-wise ones, batched ones, and opaque ones.
 
-They are declared where they are used, in the graph's own text:
+Each is declared in the text of a graph that uses it, by a name that ends with the SHA-256 of the
+declaration:
 
     elementwise hardtanh_default_1c0d... = aten.hardtanh.default(x0, 0.0, 6.0) : float32 -> float32
     batched cumsum_default_3f2a... = aten.cumsum.default(x0, 1) : [8, 16] float32
         -> [8, 16] float32 along 0 -> 0
     opaque sort_default_77b0... = aten.sort.default(x0) : [16] float32 -> [16] float32, [16] int64
+An element-wise function is one that torch marks as pointwise. It is cut by the rules about all
+element-wise operators (``pcg.ops.stand_ins``). Its operands have the shape of its result. A batched
+function is the same for each slice of its operands along some dimensions, which a table of torch's
+functions lists (``pcg.graph.independent``). It is cut along these, by rules about all functions of
+the same form (``pcg.graph.slicewise``). Nothing is known about an opaque function, so it is never
+cut: none of its indices is an axis, and no partial sum passes.
 
-The name ends with the SHA-256 of the whole declaration.
-
-What torch marks as pointwise is a function of the elements of its operands at one place, so it is
-cut as any element-wise operator is, by the rules about all of them (``pcg.ops.stand_ins``). Its
-operands have the shape of its result. A batched function is the same for each slice of its operands
-along some dimensions, which a table of torch's functions says (``pcg.graph.independent``); there it
-is cut, by rules about all functions of such a form (``pcg.graph.slicewise``). Of an opaque function
-nothing is known, so nothing may be cut: no index of its is an axis and no partial sum passes.
-
-The equation of each tells shapes, and what it reads and writes (which its cost follows from).
-What it says about values is not meant: reference evaluation refuses it, and no rule knows its name.
+The equation of each gives shapes, and the elements that it reads and writes, from which its cost
+follows. It does not give values: reference evaluation refuses it, and no rule names it.
 """
 
 from __future__ import annotations
@@ -51,9 +49,9 @@ if TYPE_CHECKING:
     from pcg.types.task import KernelTask
 
 MOST_OPERANDS = 3
-"""Of an element-wise function: as many as those about which there are rules."""
+"""The most operands of an element-wise function. Rules exist for up to this number."""
 MAX_RANK = 64
-"""Dimensions of a tensor of torch's."""
+"""The most dimensions of a torch tensor."""
 DECLARATION = re.compile(r"(opaque|batched|elementwise) (\w+) = (.+)")
 ALONG = " along "
 TENSOR = re.compile(r"\[([\d, ]*)\] (\w+)")
@@ -61,23 +59,23 @@ TENSOR = re.compile(r"\[([\d, ]*)\] (\w+)")
 
 @dataclass(frozen=True)
 class TensorType(Format):
-    """A shape and torch's name of a number format."""
+    """A shape and torch's name of a number format, printable."""
 
     def __str__(self) -> str:
         return f"{list(self.shape)} {self.dtype}"
 
     @property
     def is_real(self) -> bool:
-        """Whether its numbers may be other than whole ones."""
+        """Whether its numbers are floating-point numbers."""
         return "float" in self.dtype
 
 
 @dataclass(frozen=True, eq=False)
 class TorchFunction(Operator):
-    """A torch function of tensors. ``function`` calls it on ``x0``, ``x1``, ..."""
+    """A torch function of tensors. ``function`` is a call of it on ``x0``, ``x1``, ..."""
 
     keyword: ClassVar[str]
-    """The word that its declaration begins with."""
+    """The first word of a declaration."""
 
     function: str = ""
     reads: tuple[TensorType, ...] = ()
@@ -90,29 +88,29 @@ class TorchFunction(Operator):
 
     @property
     def declaration(self) -> str:
-        """The line of a graph's text that declares it."""
+        """The line that declares the function in the text of a graph."""
         reads, writes = (", ".join(map(self.printed, t)) for t in (self.reads, self.writes))
         return f"{self.keyword} {self.name} = {self.function} : {reads} -> {writes}"
 
     def printed(self, tensor: TensorType) -> str:
-        """What its declaration says of an operand or a result."""
+        """Return the text of an operand or a result in the declaration."""
         return str(tensor)
 
     def check_results(self) -> None:
-        """Raise ValueError where the function returns something else than is declared."""
+        """Raise ValueError if the function returns something else than it declares."""
         try_call(parse_call(self.function), self.reads, self.writes)
 
 
 @dataclass(frozen=True, eq=False)
 class Opaque(TorchFunction):
-    """A torch function of whole tensors, of which nothing may be cut."""
+    """A torch function of whole tensors, which is never cut."""
 
     keyword = "opaque"
 
 
 @dataclass(frozen=True, eq=False)
 class Elementwise(TorchFunction):
-    """A torch function of the elements at one place, of tensors of one shape, whichever."""
+    """A torch function of the elements at one position, of tensors of any one shape."""
 
     keyword = "elementwise"
 
@@ -122,8 +120,10 @@ class Elementwise(TorchFunction):
 
 @dataclass(frozen=True, eq=False)
 class Batched(TorchFunction):
-    """A torch function that is the same for each slice along its axes. The sizes of these may be
-    any; ``reads`` and ``writes`` have those of the whole."""
+    """A torch function that is the same for each slice along its axes.
+
+    The axes may have any size. ``reads`` and ``writes`` have the sizes of the whole tensors.
+    """
 
     keyword = "batched"
     axes: tuple[SharedIndex, ...] = ()
@@ -134,16 +134,16 @@ class Batched(TorchFunction):
 
     @cached_property
     def form(self) -> SliceForm:
-        """What rules write for all functions that have such axes."""
+        """The form that rules use for all functions with such axes."""
         return form_of(_shapes(self.reads), _shapes(self.writes), self.axes)
 
 
 def opaque(function: str, reads: Sequence[TensorType], writes: Sequence[TensorType]) -> Opaque:
-    """The operator of a function, such as ``aten.topk.default(x0, 2)``, for operands and results of
-    these types.
+    """Return the operator of a function such as ``aten.topk.default(x0, 2)``, for operands and
+    results of these types.
 
-    Raises ValueError where ``function`` is no call of a function of torch's own that does nothing
-    but compute such results (``pcg.graph.torch_calls``).
+    Raises ValueError unless ``function`` is a call of torch's own that only computes such results
+    (``pcg.graph.torch_calls``).
     """
     call = parse_call(function)
     check_call(call, reads, writes)
@@ -163,10 +163,10 @@ def batched(
     writes: Sequence[TensorType],
     axes: Sequence[SharedIndex] | None = None,
 ) -> Batched:
-    """The operator of a function such as ``aten.cumsum.default(x0, 1)``, cut along ``axes``, or all
-    along which its slices are independent.
+    """Return the operator of a function such as ``aten.cumsum.default(x0, 1)``, cut along ``axes``.
 
-    Raises ValueError as ``opaque`` does, and for an axis that is none.
+    By default these are all axes along which its slices are known to be independent. Raises
+    ValueError as ``opaque`` does, and for axes along which they are not.
     """
     call = parse_call(function)
     check_call(call, reads, writes)
@@ -191,26 +191,26 @@ def batched(
 def whole_or_batched(
     function: str, reads: Sequence[TensorType], writes: Sequence[TensorType]
 ) -> Opaque | Batched:
-    """The operator of a function: batched where its slices are known to be independent. Raises
-    ValueError as ``opaque`` does."""
+    """Return the operator of a function: batched if its slices are known to be independent, or else
+    opaque. Raises ValueError as ``opaque`` does."""
     if independent(parse_call(function), reads, writes):
         return batched(function, reads, writes)
     return opaque(function, reads, writes)
 
 
 def elementwise(function: str, reads: Sequence[str], write: str) -> Elementwise:
-    """The operator of a function that torch marks as pointwise, such as
+    """Return the operator of a function that torch marks as pointwise, such as
     ``aten.hardtanh.default(x0, 0.0, 6.0)``, for operands and a result of these number formats.
 
-    Raises ValueError as ``opaque`` does, and for a function that is not pointwise or has more
-    operands than any stand-in.
+    Raises ValueError as ``opaque`` does, for a function that is not pointwise, and for more than
+    ``MOST_OPERANDS`` operands.
     """
     call = parse_call(function)
     types = tuple(TensorType((), dtype) for dtype in reads)
     written = (TensorType((), write),)
     check_call(call, types, written)
     if not is_pointwise(call):
-        raise ValueError(f"{call.target} is not element by element")
+        raise ValueError(f"{call.target} is not element-wise")
     if not 1 <= len(reads) <= MOST_OPERANDS:
         raise ValueError(f"{len(reads)} operands, expected 1 to {MOST_OPERANDS}")
     operands = ", ".join(f"x{i}[i...]" for i in range(len(reads)))
@@ -236,9 +236,10 @@ def _name(
 
 
 def parse_declaration(line: str) -> TorchFunction | None:
-    """The operator that a line of a graph's text declares; None if the line is of another kind.
+    """Return the operator that a line of a graph's text declares, or None for any other line.
 
-    Raises ValueError, saying what is wrong, for a declaration that cannot be read."""
+    Raises ValueError, with the reason, for a declaration that cannot be read.
+    """
     match = DECLARATION.fullmatch(line)
     if match is None:
         return None
@@ -262,19 +263,19 @@ def parse_declaration(line: str) -> TorchFunction | None:
 
 
 def torch_functions(graph: Graph) -> tuple[TorchFunction, ...]:
-    """The torch functions that a graph's text declares, each once."""
+    """Return the torch functions that a graph's text declares, each of them once."""
     operators = (node.operator_call.operator for node in graph.nodes if not node.is_leaf)
     return tuple(dict.fromkeys(o for o in operators if isinstance(o, TorchFunction)))
 
 
 def opaque_nodes(graph: Graph) -> tuple[Node, ...]:
-    """The nodes of a graph that are kept whole, for lack of an equation."""
+    """Return the nodes of a graph that are opaque, for lack of an equation."""
     nodes = graph.operators
     return tuple(node for node in nodes if isinstance(node.operator_call.operator, Opaque))
 
 
 def refuse_opaque(operator: Operator) -> None:
-    """Raise OperatorError for an operator whose equation does not tell its values."""
+    """Raise OperatorError for an operator whose equation does not give its values."""
     if isinstance(operator, TorchFunction):
         raise OperatorError(operator.name, "*", None, "has no equation to evaluate")
 
@@ -293,7 +294,7 @@ def _shape(text: str) -> tuple[int, ...]:
 
 
 def _equation(reads: Sequence[TensorType], writes: Sequence[TensorType]) -> str:
-    """Every element of every operand is read, under a function that hides how."""
+    """Return an equation that reads all elements of all operands, through an unknown function."""
     operands: list[str] = []
     terms: list[str] = []
     for i, read in enumerate(reads):
@@ -314,7 +315,7 @@ def _equation(reads: Sequence[TensorType], writes: Sequence[TensorType]) -> str:
 def _kernel(
     call: TorchCall, reads: tuple[TensorType, ...], writes: tuple[TensorType, ...]
 ) -> Kernel:
-    """The torch function, on tensors that hold whole numbers as real ones."""
+    """Return a kernel that calls the torch function. Blocks hold integers as real numbers."""
 
     def run(task: KernelTask, *blocks: Tensor) -> tuple[Tensor, ...]:
         results = _ran(call, reads, blocks, [written.shape for written in writes])
@@ -330,7 +331,7 @@ def _batched_kernel(
     writes: tuple[TensorType, ...],
     axes: Sequence[SharedIndex],
 ) -> Kernel:
-    """The torch function, on blocks along the axes."""
+    """Return a kernel that calls the torch function on blocks along the axes."""
     counted = sizes_among_arguments(call, reads)
 
     def run(task: KernelTask, *blocks: Tensor) -> tuple[Tensor, ...]:
@@ -351,8 +352,8 @@ def _shapes(tensors: Sequence[TensorType]) -> list[tuple[int, ...]]:
 
 
 def _elementwise_kernel(call: TorchCall, reads: tuple[TensorType, ...]) -> Kernel:
-    """The same for blocks of any one shape. The result has the format of the operands; of several,
-    the one that holds all of them."""
+    """Return a kernel for blocks of any one shape. The result has the format of the operands, or
+    the one to which torch promotes several formats."""
 
     def run(task: KernelTask, *blocks: Tensor) -> Tensor:
         (result,) = _ran(call, reads, blocks, [tuple(blocks[0].shape)])
@@ -368,8 +369,11 @@ def _ran(
     shapes: Sequence[tuple[int, ...]],
     replaced: Mapping[str, int] | None = None,
 ) -> tuple[Tensor, ...]:
-    """What a call returns. Raises OperatorError where it fails, or returns something else than real
-    numbers of these shapes where the operands are."""
+    """Return the results of a call.
+
+    Raises OperatorError if it fails, or if its results are no real tensors of these shapes on the
+    device of the blocks.
+    """
     given = [_as(block, read.dtype) for block, read in zip(blocks, reads, strict=True)]
     try:
         results = call.run(given, replaced)
@@ -382,13 +386,13 @@ def _ran(
         raise OperatorError(call.target, "*", None, f"returned tensors of shape {returned}")
     device = blocks[0].device if blocks else results[0].device
     if any(t.layout != torch.strided or t.device != device for t in results):
-        raise OperatorError(call.target, "*", None, "returned a tensor that lies elsewhere")
+        raise OperatorError(call.target, "*", None, "returned a tensor of another device or layout")
     if any(tensor.is_complex() for tensor in results):
         raise OperatorError(call.target, "*", None, "returned complex numbers")
     return results
 
 
 def _as(block: Tensor, dtype: str) -> Tensor:
-    """Real numbers keep the format that the run computes in."""
+    """Return a block in a declared format. Real numbers keep the format of the run."""
     wanted: Any = getattr(torch, dtype)
     return block if wanted.is_floating_point else block.to(wanted)

@@ -1,4 +1,4 @@
-"""Pairs of graphs over the same inputs, and graphs that are made anew node by node."""
+"""Pairs of graphs over the same inputs, and graphs rebuilt node by node."""
 
 from __future__ import annotations
 
@@ -10,34 +10,36 @@ from pcg.language.poly import Poly
 from pcg.types.operator import Call
 
 Outputs = tuple[Value, ...]
-"""The outputs of a graph, such as one side of a rule."""
+"""The outputs of a graph, for example of one side of a rule."""
 GraphPair = tuple[Outputs, Outputs]
-"""The left and the right side of an equality: the same inputs, and paired outputs."""
+"""The left and the right side of an equality, with the same inputs and paired outputs."""
 
 
 MOST_SIDES = 1 << 16
-"""Sides of rules of which what was worked out is remembered."""
+"""The most sides of rules whose graphs are cached."""
 
 
 @lru_cache(maxsize=MOST_SIDES)
 def side(outputs: Outputs) -> Graph:
-    """The graph of a side of a rule, the same one for equal sides: a search asks for the nodes of
-    a library's rules, in all of their forms, again and again."""
+    """Return the graph of a side of a rule, the same object for equal outputs.
+
+    A search asks again and again for the nodes of all rules of a library, and a graph caches them.
+    """
     return Graph(outputs)
 
 
 def both(pair: GraphPair) -> Graph:
-    """Both sides as one graph."""
+    """Return both sides as one graph."""
     return side((*pair[0], *pair[1]))
 
 
 def calls(graph: Graph) -> Iterator[Call]:
-    """The operators of a graph, operands before their users."""
+    """Yield the operator calls of a graph, operands before their users."""
     return (node.call for node in graph.nodes if isinstance(node.call, Call))
 
 
 def symbolic_attributes(graph: Graph) -> Iterator[tuple[Call, str, Poly]]:
-    """The attributes of a graph that are symbolic: of which operator, which, and what."""
+    """Yield the symbolic attributes of a graph: the call, the attribute's name and its value."""
     for call in calls(graph):
         for name, value in call.attributes:
             if isinstance(value, Poly):
@@ -45,13 +47,13 @@ def symbolic_attributes(graph: Graph) -> Iterator[tuple[Call, str, Poly]]:
 
 
 def ports(node: Node) -> Outputs:
-    """The outputs of a node."""
+    """Return the outputs of a node, without inferring types."""
     count = 1 if node.is_leaf else len(node.operator_call.operator.outputs)
     return tuple(Value(node, port) for port in range(count))
 
 
 def remade(graph: Graph, make: Callable[[Node, Outputs], Node]) -> Outputs:
-    """The graph with every node made anew: ``make`` is given the node and its new operands."""
+    """Return a graph with every node rebuilt by ``make`` from the node and its new operands."""
     new: dict[Node, Node] = {}
     for node in graph.nodes:
         new[node] = make(node, tuple(Value(new[v.node], v.port) for v in node.inputs))
@@ -59,13 +61,13 @@ def remade(graph: Graph, make: Callable[[Node, Outputs], Node]) -> Outputs:
 
 
 def halves(outputs: Outputs) -> GraphPair:
-    """The sides of a pair of which ``both`` is the graph with these outputs."""
+    """Return the two sides of a pair, given the outputs of ``both``."""
     middle = len(outputs) // 2
     return outputs[:middle], outputs[middle:]
 
 
 def with_polynomials(call: Call, values: Mapping[str, Poly]) -> Call:
-    """The call with polynomials for symbols in its attributes."""
+    """Return the call with polynomials in the place of symbols in its attributes."""
     attributes = tuple(
         (name, value.substitute(values) if isinstance(value, Poly) else value)
         for name, value in call.attributes
@@ -74,7 +76,8 @@ def with_polynomials(call: Call, values: Mapping[str, Poly]) -> Call:
 
 
 def with_numbers(call: Call, numbers: Mapping[str, float]) -> Call:
-    """The call with numbers for all symbols in its attributes; KeyError names one without."""
+    """Return the call with numbers for all symbols in its attributes. Raises KeyError for a symbol
+    without a number."""
     attributes = tuple(
         (name, value.at(numbers) if isinstance(value, Poly) else value)
         for name, value in call.attributes

@@ -1,25 +1,24 @@
-"""Functions that work slice by slice: what is known of any of them, as one equation.
+"""Equations of functions that work slice by slice, about which nothing else is known.
 
 Problem: a torch function without an equation may still be the same function of each slice of its
-operands along a dimension, as a cumulative sum of rows is of each row. Then it is cut there.
+operands along a dimension, as a cumulative sum of rows is of each row. Then it can be cut there.
 
-Method: an *axis* is an index at which results take what operands have at the same index, and
-nothing from elsewhere. Some operands may lack it: each slice then takes all of them. With n for
-the indices that are axes, r for those of a result that are none and e for those of an operand,
-such a function is
+Method: an *axis* is an index at which results depend only on elements of operands at the same
+index. Some operands may lack the axis; each slice then reads all of them. Let n be the indices that
+are axes, r the other indices of a result, and e those of an operand. Such a function is
 
     out[n, r] = F(r; x[n, .], w[.])
 
-and any F is G(r, sum over e: phi(e, x[n, e]) + sum over e: psi(e, w[e])) for some G, phi and psi:
-the real numbers, as a vector space over the rational ones, have a basis as large as themselves. So
-phi(e, .) can map them one to one onto a part of them such that the parts of different e together
-are a direct sum, whose elements tell all summands; G reads them. So an equation in functions of
-which nothing is known says nothing but which slices depend on which, and what is proved for it
-holds for every such function. ``any3`` is all of these functions, told apart by a number of their
-own; several indices are taken in one by one.
+Any F has the form G(r, sum over e: phi(e, x[n, e]) + sum over e: psi(e, w[e])) for some G, phi and
+psi. For the real numbers, as a vector space over the rational numbers, have a basis as large as
+themselves. So phi(e, .) can map them one to one onto a subset such that the subsets of different e
+form a direct sum, and a sum determines all its summands. G then reads the summands. So an equation
+in unknown functions states only which slices depend on which, and a proof of it holds for every
+such function. ``any3`` stands for all of these functions, distinguished by its first argument, a
+number. Several indices are passed one by one.
 
-An equation with sizes for all but the axes is that of one function; without them it is the *form*,
-which all functions alike in this have in common, and which rules are about. Exact.
+An equation that fixes the sizes of all indices but the axes is that of one function. Without these
+sizes it is the *form*, which all functions with such axes share, and which rules are about. Exact.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from itertools import count
 from pcg.types.operator import Operator
 
 MOST_AXES = 10
-"""Of one function."""
+"""The most axes of a function."""
 MOST_SLICED = 12
-"""Operands of one function, and results."""
+"""The most operands of a function, and the most results."""
 
 
 @dataclass(frozen=True)
 class SharedIndex:
-    """Where an index stands in each operand, or None where one lacks it, and in each result."""
+    """An index as a dimension of each operand, None for one that lacks it, and of each result."""
 
     operands: tuple[int | None, ...]
     results: tuple[int, ...]
@@ -51,14 +50,14 @@ class SharedIndex:
 
 @dataclass(frozen=True, eq=False)
 class SliceForm(Operator):
-    """The stand-in for functions that have the same axes, of operands of the same ranks."""
+    """The stand-in for all functions with the same axes and operands of the same ranks."""
 
 
 Shapes = Sequence[Sequence[int]]
 
 
 def parse_axes(text: str) -> tuple[SharedIndex, ...]:
-    """Axes as printed, separated by semicolons. Raises ValueError."""
+    """Read axes as they are printed, separated by semicolons. Raises ValueError for other texts."""
     return tuple(_axis(part) for part in text.split(";")[: MOST_AXES + 1])
 
 
@@ -80,12 +79,12 @@ def _dim(text: str) -> int:
 
 
 def sliced_equation(reads: Shapes, writes: Shapes, axes: Sequence[SharedIndex]) -> str:
-    """The equation of one function of tensors of these shapes; the sizes of axes may be others."""
+    """Return the equation of a function of tensors of these shapes, for any sizes of the axes."""
     return _equation(_named(reads, writes, axes, stated=True))
 
 
 def form_of(reads: Shapes, writes: Shapes, axes: Sequence[SharedIndex]) -> SliceForm:
-    """The form of a function of tensors of these shapes."""
+    """Return the form of a function of tensors of these shapes."""
     return _form(tuple(map(len, reads)), tuple(map(len, writes)), tuple(axes))
 
 
@@ -101,7 +100,7 @@ def _form(
 
 @dataclass(frozen=True)
 class _Dim:
-    """A dimension in an equation: its index, and what its size is said to be, if anything."""
+    """A dimension in an equation: its index and, if the equation states it, its size."""
 
     index: str
     size: str = ""
@@ -120,7 +119,11 @@ class _Named:
 
 
 def _named(reads: Shapes, writes: Shapes, axes: Sequence[SharedIndex], *, stated: bool) -> _Named:
-    """``stated``: with the sizes of all that is no axis; else those of results are attributes."""
+    """Return the dimensions of a form or, with ``stated``, of an equation.
+
+    An equation states the sizes of all indices but the axes. In a form, the sizes of results'
+    indices are attributes.
+    """
 
     def dims(kind: str, tensor: int, shape: Sequence[int], places: list[int | None]) -> list[_Dim]:
         names = [f"{kind}{tensor}_{dim}" for dim in range(len(shape))]
@@ -156,22 +159,21 @@ def _equation(named: _Named) -> str:
 
 
 def _taken(value: str, indices: Sequence[str], own: Iterator[int]) -> str:
-    """An unknown function of a value and of some indices."""
+    """Return the text of an unknown function of a value and some indices."""
     for index in reversed(indices or ("0",)):
         value = f"any3({next(own)}, {index}, {value})"
     return value
 
 
 def _form_name(reads: Sequence[int], writes: Sequence[int], axes: Sequence[SharedIndex]) -> str:
-    """A name that says all: ``batched_01s_s_to_01s`` has two axes and a shared second operand."""
+    """Return a telling name: ``batched_01s_s_to_01s`` has two axes and a shared second operand."""
     operands = (_pattern(r, [a.operands[i] for a in axes]) for i, r in enumerate(reads))
     results = (_pattern(r, [a.results[i] for a in axes]) for i, r in enumerate(writes))
     return f"batched_{'_'.join(operands)}_to_{'_'.join(results)}"
 
 
 def _pattern(rank: int, places: Sequence[int | None]) -> str:
-    """The number of the axis at each dimension, and s where there is none; a number has no
-    dimensions."""
+    """Return the number of the axis at each dimension, or s for none; "number" for rank 0."""
     numbers = (_number(dim, places) for dim in range(rank))
     return "".join("s" if number is None else str(number) for number in numbers) or "number"
 

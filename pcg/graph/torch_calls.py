@@ -1,8 +1,9 @@
 """Read calls of torch's functions from text, and refuse those that do more than compute.
 
-A plan is data, so a call in it must do nothing but compute. What a function may do follows from its
-schema and its tags in torch, with which this is decided: there is no list of good or bad functions.
-An audit also tries a call on tensors without elements, which tells what it returns; a run compares.
+A plan is data, so a call in it may do nothing but compute. Whether it does follows from the
+function's schema and tags in torch, so there is no list of allowed or forbidden functions. An audit
+also calls the function on tensors without elements, to compare its results with the declaration. A
+run compares them again.
 """
 
 from __future__ import annotations
@@ -19,39 +20,39 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NAMESPACE = "aten"
-"""Torch's own functions; a file that names others is refused."""
+"""The namespace of torch's own functions. A file that names another one is refused."""
 FORMATS = frozenset(
     {
         *("float64", "float32", "bfloat16", "float16"),
         *("int64", "int32", "int16", "int8", "uint8", "bool"),
     }
 )
-"""Number formats of operands and results, by torch's names."""
+"""The number formats of operands and results, by torch's names."""
 UNMARKED = frozenset(
     {
         *("aten.detach.default", "aten._to_copy.default"),
         *("aten.hardswish.default", "aten.log_sigmoid.default"),
     }
 )
-"""Pointwise functions that torch does not mark so: some may return what their operand holds."""
+"""Pointwise functions that torch does not mark so. Some may return their operand's memory."""
 PARTS = frozenset(
     {
         *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
         *(f"_upsample_nearest_exact{n}d" for n in (1, 2, 3)),
     }
 )
-"""Functions of torch's own use that its documented ones come down to, and that only compute."""
+"""Internal torch functions that documented functions are composed of, and that only compute."""
 ATTENTION = "aten.scaled_dot_product_attention.default"
 RATES = {
     ATTENTION: ("dropout_p", 4, 0.0),
     **{f"aten.{n}.input": ("dropout", 5, 1.0) for n in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
 }
-"""Torch says that these draw random numbers; without dropout they do not. With the name and the
-place of its rate, and what that is where it is left out."""
+"""Functions that torch marks as random, but that draw nothing without dropout: the name and the
+position of the rate among their arguments, and its default."""
 MAX_TEXT = 1 << 16
-"""Characters of a call."""
+"""The most characters of a call."""
 _LISTED = 1 << 12
-"""The largest dimension of what is split into a list of tensors."""
+"""The largest dimension of operands whose function returns a list of tensors."""
 
 _WORDS = frozenset(
     {
@@ -59,14 +60,14 @@ _WORDS = frozenset(
         *("mode", "indexing", "equation", "norm"),
     }
 )
-"""Parameters that are texts and choose how to compute; others name files or hold code."""
+"""String parameters that choose how to compute. Others name files or hold code."""
 _WORD = re.compile(r"[A-Za-z_.,> -]{0,64}")
 _REFUSED_TAGS = ("inplace", "inplace_view", "out", "maybe_aliasing_or_mutating")
 
 
 @dataclass(frozen=True)
 class Format:
-    """A tensor's shape and torch's name of its number format."""
+    """The shape of a tensor and torch's name of its number format."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -74,7 +75,7 @@ class Format:
 
 @dataclass(frozen=True)
 class TorchCall:
-    """A call of a function, read but not resolved."""
+    """A call of a torch function, parsed but not resolved."""
 
     name: str
     overload: str
@@ -85,14 +86,17 @@ class TorchCall:
         return f"{NAMESPACE}.{self.name}.{self.overload}"
 
     def arguments(self, operands: Sequence[Tensor]) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments, with ``operands`` for x0, x1, ... Raises ValueError for what is none."""
+        """Return the arguments, with ``operands`` for x0, x1, ... Raises ValueError for an invalid
+        argument."""
         given = [_argument(arg, operands) for arg in self.call.args]
         named = {key.arg or "**": _argument(key.value, operands) for key in self.call.keywords}
         return given, named
 
     def bound(self, operands: Sequence[Any]) -> dict[str, Any]:
-        """All arguments by name, in the order of its schema, those left out with what they are
-        then; ``operands`` for x0, x1, ... Raises ValueError for what is none."""
+        """Return all arguments by name, in the order of the schema, defaults included.
+
+        ``operands`` stand for x0, x1, ... Raises ValueError for an invalid argument.
+        """
         known = _resolved(self)._schema.arguments
         given, named = self.arguments(operands)
         values = dict(zip((a.name for a in known), given, strict=False)) | named
@@ -101,8 +105,8 @@ class TorchCall:
     def run(
         self, operands: Sequence[Tensor], replaced: Mapping[str, Any] | None = None
     ) -> tuple[Tensor, ...]:
-        """What it returns. ``check`` has to have been called before, in this process or another.
-        ``replaced``: other values for some arguments, by name."""
+        """Return the results of the call. ``check_call`` has to have passed before, in this process
+        or another. ``replaced`` are other values for some arguments, by name."""
         given, named = self.arguments(operands)
         if replaced:
             given, named = [], {**self.bound(operands), **replaced}
@@ -110,7 +114,7 @@ class TorchCall:
 
 
 def parse_call(function: str) -> TorchCall:
-    """Read a call. Raises ValueError where the text is none, or of another namespace."""
+    """Parse a call. Raises ValueError if the text is no call, or one of another namespace."""
     if len(function) > MAX_TEXT:
         raise ValueError(f"a call of {len(function)} characters, expected at most {MAX_TEXT}")
     try:
@@ -129,8 +133,8 @@ def parse_call(function: str) -> TorchCall:
 def check_call(call: TorchCall, reads: Sequence[Format], writes: Sequence[Format]) -> None:
     """Check that a call does nothing but compute tensors from others.
 
-    Raises ValueError for a function that changes its operands, draws random numbers, or is none of
-    torch's documented ones; and for an argument that is a text, file, device or generator.
+    Raises ValueError for a function that changes its operands, draws random numbers, or is no
+    documented torch function, and for an argument that is a text, file, device or generator.
     """
     for tensor in (*reads, *writes):
         if tensor.dtype not in FORMATS:
@@ -145,10 +149,10 @@ def check_call(call: TorchCall, reads: Sequence[Format], writes: Sequence[Format
 
 
 def try_call(call: TorchCall, reads: Sequence[Format], writes: Sequence[Format]) -> None:
-    """Check that a call, which ``check_call`` let pass, returns what is declared. It is made on
-    tensors without elements, for which torch takes seconds to prepare, the first time.
+    """Check that a call that passed ``check_call`` returns the declared results. It is made on
+    tensors without elements, which takes torch seconds to prepare the first time.
 
-    Raises ValueError where it cannot be called so, and for results of another format.
+    Raises ValueError if the call fails, or if its results have other formats.
     """
     function = _resolved(call)
     given, named = call.arguments([_bare(read) for read in reads])
@@ -156,7 +160,7 @@ def try_call(call: TorchCall, reads: Sequence[Format], writes: Sequence[Format])
 
 
 def draws(call: TorchCall) -> bool:
-    """Whether it draws random numbers. Raises ValueError where there is no such function."""
+    """Whether a call draws random numbers. Raises ValueError if torch has no such function."""
     function = _resolved(call)
     if call.target in RATES:
         rate = dropout_of(call.target, call.call.args, {k.arg: k.value for k in call.call.keywords})
@@ -165,24 +169,24 @@ def draws(call: TorchCall) -> bool:
 
 
 def dropout_of(target: str, given: Sequence[Any], named: Mapping[Any, Any]) -> Any:
-    """The rate of dropout among the arguments of one of ``RATES``."""
+    """Return the dropout rate among the arguments of a function in ``RATES``."""
     name, place, left_out = RATES[target]
     return named.get(name, given[place] if len(given) > place else left_out)
 
 
 def returns_memory(name: str) -> bool:
-    """Whether a function of that name returns what happens to be in memory."""
+    """Whether a function of this name returns uninitialized memory."""
     return "empty" in name.split("_")
 
 
 def is_pointwise(call: TorchCall) -> bool:
-    """Whether each element of its result is a function of the elements at that place, as torch
-    marks it. Raises ValueError where there is no such function."""
+    """Whether torch marks the function as pointwise: each element of its result depends only on the
+    operands' elements at the same position. Raises ValueError if torch has no such function."""
     return call.target in UNMARKED or torch.Tag.pointwise in _resolved(call).tags
 
 
 def _resolved(call: TorchCall) -> Any:
-    """Torch's function. No name leads anywhere but into its table of functions."""
+    """Return torch's function. A name can only lead into torch's table of functions."""
     plain = re.compile(r"[A-Za-z]\w*|_[a-z]\w*")
     packet: Any = None
     if plain.fullmatch(call.name) and not call.name.endswith("__"):
@@ -205,11 +209,11 @@ def _check_function(call: TorchCall, function: Any) -> None:
     if draws(call):
         raise ValueError(f"{name} draws random numbers")
     if returns_memory(call.name):
-        raise ValueError(f"{name} returns what happens to be in memory")
+        raise ValueError(f"{name} returns uninitialized memory")
     own = call.name.startswith("_") or "backward" in call.name
     if own and torch.Tag.core not in tags and call.name not in PARTS:
-        raise ValueError(f"{name} is a function of torch's own use")
-    # Their schemas do not say that they change these.
+        raise ValueError(f"{name} is an internal function of torch")
+    # The schemas of these functions do not say that they change the statistics.
     if any(a.name.startswith("running_") for a in schema.arguments) and torch.Tag.core not in tags:
         raise ValueError(f"{name} may change running statistics")
     types = {str(result.type) for result in schema.returns}
@@ -236,11 +240,11 @@ def _check_arguments(
             continue
         kind, value = str(argument.real_type), bound[argument.name]
         if not _fits(kind, argument.name, value):
-            raise ValueError(f"{call.target}: {argument.name} may not be given so")
+            raise ValueError(f"{call.target}: {argument.name} has a value that is not allowed")
 
 
 def _fits(kind: str, name: str, value: Any) -> bool:
-    """Whether a value is one of a schema's type, of those that compute."""
+    """Whether a value has a schema's type, and the type is one that a computation may take."""
     if match := re.fullmatch(r"Optional\[(.*)\]", kind):
         return value is None or _fits(match[1], name, value)
     if match := re.fullmatch(r"List\[(.*)\]", kind):
@@ -257,7 +261,7 @@ def _whole(value: Any) -> bool:
 
 
 _KINDS: dict[str, Callable[[Any], bool]] = {
-    # Of a number torch makes a tensor.
+    # Torch makes a tensor of a number.
     "Tensor": lambda value: isinstance(value, (torch.Tensor, float, bool)) or _whole(value),
     "int": _whole,
     "float": lambda value: isinstance(value, float) or _whole(value),
@@ -268,7 +272,7 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
 
 
 def _bare(read: Format) -> Tensor:
-    """A tensor of a format without elements."""
+    """Return a tensor of a format on the meta device, without elements."""
     try:
         return torch.empty(read.shape, dtype=getattr(torch, read.dtype), device="meta")
     except (RuntimeError, OverflowError, TypeError) as error:
@@ -282,7 +286,7 @@ def _tried(
     named: dict[str, Any],
     reads: Sequence[Format],
 ) -> tuple[Tensor, ...]:
-    """The results without their elements."""
+    """Return the results of a call on tensors without elements."""
     known = {argument.name for argument in function._schema.arguments}
     is_listed = any(str(result.type) != "Tensor" for result in function._schema.returns)
     if is_listed and max((size for read in reads for size in read.shape), default=1) > _LISTED:
@@ -294,7 +298,7 @@ def _tried(
             return _results(function(*given, **named))
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
         reason = str(error).partition("\n")[0][:120]
-        raise ValueError(f"{call.target} cannot be called so: {reason}") from error
+        raise ValueError(f"{call.target} refuses these arguments: {reason}") from error
 
 
 def _results(result: Any) -> tuple[Tensor, ...]:
@@ -307,14 +311,14 @@ def _results(result: Any) -> tuple[Tensor, ...]:
 def _check_results(call: TorchCall, results: Sequence[Tensor], writes: Sequence[Format]) -> None:
     formats = [Format(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in results]
     if any(t.layout != torch.strided or t.device.type != "meta" for t in results):
-        raise ValueError(f"{call.target} returns tensors that lie elsewhere")
+        raise ValueError(f"{call.target} returns tensors of another device or layout")
     if len(formats) != len(writes) or not all(map(_agree, formats, writes)):
         shown = ", ".join(f"{list(t.shape)} {t.dtype}" for t in formats[:4])
         raise ValueError(f"{call.target} returns {shown}")
 
 
 def _agree(returned: Format, written: Format) -> bool:
-    """Real numbers have the format that the run computes in."""
+    """Whether two formats agree. Real numbers have the format of the run."""
     if returned.shape != written.shape:
         return False
     return returned.dtype == written.dtype or all("float" in t.dtype for t in (returned, written))

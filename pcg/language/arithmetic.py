@@ -1,7 +1,7 @@
-"""Arithmetic of the equation reader, in which indices and sizes stay such while they can.
+"""Arithmetic of the equation reader, which keeps indices and sizes distinct from values.
 
-A value may be an index (``IndexValue``), which may bound a sum or stand in a comparison; together
-with anything else it is a number like others. ``final`` ends that: what is left is a value.
+An index (``IndexValue``) may bound a sum or be compared. Sums and products of indices are indices
+too. Combined with a value, an index becomes a value. ``final`` ends the distinction.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pcg.language.template import EquationError
 
 
 def compared(operator: str, left: Expr, right: Expr) -> Expr:
-    """A comparison of indices as guards; ``==`` may compare values."""
+    """Return a comparison of indices as guards. ``==`` may also compare values."""
     if not (isinstance(left, IndexValue) and isinstance(right, IndexValue)):
         if operator != "==":
             raise EquationError(f"{operator} compares indices, not values")
@@ -34,7 +34,7 @@ def compared(operator: str, left: Expr, right: Expr) -> Expr:
 
 
 def guards_of(condition: Expr) -> tuple[Guard, ...]:
-    """The guards that a condition is made of."""
+    """Return the guards of a condition. Raises EquationError if it has any other part."""
     parts = condition.factors if isinstance(condition, Mul) else (condition,)
     guards = tuple(part for part in parts if isinstance(part, Guard))
     if len(guards) < len(parts):
@@ -43,31 +43,34 @@ def guards_of(condition: Expr) -> tuple[Guard, ...]:
 
 
 def otherwise(guards: tuple[Guard, ...], other: Expr) -> tuple[Expr, ...]:
-    """``other`` where not all guards hold, as one term for the first that does not."""
+    """Return terms that add up to ``other`` where not all guards hold, and to 0 elsewhere.
+
+    There is one term for each guard: it counts where this guard is the first that does not hold.
+    """
     return tuple(Mul((*guards[:i], guard.negated(), other)) for i, guard in enumerate(guards))
 
 
 def number(value: int) -> Expr:
-    """A whole number, which may be a size."""
+    """Return an integer, which may be a size."""
     return IndexValue(Poly.of(value))
 
 
 def plus(left: Expr, right: Expr) -> Expr:
-    """The sum, an index if both are."""
+    """Return the sum. It is an index if both operands are."""
     if isinstance(left, IndexValue) and isinstance(right, IndexValue):
         return IndexValue(left.index + right.index)
     return Add((final(left), final(right)))
 
 
 def times(left: Expr, right: Expr) -> Expr:
-    """The product, an index if both are."""
+    """Return the product. It is an index if both operands are."""
     if isinstance(left, IndexValue) and isinstance(right, IndexValue):
         return IndexValue(left.index * right.index)
     return Mul((final(left), final(right)))
 
 
 def reciprocal(value: Expr) -> Expr:
-    """1/value; of a product of sizes, the product of their reciprocals."""
+    """Return 1/value. For a product of sizes it is the product of their reciprocals."""
     if not isinstance(value, IndexValue):
         return Apply("recip", (final(value),))
     if (constant := value.index.constant) is not None:
@@ -82,7 +85,7 @@ def reciprocal(value: Expr) -> Expr:
 
 
 def final(value: Expr) -> Expr:
-    """What is a value for good: a whole number is a constant then, and no size any more."""
+    """Return an expression as a value. An integer becomes a constant, and is no size any more."""
     if isinstance(value, IndexValue) and (constant := value.index.constant) is not None:
         return Const(Fraction(constant))
     return value

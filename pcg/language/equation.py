@@ -15,7 +15,8 @@ from pcg.language.template import EquationError
 
 @dataclass(frozen=True)
 class Dimension:
-    """One dimension of an operand or output: its index names (two or more when merged) and size."""
+    """A dimension of an operand or output: its index names, several if it is merged, and its
+    size."""
 
     names: tuple[str, ...]
     size: Poly
@@ -44,7 +45,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Quotient:
-    """The size of index ``name`` is that of a dimension of an operand over ``divisor``."""
+    """States that the size of index ``name`` is that of an operand's dimension over ``divisor``."""
 
     name: str
     operand: int
@@ -56,8 +57,8 @@ class Quotient:
 class Equation:
     """An equation at concrete ranks.
 
-    ``bounds``: sizes stated with ``<``, by index name. ``quotients``: indices of merged dimensions
-    whose size is what the other indices leave of the dimension's, in the order to find them.
+    ``bounds``: the sizes stated with ``<``, by index name. ``quotients``: for merged dimensions,
+    the indices whose sizes follow from the other indices' sizes, in the order of their computation.
     """
 
     operands: tuple[Operand, ...]
@@ -67,7 +68,7 @@ class Equation:
 
 
 def size_of(name: str) -> Poly:
-    """The size symbol of an index."""
+    """Return the symbol for the size of an index."""
     return Poly.of(f"|{name}|")
 
 
@@ -78,7 +79,7 @@ def run_names(run: str, length: int) -> tuple[str, ...]:
 def find_quotients(
     operands: tuple[Operand, ...], bounds: Mapping[str, Poly]
 ) -> tuple[Quotient, ...]:
-    """The indices of merged dimensions whose sizes follow from those of the others in them."""
+    """Return the indices of merged dimensions whose sizes follow from the other sizes."""
     dims = [(o, p, dim) for o, operand in enumerate(operands) for p, dim in enumerate(operand.dims)]
     known = {dim.names[0] for _, _, dim in dims if len(dim.names) == 1} | bounds.keys()
     merged = [place for place in dims if len(place[2].names) > 1]
@@ -96,7 +97,7 @@ def find_quotients(
 
 
 def check_sizes(equation: Equation, attributes: frozenset[str]) -> None:
-    """Raise EquationError where a size follows neither from the operands' shapes nor from the
+    """Raise EquationError if a size follows neither from the operands' shapes nor from the
     attributes that are sizes."""
     plain = [dim for operand in equation.operands for dim in operand.dims if len(dim.names) == 1]
     known = {f"|{dim.names[0]}|" for dim in plain} | attributes

@@ -1,8 +1,7 @@
-"""The expressions of the index language: what one element of an operator's output is.
+"""The expressions of the index language: the value of one element of an operator's output.
 
-These nodes are the meaning of an equation once ranks and attributes are known;
-``pcg.language.language`` reads them from text. Every reading (shape, type, evaluation, symbolic
-meaning, cost) walks this one tree.
+``pcg.language.language`` reads these trees from text, at known ranks and attributes. Shapes, types,
+evaluation, symbolic meaning and cost are all derived from the same tree.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class IndexValue:
 
 @dataclass(frozen=True)
 class Access:
-    """One element of an operand, at global indices."""
+    """An element of an operand, at global indices."""
 
     operand: int
     index: tuple[Poly, ...]
@@ -56,7 +55,7 @@ class Sum:
 class Max:
     """The greatest value of ``body`` over ``0 <= var < size`` where every guard is at least 0.
 
-    Over nothing it is minus infinity.
+    Minus infinity if there is no such ``var``.
     """
 
     var: str
@@ -97,7 +96,7 @@ Expr = Const | Real | IndexValue | Access | Sum | Max | Add | Mul | Apply | Guar
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
-    """The direct sub-expressions."""
+    """Return the direct sub-expressions."""
     match expr:
         case Sum(body=body) | Max(body=body):
             return (body,)
@@ -108,14 +107,14 @@ def children(expr: Expr) -> tuple[Expr, ...]:
 
 
 def walk(expr: Expr) -> Iterator[Expr]:
-    """The expression and everything in it, outside in."""
+    """Yield the expression and all expressions in it, outer ones first."""
     yield expr
     for child in children(expr):
         yield from walk(child)
 
 
 def indices(expr: Expr) -> tuple[Poly, ...]:
-    """The indices and sizes that stand in the expression itself, not in its parts."""
+    """Return the indices and sizes of the expression itself, without those of its parts."""
     match expr:
         case IndexValue(index) | Guard(index) | Sum(size=index):
             return (index,)
@@ -128,12 +127,12 @@ def indices(expr: Expr) -> tuple[Poly, ...]:
 
 
 def accesses(expr: Expr) -> Iterator[Access]:
-    """Every element access in the expression."""
+    """Yield all element accesses in the expression."""
     return (part for part in walk(expr) if isinstance(part, Access))
 
 
 def substitute(expr: Expr, values: Mapping[str, Poly]) -> Expr:
-    """Replace free index symbols, by values in which no summed index of ``expr`` occurs."""
+    """Replace free index symbols. The values must not contain a summed index of ``expr``."""
     match expr:
         case IndexValue(index):
             return IndexValue(index.substitute(values))
@@ -159,7 +158,7 @@ def substitute(expr: Expr, values: Mapping[str, Poly]) -> Expr:
 
 
 def rename_binders(expr: Expr, name: Callable[[str], str]) -> Expr:
-    """The same value with every summed index renamed."""
+    """Return an equal expression with every summed index renamed."""
     match expr:
         case Sum(var, size, body):
             fresh = name(var)

@@ -1,8 +1,8 @@
-"""The table of scalar functions that equations may call; to a proof each is only a name.
+"""The table of scalar functions that equations may call. To a proof, a function is only a name.
 
-Over a prime field a function is a fixed pseudo-random map, except where field arithmetic has the
-function itself (a reciprocal, an equality test): an identity that holds for every function then
-still holds, and one that does not is told apart.
+Over a prime field, a function is evaluated as a fixed pseudo-random map, unless field arithmetic
+has it (as reciprocals and equality tests). So an identity that holds for every function still
+holds, and one that does not is detected.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class ScalarFunction:
     flops: int
     """Floating-point operations of one evaluation, for the cost model."""
     slope: Literal["argument", "value", "constant"] = "argument"
-    """What its derivative is a function of; of its value where that is enough."""
+    """What the derivative is computed from. "value" is preferred to "argument" if both suffice."""
     invertible: bool = False
-    """Whether its value tells its argument."""
+    """Whether the value determines the argument."""
     domain: Literal["all", "nonzero", "positive", "nonnegative", "unknown"] = "all"
-    """The first arguments for which it is a number; what else is to hold may be unknown."""
+    """The first arguments for which the result is a number. "unknown" if there may be others."""
 
 
 _erf = np.vectorize(erf, otypes=[float])
@@ -55,13 +55,13 @@ def _eq(x: Array, y: Array) -> Array:
 
 
 def _round_float16(x: Array) -> Array:
-    """By way of float32, as torch does it."""
+    """Round by way of float32, as torch does."""
     with np.errstate(over="ignore"):
         return x.astype(np.float32).astype(np.float16).astype(np.float64)
 
 
 def _round_bfloat16(x: Array) -> Array:
-    """By way of float32, of which bfloat16 is the upper half; ties go to even."""
+    """Round by way of float32, of which bfloat16 is the upper half. Ties go to even."""
     single = _round_float32(x).astype(np.float32)
     bits = single.view(np.uint32).astype(np.uint64)
     upper = (bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) & np.uint64(0xFFFF0000)
@@ -75,7 +75,7 @@ def _round_float32(x: Array) -> Array:
 
 
 def _rounding(number_format: str, real: Callable[[Array], Array]) -> ScalarFunction:
-    """What a number is in a shorter format, by torch's name of that."""
+    """Return the function that rounds to a shorter number format, given torch's name of it."""
     kernel = partial(_to_format, number_format)
     return ScalarFunction(
         f"round_{number_format}", 1, real, kernel, 1, "constant", domain="unknown"
@@ -131,5 +131,5 @@ FUNCTIONS: dict[str, ScalarFunction] = {
         ),
     )
 }
-"""The functions that equations may call. ``any1`` to ``any3`` stand for any function in a rule (see
-``pcg.ops.stand_ins``); evaluated, they are one that has no laws."""
+"""The functions that equations may call. ``any1`` to ``any3`` stand for any function in a rule
+(``pcg.ops.stand_ins``). Evaluated, each is a function without special laws."""

@@ -4,15 +4,15 @@
     x[a..., s@axis, b...], y[a..., t, b...]
         -> out[a..., j < |s| + |t|, b...] = x[a..., j, b...] if j < |s| else y[a..., j - |s|, b...]
 
-An index ranges over the size of the operand dimension that carries its name, ``|j|`` is that size,
-``j < SIZE`` states it for an index that is no operand dimension, ``a...`` is a run of any number of
-indices, ``(m n)`` one dimension made of two, ``j@axis`` lets the attribute ``axis`` say where ``j``
-stands. Operand shapes stand before ``->``; they may be left out when every operand is read at plain
-indices. ``let name[i...] = value;`` defines a value used in the outputs after it.
+An index ranges over the size of the operand dimension that carries its name. ``|j|`` is that size.
+``j < SIZE`` states the size of an index that is no operand dimension. ``a...`` is a run of any
+number of indices. ``(m n)`` is one dimension merged of two. With ``j@axis``, the attribute ``axis``
+is the position of ``j``. Operand shapes stand before ``->``. They may be left out if every operand
+is read at plain indices. ``let name[i...] = value;`` defines a value for the outputs after it.
 
-What lies outside of an operand reads as 0. A condition compares indices, such as
+Elements outside of an operand read as 0. A condition compares indices, such as
 ``0 <= j < |s| and k <= j``, in ``VALUE if CONDITION else VALUE`` and in ``max a < size where
-CONDITION: VALUE``, the greatest value where it holds; ``max(VALUE, VALUE)`` is the greater of two.
+CONDITION: VALUE``, the greatest value where it holds. ``max(VALUE, VALUE)`` is the greater of two.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from pcg.language.expr import (
 from pcg.language.functions import FUNCTIONS
 from pcg.language.poly import ONE, Poly, product
 from pcg.language.template import (
-    Declared,
+    Declaration,
     DimPattern,
     EquationError,
     Template,
@@ -67,7 +67,7 @@ from pcg.language.template import (
 
 @dataclass
 class Reader:
-    """A recursive-descent reader of values, for given run lengths."""
+    """A recursive-descent parser of values, for given lengths of runs."""
 
     operands: tuple[Operand, ...]
     lengths: Mapping[str, int]
@@ -76,35 +76,39 @@ class Reader:
     index_names: frozenset[str]
     lets: dict[str, tuple[tuple[str, ...], Expr]] = field(default_factory=dict)
     tokens: tuple[str, ...] = ()
-    at: int = 0
+    position: int = 0
     scope: list[str] = field(default_factory=list)
     inlined: int = 0
 
     def value(self, tokens: tuple[str, ...], scope: tuple[str, ...]) -> Expr:
-        """The whole of ``tokens`` as a value, with the names in ``scope`` bound."""
-        self.tokens, self.at, self.scope = tokens, 0, list(scope)
+        """Parse all of ``tokens`` as a value, with the names in ``scope`` bound."""
+        self.tokens, self.position, self.scope = tokens, 0, list(scope)
         try:
             result = self._ternary()
         except RecursionError:
             raise EquationError("nested too deeply") from None
-        if self.at != len(self.tokens):
+        if self.position != len(self.tokens):
             raise EquationError(f"unexpected {self._peek()!r}")
         return final(result)
 
     def index(self, tokens: tuple[str, ...], scope: tuple[str, ...] = ()) -> Poly:
-        """The whole of ``tokens`` as an index."""
-        self.tokens, self.at, self.scope = tokens, 0, list(scope)
+        """Parse all of ``tokens`` as an index."""
+        self.tokens, self.position, self.scope = tokens, 0, list(scope)
         result = self._index()
-        if self.at != len(self.tokens):
+        if self.position != len(self.tokens):
             raise EquationError(f"unexpected {self._peek()!r}")
         return result
 
     def _peek(self) -> str:
-        return self.tokens[self.at] if self.at < len(self.tokens) else "end of the equation"
+        return (
+            self.tokens[self.position]
+            if self.position < len(self.tokens)
+            else "end of the equation"
+        )
 
     def _next(self) -> str:
         token = self._peek()
-        self.at += 1
+        self.position += 1
         return token
 
     def _accept(self, *options: str) -> str | None:
@@ -113,7 +117,7 @@ class Reader:
     def _expect(self, token: str) -> None:
         if self._peek() != token:
             raise EquationError(f"expected {token!r}, got {self._peek()!r}")
-        self.at += 1
+        self.position += 1
 
     def _ternary(self) -> Expr:
         value = self._comparison()
@@ -125,14 +129,14 @@ class Reader:
         return Add((Mul((*guards, final(value))), *otherwise(guards, final(other))))
 
     def _condition(self) -> tuple[Guard, ...]:
-        """Comparisons of indices, joined by ``and``."""
+        """Parse comparisons of indices, joined by ``and``."""
         guards = guards_of(self._comparison())
         while self._accept("and"):
             guards += guards_of(self._comparison())
         return guards
 
     def _comparison(self) -> Expr:
-        """A value, or comparisons of two or more in a row."""
+        """Parse a value, or a chain of comparisons."""
         left = self._additive()
         comparisons: list[Expr] = []
         while operator := self._accept("<", "<=", ">", ">=", "=="):
@@ -162,7 +166,7 @@ class Reader:
     def _unary(self) -> Expr:
         if self._accept("-"):
             return times(number(-1), self._unary())
-        following = self.tokens[self.at + 1 : self.at + 2]
+        following = self.tokens[self.position + 1 : self.position + 2]
         if self._peek() == "sum" or (self._peek() == "max" and following != ("(",)):
             return self._reduction(self._next())
         return self._atom()
@@ -184,7 +188,7 @@ class Reader:
         return body
 
     def _binders(self) -> list[tuple[str, Poly]]:
-        """One summed index, or a run of them, with sizes; from here on they are in scope."""
+        """Parse a summed index or a run of them, with sizes, and add the names to the scope."""
         token = self._next()
         if token.endswith("..."):
             binders = [(n, size_of(n)) for n in run_names(token[:-3], self._length(token[:-3]))]
@@ -288,9 +292,9 @@ class Reader:
             for name in names:
                 self._name(name)
             return [Poly.of(name) for name in names]
-        following = self.tokens[self.at + 1 : self.at + 3]
+        following = self.tokens[self.position + 1 : self.position + 3]
         if self._peek() == "(" and all(token.isidentifier() for token in following):
-            self.at += 1
+            self.position += 1
             merged: list[str] = []
             while not self._accept(")"):
                 merged.append(self._next())
@@ -302,7 +306,7 @@ class Reader:
         parameters, body = self.lets[name]
         if len(parameters) != len(index):
             raise EquationError(f"{name} has {len(parameters)} indices, got {len(index)}")
-        # The dot keeps these names apart from those that a Normalizer makes (with a tilde).
+        # The dot keeps these names apart from those of a Normalizer, which have a tilde.
         self.inlined += 1
         return substitute(
             rename_binders(body, lambda var: f"{var}.{self.inlined}"),
@@ -316,7 +320,7 @@ def expand(
     sizes: frozenset[str] = frozenset(),
     reals: frozenset[str] = frozenset(),
 ) -> Equation:
-    """The equation at given run lengths. ``sizes`` and ``reals`` name its attributes."""
+    """Return the equation at given run lengths. ``sizes`` and ``reals`` name its attributes."""
     operands = tuple(Operand(o.name, _dims(o, lengths)) for o in template.operands)
     declared = template.operands + template.definitions
     index_names = frozenset(n for d in declared for e in _dims(d, lengths) for n in e.names)
@@ -342,7 +346,7 @@ def expand(
     return equation
 
 
-def _dims(declared: Declared, lengths: Mapping[str, int]) -> tuple[Dimension, ...]:
+def _dims(declared: Declaration, lengths: Mapping[str, int]) -> tuple[Dimension, ...]:
     return tuple(dim for pattern in declared.dims for dim in _expand_dim(pattern, lengths))
 
 
@@ -355,8 +359,8 @@ def _expand_dim(pattern: DimPattern, lengths: Mapping[str, int]) -> tuple[Dimens
     return tuple(Dimension((name,), size_of(name)) for name in run_names(run, lengths[run]))
 
 
-def _bounds(reader: Reader, declared: tuple[Declared, ...]) -> dict[str, Poly]:
-    """The sizes stated with ``<`` in brackets, by index name."""
+def _bounds(reader: Reader, declared: tuple[Declaration, ...]) -> dict[str, Poly]:
+    """Return the sizes stated with ``<`` in brackets, by index name."""
     bounds: dict[str, Poly] = {}
     for dim in (dim for d in declared for dim in d.dims if dim.bound):
         (name,) = dim.names

@@ -1,9 +1,9 @@
-"""Bring an expression into normal form: guarded sums of products (design: "Proof, for all sizes").
+"""Bring an expression into normal form, a sum of products with guards.
 
     value = sum over terms of  coefficient * sum over binders, where guards: product of factors
 
-Products are distributed over sums, so that each term is one product of element accesses, scalar
-functions of values, and index values. Nothing is lost: the terms add up to the expression.
+Products are distributed over sums. So each term is one product of element accesses, scalar
+functions of values, and index values. The normal form is equal to the expression.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pcg.language.poly import Poly, Variable
 
 @dataclass(frozen=True)
 class Element:
-    """One element of the named tensor."""
+    """An element of a named tensor."""
 
     tensor: str
     index: tuple[Poly, ...]
@@ -28,7 +28,8 @@ class Element:
 
 @dataclass(frozen=True)
 class Argument:
-    """A value in normal form; under ``max``, one for each choice of binders where guards hold."""
+    """A value in normal form. Under ``max`` it stands for one value for each choice of binders
+    where the guards hold."""
 
     form: NormalForm
     binders: tuple[tuple[str, Poly], ...] = ()
@@ -37,20 +38,20 @@ class Argument:
 
 @dataclass(frozen=True)
 class Function:
-    """A scalar function of values. ``max`` takes any number of them, in any order."""
+    """A scalar function of values. ``max`` takes any number of arguments, in any order."""
 
     name: str
     args: tuple[Argument, ...]
 
     @staticmethod
     def of(name: str, *forms: NormalForm) -> Function:
-        """A function of plain values."""
+        """Return a function of plain values."""
         return Function(name, tuple(Argument(form) for form in forms))
 
 
 @dataclass(frozen=True)
 class Number:
-    """An index or size used as a number."""
+    """An index or a size used as a number."""
 
     index: Poly
 
@@ -67,9 +68,9 @@ Factor = Element | Function | Number | Symbol
 
 @dataclass(frozen=True)
 class Division:
-    """``index = quotient * size + rest`` with ``0 <= rest < size``: defines quotient and rest.
+    """Defines quotient and rest: ``index = quotient * size + rest`` with ``0 <= rest < size``.
 
-    There is exactly one of each for every index, so nothing is ever divided.
+    Both are unique for every index, so nothing is ever divided.
     """
 
     quotient: str
@@ -82,7 +83,7 @@ class Division:
 class Term:
     """``coefficient * sum over binders where every guard >= 0: product of factors``.
 
-    ``divisions`` define further indices from those that are bound.
+    ``divisions`` define further indices from the bound ones.
     """
 
     coefficient: Fraction
@@ -94,17 +95,17 @@ class Term:
 
 NormalForm = tuple[Term, ...]
 Resolve = Callable[[int, tuple[Poly, ...]], NormalForm]
-"""What an access to an operand stands for."""
+"""Returns the normal form of an element of an operand, given the operand's number and the index."""
 
 
 class Normalizer:
-    """Turns expressions into normal form with summed indices that never clash."""
+    """Brings expressions into normal form, with summed indices that never clash."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
 
     def normalize(self, value: Expr, resolve: Resolve) -> NormalForm:
-        """The normal form of ``value``; accesses become what ``resolve`` says."""
+        """Return the normal form of ``value``, with ``resolve`` applied to its accesses."""
         match value:
             case expr.Const(number):
                 return (Term(number),) if number else ()
@@ -125,7 +126,7 @@ class Normalizer:
                 return self._product(self.normalize(part, resolve) for part in parts)
             case expr.Apply(name, args):
                 inner = [self.normalize(arg, resolve) for arg in args]
-                # relu(x) is max(x, 0) from here on.
+                # The normal form of relu(x) is max(x, 0).
                 function = Function.of("max", *inner, ()) if name == "relu" else None
                 function = function or Function.of(name, *inner)
                 return (Term(Fraction(1), factors=(function,)),)
@@ -134,7 +135,7 @@ class Normalizer:
                 return (Term(Fraction(1), factors=(Function("max", (argument,)),)),)
 
     def _greatest(self, value: Expr, resolve: Resolve) -> Argument:
-        """Maxima over one index after the other, as one over them all."""
+        """Return nested maxima as one maximum over all their indices."""
         binders: list[tuple[str, Poly]] = []
         guards: list[Poly] = []
         while isinstance(value, expr.Max):
@@ -144,11 +145,11 @@ class Normalizer:
         return Argument(self.normalize(value, resolve), tuple(binders), tuple(guards))
 
     def fresh(self, name: str) -> Variable:
-        """A summed index that no other one is."""
+        """Return a new summed index, different from all others."""
         return Variable(f"%{stem(name)}~{next(self._numbers)}")
 
     def rename(self, term: Term, clashes: frozenset[str] | None = None) -> Term:
-        """The term with its summed indices (those in ``clashes``, or all) renamed."""
+        """Return the term with its summed indices renamed: those in ``clashes``, or all."""
         old = [var for var, _ in term.binders if clashes is None or var in clashes]
         if not old:
             return term
@@ -175,12 +176,12 @@ class Normalizer:
 
 
 def stem(name: str) -> str:
-    """The name in an equation of the index that a fresh one stands for."""
+    """Return the equation's name of an index, given that name or a fresh one made from it."""
     return name.removeprefix("%").split("~")[0]
 
 
 def guarded(form: NormalForm, guard: Poly) -> NormalForm:
-    """The value where ``guard >= 0``, else 0."""
+    """Return a value equal to ``form`` where ``guard >= 0``, and 0 elsewhere."""
     constant = guard.constant
     if constant is not None:
         return form if constant >= 0 else ()
@@ -188,7 +189,7 @@ def guarded(form: NormalForm, guard: Poly) -> NormalForm:
 
 
 def substitute_term(term: Term, values: Mapping[str, Poly]) -> Term:
-    """Replace free symbols, by values in which no summed index of the term occurs."""
+    """Replace free symbols. The values must not contain a summed index of the term."""
     binders: list[tuple[str, Poly]] = []
     free = dict(values)
     for var, size in term.binders:
@@ -235,7 +236,7 @@ def substitute_factor(factor: Factor, values: Mapping[str, Poly]) -> Factor:
 def with_arguments(
     factors: Iterable[Factor], change: Callable[[Argument], Argument]
 ) -> tuple[Factor, ...]:
-    """Factors with what ``change`` makes of the arguments of the functions among them."""
+    """Return the factors with ``change`` applied to the arguments of functions."""
     return tuple(
         Function(f.name, tuple(map(change, f.args))) if isinstance(f, Function) else f
         for f in factors
@@ -243,7 +244,7 @@ def with_arguments(
 
 
 def elements(form: NormalForm) -> Iterator[Element]:
-    """Every element access in a value, inside functions too."""
+    """Yield all element accesses in a value, including those inside functions."""
     for term in form:
         for factor in term.factors:
             if isinstance(factor, Element):
@@ -254,7 +255,7 @@ def elements(form: NormalForm) -> Iterator[Element]:
 
 
 def free_symbols(form: NormalForm) -> frozenset[str]:
-    """The symbols (indices and sizes) that a value depends on, without its summed indices."""
+    """Return the symbols (indices and sizes) that a value depends on, without summed indices."""
     free: set[str] = set()
     for term in form:
         inside: set[str] = set()
@@ -272,7 +273,7 @@ def free_symbols(form: NormalForm) -> frozenset[str]:
 
 
 def argument_symbols(argument: Argument) -> frozenset[str]:
-    """The symbols that an argument depends on, without its own indices."""
+    """Return the symbols that an argument depends on, without its own indices."""
     symbols = set(free_symbols(argument.form))
     symbols.update(s for guard in argument.guards for s in guard.symbols)
     symbols.difference_update(var for var, _ in argument.binders)

@@ -1,11 +1,11 @@
 """Integer polynomials over named symbols, the arithmetic of sizes and indices.
 
-A symbol is an index variable (``k``), a size (``|k|``) or a symbolic attribute (``at``). Sizes of
-merged dimensions are products (``|m|*|n|``), sizes of concatenations are sums, and an index into a
-merged dimension is ``m*|n| + n``; polynomials hold all three without ever dividing.
+A symbol is an index variable (``k``), a size (``|k|``) or a symbolic attribute (``at``). The size
+of a merged dimension is a product (``|m|*|n|``), that of a concatenation a sum, and an index into a
+merged dimension is ``m*|n| + n``. Polynomials represent all three without division.
 
-Symbols that equations, rules and files name are strings. A proof makes up further ones, which are
-values of a class of their own (``Variable``): no name that is read can be one of them.
+Symbols in equations, rules and files are strings. A proof needs further ones, which are values of a
+class of their own (``Variable``), so that no name from a file can be equal to one of them.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from math import prod
 from typing import ClassVar, Self
 
 Monomial = tuple[str, ...]
-"""A product of symbols, sorted, repeated for powers; the empty tuple is 1."""
+"""A product of symbols, sorted, repeated for powers. The empty tuple is 1."""
 
 
 class Variable(str):
-    """A symbol that a proof makes up. It equals itself alone: no string, of the same text or of
-    another, and so nothing that was read from a file. There is one of each text."""
+    """A symbol created by a proof. It equals only itself, and no string of the same text, so it
+    equals no name from a file. There is one instance for each text."""
 
     __slots__ = ()
     _made: ClassVar[dict[str, Variable]] = {}
 
     def __new__(cls, text: str) -> Self:
-        made = cls._made.get(text)
-        if made is None:
-            made = cls._made.setdefault(text, super().__new__(cls, text))
-        assert isinstance(made, cls)
-        return made
+        instance = cls._made.get(text)
+        if instance is None:
+            instance = cls._made.setdefault(text, super().__new__(cls, text))
+        assert isinstance(instance, cls)
+        return instance
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -55,7 +55,7 @@ class Poly:
 
     @staticmethod
     def of(value: Poly | int | str) -> Poly:
-        """The polynomial that is a constant, a symbol, or already one."""
+        """Return a constant, a symbol, or a polynomial as a polynomial."""
         if isinstance(value, Poly):
             return value
         if isinstance(value, str):
@@ -64,7 +64,7 @@ class Poly:
 
     @staticmethod
     def collect(pairs: Iterable[tuple[Monomial, int]]) -> Poly:
-        """Sum of monomials with coefficients, in canonical form."""
+        """Return the sum of monomials with coefficients, in canonical form."""
         total: dict[Monomial, int] = {}
         for monomial, coefficient in pairs:
             total[monomial] = total.get(monomial, 0) + coefficient
@@ -94,25 +94,25 @@ class Poly:
         return frozenset(s for m, _ in self.terms for s in m)
 
     def mentions(self, symbols: Container[str]) -> bool:
-        """Whether one of some symbols occurs in it."""
+        """Whether one of these symbols occurs in it."""
         return any(s in symbols for m, _ in self.terms for s in m)
 
     @property
     def constant(self) -> int | None:
-        """Its value when no symbol occurs in it, else None."""
+        """The value of a polynomial without symbols, else None."""
         if not self.terms:
             return 0
         return self.terms[0][1] if len(self.terms) == 1 and not self.terms[0][0] else None
 
     @property
     def symbol(self) -> str | None:
-        """The symbol that it is, if it is exactly one symbol."""
+        """The symbol of a polynomial that is exactly one symbol, else None."""
         if len(self.terms) != 1 or self.terms[0][1] != 1 or len(self.terms[0][0]) != 1:
             return None
         return self.terms[0][0][0]
 
     def over(self, divisor: Poly) -> Poly | None:
-        """The quotient, where it is a polynomial and it or the divisor has one term only."""
+        """Return the quotient, or None if it is no polynomial. It or ``divisor`` has one term."""
         if len(divisor.terms) == 1:
             return self._over_term(divisor)
         if not self.terms or not divisor.terms:
@@ -132,14 +132,14 @@ class Poly:
         return Poly.collect(terms)
 
     def coefficient(self, symbol: str) -> Poly:
-        """The factor of ``symbol`` where it occurs to the first power."""
+        """Return the factor of ``symbol`` in the terms with its first power."""
         return Poly.collect((_without(m, symbol), c) for m, c in self.terms if m.count(symbol) == 1)
 
     def degree_in(self, symbol: str) -> int:
         return max((m.count(symbol) for m, _ in self.terms), default=0)
 
     def evaluate(self, values: Mapping[str, int]) -> int:
-        """Its value; KeyError names a symbol without one."""
+        """Return its value. Raises KeyError for a symbol without a value."""
         total = 0
         for monomial, coefficient in self.terms:
             for symbol in monomial:
@@ -148,13 +148,13 @@ class Poly:
         return total
 
     def at(self, values: Mapping[str, float]) -> int | float:
-        """Its value where symbols may be reals too; KeyError names a symbol without one."""
+        """Return its value where symbols may be real. Raises KeyError for one without a value."""
         return sum(c * prod(values[symbol] for symbol in monomial) for monomial, c in self.terms)
 
     def substitute(self, values: Mapping[str, Poly]) -> Poly:
-        """Replace symbols by polynomials, all at once."""
-        if (own := self.symbol) is not None:
-            return values.get(own, self)
+        """Return it with symbols replaced by polynomials, all at once."""
+        if (symbol := self.symbol) is not None:
+            return values.get(symbol, self)
         if not self.mentions(values):
             return self
         pairs: list[tuple[Monomial, int]] = []
@@ -176,9 +176,9 @@ class Poly:
 def _expanded(
     monomial: Monomial, coefficient: int, values: Mapping[str, Poly]
 ) -> list[tuple[Monomial, int]]:
-    """A term with polynomials for some of its symbols, multiplied out."""
-    kept = tuple(symbol for symbol in monomial if symbol not in values)
-    terms = [(kept, coefficient)]
+    """Return the terms of a monomial with some symbols replaced by polynomials, multiplied out."""
+    unchanged = tuple(symbol for symbol in monomial if symbol not in values)
+    terms = [(unchanged, coefficient)]
     for symbol in monomial:
         if symbol in values:
             terms = [
@@ -197,7 +197,7 @@ ONE = Poly((((), 1),))
 
 
 def product(factors: Iterable[Poly]) -> Poly:
-    """The product of polynomials; 1 for none."""
+    """Return the product of polynomials, 1 if there are none."""
     total = ONE
     for factor in factors:
         total = total * factor

@@ -1,10 +1,10 @@
-"""Split an equation's text into operands and definitions, before ranks are known.
+"""Split the text of an equation into operands and definitions, before ranks are known.
 
     out[a..., n] = sum k: x[a..., k] * w[k, n]
 
-is read here into its operands (``x[a..., k]``, ``w[k, n]``) and its definitions (``out[a..., n]``
-with the tokens after ``=``). What the values mean is read by ``pcg.language.language``, which also
-describes the notation, once the lengths of the runs (``a...``) are known.
+has the operands ``x[a..., k]`` and ``w[k, n]`` and the definition ``out[a..., n]`` with the tokens
+after ``=``. ``pcg.language.language`` describes the notation, and reads the values once the lengths
+of runs (``a...``) are known.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ RESERVED = frozenset({"sum", "max", "where", "and", "if", "else", "let"})
 
 
 class EquationError(ValueError):
-    """An equation that cannot be read; the text says what was expected and where."""
+    """An equation that cannot be read. The message says what was expected and where."""
 
 
 @dataclass(frozen=True)
 class DimPattern:
-    """One entry in the brackets of an operand or output, before runs are expanded."""
+    """A dimension in the brackets of an operand or output, before runs are expanded."""
 
     names: tuple[str, ...]
     run: bool = False
@@ -34,8 +34,8 @@ class DimPattern:
 
 
 @dataclass(frozen=True)
-class Declared:
-    """A name with its bracket; for an output or a ``let``, the tokens of its value."""
+class Declaration:
+    """A name with its dimensions and, for an output or a ``let``, the tokens of its value."""
 
     name: str
     dims: tuple[DimPattern, ...]
@@ -45,19 +45,19 @@ class Declared:
 
 @dataclass(frozen=True)
 class Template:
-    """An equation with its runs unexpanded."""
+    """An equation before its runs are expanded."""
 
-    operands: tuple[Declared, ...]
-    definitions: tuple[Declared, ...]
+    operands: tuple[Declaration, ...]
+    definitions: tuple[Declaration, ...]
 
     @property
-    def placing(self) -> tuple[Declared, ...]:
-        """Where an attribute may say how an index stands: the operands, then the outputs."""
+    def placing(self) -> tuple[Declaration, ...]:
+        """The operands and outputs, in which an attribute may give the position of an index."""
         return (*self.operands, *(d for d in self.definitions if not d.local))
 
     @property
     def positions(self) -> tuple[str, ...]:
-        """The attributes that say where an index stands, in order of appearance."""
+        """The attributes that give the position of an index, in order of appearance."""
         dims = (dim for part in self.placing for dim in part.dims)
         return tuple(dict.fromkeys(dim.position for dim in dims if dim.position))
 
@@ -67,7 +67,7 @@ def is_index_name(token: str) -> bool:
 
 
 def tokenize(text: str) -> list[str]:
-    """The tokens of an equation. Raises EquationError at a character that belongs to none."""
+    """Return the tokens of an equation. Raises EquationError at a character that starts none."""
     tokens: list[str] = []
     position = 0
     text = text.rstrip()
@@ -81,9 +81,9 @@ def tokenize(text: str) -> list[str]:
 
 
 def parse_template(text: str) -> Template:
-    """Split an equation into operands, ``let`` values and outputs; check their brackets."""
+    """Split an equation into operands, ``let`` values and outputs, and check their brackets."""
     tokens = tokenize(text)
-    operands: tuple[Declared, ...] | None = None
+    operands: tuple[Declaration, ...] | None = None
     if "->" in tokens:
         arrow = tokens.index("->")
         operands = tuple(_declared(part) for part in _split(tokens[:arrow], ","))
@@ -112,15 +112,15 @@ def _split(tokens: list[str], separator: str) -> list[list[str]]:
     return parts
 
 
-def _declared(tokens: list[str], *, local: bool = False, body: tuple[str, ...] = ()) -> Declared:
+def _declared(tokens: list[str], *, local: bool = False, body: tuple[str, ...] = ()) -> Declaration:
     if len(tokens) < 3 or not is_index_name(tokens[0]) or tokens[1] != "[" or tokens[-1] != "]":
         raise EquationError(f"expected NAME[...], got {' '.join(tokens)!r}")
     inner = tokens[2:-1]
     dims = tuple(_dim(part) for part in _split(inner, ",")) if inner else ()
-    return Declared(tokens[0], dims, body, local)
+    return Declaration(tokens[0], dims, body, local)
 
 
-def _definition(tokens: list[str]) -> Declared:
+def _definition(tokens: list[str]) -> Declaration:
     local = tokens[:1] == ["let"]
     tokens = tokens[local:]
     if "=" not in tokens:
@@ -154,10 +154,10 @@ def _dim(tokens: list[str]) -> DimPattern:
     return DimPattern(tuple(tokens), position=position, bound=bound)
 
 
-def _operands_read(definitions: tuple[Declared, ...]) -> tuple[Declared, ...]:
-    """Operand shapes from their first plain use in the equation."""
+def _operands_read(definitions: tuple[Declaration, ...]) -> tuple[Declaration, ...]:
+    """Return the operands with the dimensions of their first use in the equation."""
     known = {d.name for d in definitions}
-    operands: dict[str, Declared] = {}
+    operands: dict[str, Declaration] = {}
     for body in (d.body for d in definitions):
         for i, (token, after) in enumerate(pairwise(body)):
             if after != "[" or token in known or token in operands:

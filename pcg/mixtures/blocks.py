@@ -1,12 +1,12 @@
-"""Public models' mixtures of experts, computed without their loops, as long as they are captured.
+"""Mixture-of-experts blocks of public models, computed without their loops while being captured.
 
-Problem: the blocks of ``transformers`` loop over the experts that were hit, or cut their input by
-how many tokens each has. Torch can export neither. Method: for blocks that are known by name and
-look as expected, ``forward`` is another one of the same function meanwhile: the router's lines are
-those of the block, and each expert computes each token, weighed by 0 where it was not chosen
-(``routed.routed``). Parameters are read side by side, so that the experts are a dimension.
-Exact, up to the order of sums. What a block computes is compared with the block itself wherever a
-module is compared with its graph.
+Problem: the blocks of ``transformers`` loop over the experts that tokens chose, or split their
+input by the number of tokens of each expert. Torch can export neither. Method: during the capture,
+known blocks get another ``forward`` that computes the same function. A block is known if its class
+has a known name and its parts look as expected. The router stays that of the block. Each expert
+computes every token, and counts 0 for tokens that did not choose it (``routed.routed``). Parameters
+are stacked, so that the experts are a dimension. Exact up to the order of sums. Wherever a module
+is compared with its graph, the result is compared with the block itself.
 """
 
 from __future__ import annotations
@@ -29,29 +29,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Known:
-    """A kind of block. ``matrices``: what its experts call their linear layers, to the gate, up
-    and down, if they are modules; ``has``: what else it needs."""
+    """A kind of block.
+
+    ``matrices``: the names of the gate, up and down layers of its experts, if these are modules.
+    ``has``: further attributes that a block has to have.
+    """
 
     forward: Callable[..., Any]
     matrices: tuple[str, ...] = ("gate_proj", "up_proj", "down_proj")
     has: tuple[str, ...] = ()
     capacity_factor: float | None = None
-    """Where it is given, experts have only so many places for the tokens of a row of the batch."""
+    """If given, an expert takes only so many tokens of each row of the batch (``routed``)."""
 
     def of(self, block: Module) -> Callable[..., Any]:
-        """What a block of this kind computes."""
+        """Return a function that computes a block of this kind."""
         return partial(self.forward, block, self) if self.matrices else partial(self.forward, block)
 
 
 def equal_form(block: Module) -> Callable[..., Any] | None:
-    """A function of the same value as a block's ``forward``; None for a block that is not known, or
-    that someone has changed."""
+    """Return a function with the same value as a block's ``forward``, or None if the block is not
+    known or has been changed."""
     known = known_kind(block)
     return None if known is None else known.of(block)
 
 
 def known_kind(block: Module) -> Known | None:
-    """What is known of a block; nothing of one that someone has changed."""
+    """Return the kind of a block, or None if it is not known or has been changed."""
     kind = type(block)
     known = KNOWN.get(kind.__name__)
     if known is None or not _is_public(kind) or "forward" in vars(block):
@@ -65,8 +68,8 @@ def known_kind(block: Module) -> Known | None:
 
 @contextmanager
 def without_loops(module: Module) -> Generator[Mapping[str, int]]:
-    """As long as it is entered, known blocks of a module compute what they do without a loop. How
-    many these are, by kind."""
+    """Let the known blocks of a module compute without a loop within this context. Yields their
+    number by kind."""
     changed: list[Module] = []
     for part in list(module.modules()):
         if (form := equal_form(part)) is not None:
@@ -80,11 +83,14 @@ def without_loops(module: Module) -> Generator[Mapping[str, int]]:
 
 
 def limit_capacity(model: Module, capacity_factor: float) -> int:
-    """Let the experts of a public model's blocks take at most ``capacity_factor`` x tokens x top_k
-    / experts tokens of each row of a batch, from now on, also where torch runs it. How many blocks
-    these are. Parameters stay as they are. What finds no place counts nothing, as ``unity.nn``
-    says; so the model is no longer that of ``transformers``, and it takes that much less arithmetic
-    and memory. Raises InputError for a number that is none, and a model without such blocks."""
+    """Limit the tokens that an expert of a public model takes, and return the number of its blocks.
+
+    From now on, also where torch runs the model, an expert takes at most ``capacity_factor`` x
+    tokens x top_k / experts tokens of each row of a batch. Parameters stay as they are. A choice
+    without a place counts 0, as in ``unity.nn``. So the model computes another function than that
+    of ``transformers``, with less arithmetic and memory. Raises InputError for an invalid number,
+    and for a model without known blocks of experts.
+    """
     if not 0.0 < capacity_factor < float("inf"):
         problem = f"capacity_factor is {capacity_factor}, expected a number above 0"
         raise InputError("limit_capacity", problem)
@@ -99,15 +105,15 @@ def limit_capacity(model: Module, capacity_factor: float) -> int:
 
 
 def told(blocks: tuple[str, int]) -> str:
-    """What happened to blocks of a kind, in a line."""
+    """Return a line about the blocks of a kind that were replaced."""
     kind, count = blocks
     how = "each expert takes all tokens, and counts 0 where it was not chosen"
     return f"{count} x {kind} without its loop: {how}"
 
 
 def _are_alike(experts: Any, matrices: Sequence[str]) -> bool:
-    """Whether experts are a list of public modules with these linear layers, and of one shape, of
-    which nobody has changed what they compute."""
+    """Whether experts are a list of unchanged public modules of one shape, with these linear
+    layers."""
     if not isinstance(experts, torch.nn.ModuleList) or not len(experts):
         return False
     shapes: set[tuple[object, ...]] = set()
@@ -129,7 +135,7 @@ def _is_public(kind: type[Module]) -> bool:
 
 
 def _is_changed(part: Any) -> bool:
-    """Whether a module computes something else than its class says."""
+    """Whether a module computes something else than its class defines."""
     return "forward" in vars(part) or bool(part._forward_hooks or part._forward_pre_hooks)
 
 
@@ -138,7 +144,7 @@ def _tensors(layer: Any) -> list[Tensor]:
 
 
 def _gated(experts: Any, matrices: Sequence[str]) -> Callable[[Tensor], Tensor]:
-    """What all experts make of [experts, rows, width]."""
+    """Return a function that applies all experts to rows [experts, rows, width]."""
 
     def linear(name: str, x: Tensor) -> Tensor:
         layers = [getattr(expert, name) for expert in experts]
@@ -155,15 +161,17 @@ def _gated(experts: Any, matrices: Sequence[str]) -> Callable[[Tensor], Tensor]:
 
 
 def _routed(block: Any, known: Known, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-    """What the chosen experts make of [batch, tokens, width], in the format of these. ``chosen``
-    and ``weights``: [batch x tokens, top_k]."""
+    """Return the sum of the chosen experts' results for ``x``: [batch, tokens, width].
+
+    ``chosen`` and ``weights`` are [batch x tokens, top_k]. The result has the format of ``x``.
+    """
     run, factor = _gated(block.experts, known.matrices), known.capacity_factor
     made = routed(x, chosen, weights, len(block.experts), run, factor, group=x.shape[1])
     return made.to(x.dtype)
 
 
 def _by_softmax(block: Any, known: Known, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
-    """Mixtral's, Qwen's and OLMoE's: the best of a softmax in float32, which some normalise."""
+    """The forward of Mixtral, Qwen and OLMoE: the top k of a softmax, which some normalize."""
     x = hidden_states
     jitter = getattr(block, "jitter_noise", 0.0)
     if block.training and jitter > 0:
@@ -181,7 +189,7 @@ def _by_softmax(block: Any, known: Known, hidden_states: Tensor) -> tuple[Tensor
 
 
 def _by_gate(block: Any, known: Known, hidden_states: Tensor) -> Tensor:
-    """DeepSeek's: a router of its own, and experts that take all tokens."""
+    """The forward of DeepSeek: its own router, and shared experts that take all tokens."""
     x = hidden_states
     chosen, weights = block.gate(x)
     return _routed(block, known, x, chosen, weights) + block.shared_experts(x)
@@ -190,7 +198,7 @@ def _by_gate(block: Any, known: Known, hidden_states: Tensor) -> Tensor:
 def _clamped(
     block: Any, hidden_states: Tensor, router_indices: Any = None, routing_weights: Any = None
 ) -> Tensor:
-    """The experts of gpt-oss, which has weights for all experts, 0 where one was not chosen."""
+    """The experts of gpt-oss, whose weights are 0 for experts that a token did not choose."""
     del router_indices
     x = hidden_states.reshape(-1, block.hidden_size)
 
@@ -231,4 +239,4 @@ KNOWN: Mapping[str, Known] = {
         _clamped, (), ("gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias", "limit")
     ),
 }
-"""By the name of the class, of ``transformers`` from 4.57 on."""
+"""Kinds of blocks by class name, for ``transformers`` from 4.57 on."""

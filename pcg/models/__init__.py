@@ -1,7 +1,7 @@
 """The models that can be planned: those of the zoo by name, and a user's own from a file.
 
-Each is a PyTorch module that returns its training loss, captured as a graph (``pcg.capture``). It
-is built on the meta device: parameters have shapes and no memory.
+Each model is a PyTorch module that returns its training loss, captured as a graph
+(``pcg.capture``). It is built on the meta device: parameters have shapes, but take no memory.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 MAX_BATCH = 1 << 30
-"""Samples; with more, the numbers of elements of what a model computes leave 64 bits."""
+"""The most samples of a batch. With more, numbers of elements could exceed 64 bits."""
 
 
 def build_model(name: str, batch: int | None, devices: int, norm_groups: int = 1) -> Graph:
-    """The training graph of a model, whose first output is the loss. ``name``, ``batch`` and
+    """Return the training graph of a model, whose first output is the loss. ``name``, ``batch`` and
     ``norm_groups`` are as in ``capture_model``."""
     return capture_model(name, batch, devices, norm_groups).graph
 
 
 def capture_model(name: str, batch: int | None, devices: int, norm_groups: int = 1) -> Captured:
-    """A model as a graph, with the parameters that its weights are.
+    """Return a model as a graph, with the parameters that its weights represent.
 
-    ``name`` is one of the zoo, or ``FILE.py:FUNCTION`` with a function that returns a module and
-    example inputs. ``batch`` is global; by default it grows with the devices. ``norm_groups`` is as
-    in ``capture``. Raises InputError for a name that is neither, a function that fails or returns
+    ``name`` is a model of the zoo, or ``FILE.py:FUNCTION`` with a function that returns a module
+    and example inputs. ``batch`` is global. By default it grows with the devices. ``norm_groups``
+    is as in ``capture``. Raises InputError for any other name, a function that fails or returns
     something else, a batch below 1 or above ``MAX_BATCH``, and a module that cannot be captured.
     """
     if batch is not None and batch < 1:
@@ -53,8 +53,8 @@ def capture_model(name: str, batch: int | None, devices: int, norm_groups: int =
 
 
 def make_module(name: str, begin: Callable[[], object] = lambda: None) -> Module:
-    """The module of a model, on the CPU. ``name`` is as in ``capture_model``; ``begin`` is called
-    right before the module is made, such as to seed what it draws."""
+    """Return the module of a model, on the CPU. ``name`` is as in ``capture_model``. ``begin`` is
+    called right before the module is made, for example to set the seed of its parameters."""
     if ".py" in name:
         return module_of(name, begin)
     if name not in MODELS:

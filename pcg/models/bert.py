@@ -1,8 +1,8 @@
 """BERT, trained to predict masked tokens (Devlin et al., NAACL 2019).
 
-The loss is a cross-entropy over the vocabulary at every position, which costs what pre-training
-does. The table of tokens is also the weight of the last layer. Sequences have full length, so there
-is no padding mask; dropout is left out, so that losses of runs compare.
+The loss is a cross-entropy over the vocabulary at every position, which costs as much as
+pre-training. The token table is also the weight of the last layer. Sequences have full length, so
+there is no padding mask. There is no dropout, so that losses of different runs can be compared.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SEGMENTS = 2
 
 
 class Attention(nn.Module):
-    """Self-attention, in which heads are a dimension: [batch, heads, sequence, hidden / heads]."""
+    """Self-attention with a dimension for heads: [batch, heads, sequence, hidden / heads]."""
 
     def __init__(self, hidden: int, heads: int) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Layer(nn.Module):
 
 
 class Bert(nn.Module):
-    """Tokens, segments and the tokens to predict, [batch, sequence] each, to the mean
+    """BERT with its loss: from tokens, segments and labels, [batch, sequence] each, to the mean
     cross-entropy."""
 
     def __init__(self, size: BertSize) -> None:
@@ -95,7 +95,7 @@ class Bert(nn.Module):
 
 
 def make(name: str, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """The module of a size, and example inputs."""
+    """Return the module of a size, and example inputs."""
     size = SIZES[name]
     ids = [torch.empty(batch, size.sequence, dtype=torch.int64) for _ in range(3)]
     return Bert(size), tuple(ids)

@@ -1,4 +1,4 @@
-"""CANDLE-Uno: how a tumour answers to a pair of drugs (Unity, table 1)."""
+"""CANDLE-Uno: predicts the response of a tumour to a pair of drugs (Unity, table 1)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pcg.models.dense import dense
 
 @dataclass(frozen=True)
 class CandleSize:
-    """Widths of the inputs: those that are used as they are (doses), and those that have a tower of
-    ``depth`` layers of their own (genes, and descriptors and fingerprints of either drug)."""
+    """Widths of inputs. ``plain`` inputs (doses) are used directly. Others (genes, descriptors and
+    fingerprints of both drugs) have a tower of ``depth`` layers each."""
 
     plain: tuple[int, ...]
     towers: tuple[int, ...]
     width: int
     depth: int
     top: int
-    """Layers after the concatenation, before the last."""
+    """The number of layers between the concatenation and the last layer."""
 
 
 SIZES = {
@@ -30,8 +30,8 @@ SIZES = {
 
 
 class CandleUno(nn.Module):
-    """Features [batch, width] each, and the wanted answers [batch, 1], to the mean squared error.
-    Layers have no bias."""
+    """CANDLE-Uno with its loss: from features [batch, width] and responses [batch, 1] to the mean
+    squared error. Layers have no bias."""
 
     def __init__(self, size: CandleSize) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class CandleUno(nn.Module):
 
 
 def make(name: str, batch: int) -> tuple[nn.Module, tuple[object, ...]]:
-    """The module of a size, and example inputs."""
+    """Return the module of a size, and example inputs."""
     size = SIZES[name]
     plain = [torch.empty(batch, width) for width in size.plain]
     features = [torch.empty(batch, width) for width in size.towers]

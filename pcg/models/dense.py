@@ -1,4 +1,4 @@
-"""Dense layers without bias, which several models of the zoo are made of."""
+"""Dense layers without bias, a part of several models of the zoo."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import nn
 
 
 def dense(widths: tuple[int, ...]) -> list[nn.Module]:
-    """Layers from each width to the next, and ReLU between them."""
+    """Return layers from each width to the next, with a ReLU between them."""
     layers: list[nn.Module] = []
     for fan_in, fan_out in pairwise(widths):
         layers += [nn.Linear(fan_in, fan_out, bias=False), nn.ReLU()]

@@ -1,6 +1,6 @@
 """A user's own model, given as ``path/to/file.py:make_model``.
 
-The function takes nothing, and returns a torch module, whose output is its training loss, and a
+The function takes no arguments. It returns a torch module, whose output is its training loss, and a
 tuple of example inputs. The first dimension of the first input is the batch of one device.
 """
 
@@ -24,50 +24,50 @@ EXPECTED = "expected FILE.py:FUNCTION"
 
 
 def from_file(name: str, batch: int | None, devices: int) -> tuple[Module, tuple[Any, ...]]:
-    """The module on the meta device, and inputs of a global batch; by default that of the examples
-    for each device.
+    """Return the module on the meta device, and inputs with the global batch. By default this is
+    the example batch times the number of devices.
 
-    All tensors among the inputs whose first dimension is the batch follow it. Raises InputError,
-    naming the file and where it can the line, for whatever is wrong with it.
+    All tensors among the inputs with the batch as first dimension are resized. Raises InputError,
+    with the file and if possible the line, for any problem of the file.
     """
     path, colon, function = name.rpartition(":")
     if not colon or not path.endswith(".py"):
         raise InputError(f"model {name}", EXPECTED)
-    module, inputs = _made(Path(path), function)
+    module, inputs = _run_function(Path(path), function)
     first = next(iter(_tensors(inputs)), None)
     if first is None or not first.dim():
         raise InputError(name, "example inputs have no batch, expected a tensor with a dimension")
-    # Before it is moved, which may make other parameters of its own.
+    # Before the module is moved, which may replace its parameters.
     refuse_hooks(module, name)
-    own = first.shape[0]
-    wanted = own * devices if batch is None else batch
+    batch_of_example = first.shape[0]
+    wanted = batch_of_example * devices if batch is None else batch
     try:
-        return module.to("meta"), tuple(_resized(part, own, wanted) for part in inputs)
+        return module.to("meta"), tuple(_resized(part, batch_of_example, wanted) for part in inputs)
     except (RuntimeError, NotImplementedError) as error:
         raise InputError(name, f"{type(error).__name__}: {error}") from error
 
 
 def module_of(name: str, begin: Callable[[], object] = lambda: None) -> Module:
-    """The module as its function makes it, with the values of its parameters and buffers.
-    ``begin`` is called right before that function."""
-    return made_for_real(name, begin)[0]
+    """Return the module that the function makes, with the values of its parameters and buffers.
+    ``begin`` is called right before the function."""
+    return module_and_inputs(name, begin)[0]
 
 
-def made_for_real(
+def module_and_inputs(
     name: str, begin: Callable[[], object] = lambda: None
 ) -> tuple[Module, tuple[Any, ...]]:
-    """The module, as ``module_of`` has it, and its example inputs."""
+    """Return the module, as ``module_of`` does, and its example inputs."""
     path, _, function = name.rpartition(":")
-    return _made(Path(path), function, "cpu", begin)
+    return _run_function(Path(path), function, "cpu", begin)
 
 
-def _made(
+def _run_function(
     path: Path,
     function: str,
     device: str = "meta",
     begin: Callable[[], object] = lambda: None,
 ) -> tuple[Module, tuple[Any, ...]]:
-    """The module and example inputs; on the meta device, where parameters take no memory."""
+    """Return module and example inputs; by default on the meta device, without memory."""
     read_text(path, "a Python file that makes a model")
     where = f"{path}:{function}"
     with torch.device(device):
@@ -76,15 +76,15 @@ def _made(
             raise InputError(where, "no such function")
         begin()
         try:
-            made: Any = make()
+            returned: Any = make()
         except (Exception, SystemExit) as error:
             problem = f"{function} raised {type(error).__name__}: {error}"
             raise InputError(line_at_fault(path, error), problem) from error
-    match made:
+    match returned:
         case (module, tuple() | list() as inputs) if isinstance(module, torch.nn.Module):
             return module, tuple(inputs)
         case _:
-            given = type(made).__name__
+            given = type(returned).__name__
             problem = f"returned {given}, expected a torch module and a tuple of example inputs"
             raise InputError(where, problem)
 
@@ -99,15 +99,15 @@ def _tensors(value: Any) -> list[Tensor]:
     return []
 
 
-def _resized(value: Any, own: int, wanted: int) -> Any:
-    """Inputs on the meta device, with a batch of ``wanted`` in place of ``own``."""
+def _resized(value: Any, old: int, new: int) -> Any:
+    """Return inputs on the meta device, with batch ``old`` replaced by ``new``."""
     if isinstance(value, torch.Tensor):
         shape = list(value.shape)
-        if shape and shape[0] == own:
-            shape[0] = wanted
+        if shape and shape[0] == old:
+            shape[0] = new
         return torch.empty(shape, dtype=value.dtype, device="meta")
     if isinstance(value, dict):
-        return {key: _resized(part, own, wanted) for key, part in value.items()}
+        return {key: _resized(part, old, new) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(_resized(part, own, wanted) for part in value)
+        return type(value)(_resized(part, old, new) for part in value)
     return value

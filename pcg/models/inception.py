@@ -1,6 +1,6 @@
 """Inception-v3 without its auxiliary head (Szegedy et al., CVPR 2016).
 
-The dropout before the last layer is left out, so that losses of runs compare.
+There is no dropout before the last layer, so that losses of different runs can be compared.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.nn.functional import avg_pool2d, max_pool2d
 
 @dataclass(frozen=True)
 class InceptionSize:
-    """All channels are those of the paper over ``divisor``."""
+    """The size of a model. All channels are those of the paper, divided by ``divisor``."""
 
     divisor: int
     classes: int
@@ -27,7 +27,7 @@ SIZES = {
 }
 
 PerDimension = int | tuple[int, int]
-"""Of rows and columns, one number for both or one for each."""
+"""One number for both rows and columns, or one for each."""
 ConvolutionSpec = tuple[int, PerDimension, int, PerDimension]
 """A convolution: channels out, kernel, stride, padding."""
 
@@ -46,13 +46,13 @@ class Convolution(nn.Module):
 
 
 def chain(fan_in: int, *steps: ConvolutionSpec) -> nn.Sequential:
-    """Convolutions one after the other."""
+    """Return a sequence of convolutions."""
     widths = (fan_in, *(step[0] for step in steps))
     return nn.Sequential(*(Convolution(w, step) for w, step in zip(widths, steps, strict=False)))
 
 
 class ConvolutionFork(nn.Module):
-    """Two convolutions of the same input, 1x3 and 3x1, side by side."""
+    """A 1x3 and a 3x1 convolution of the same input, concatenated."""
 
     def __init__(self, fan_in: int, fan_out: int) -> None:
         super().__init__()
@@ -64,21 +64,21 @@ class ConvolutionFork(nn.Module):
 
 
 class AveragePool(nn.Module):
-    """The mean of 3x3 neighbours, zeros around the image included."""
+    """The mean of 3x3 windows. Zeros around the image count."""
 
     def forward(self, x: Tensor) -> Tensor:
         return avg_pool2d(x, 3, 1, 1)
 
 
 class MaxPool(nn.Module):
-    """The greatest of 3x3, every second row and column."""
+    """The maximum of 3x3 windows, with stride 2."""
 
     def forward(self, x: Tensor) -> Tensor:
         return max_pool2d(x, 3, 2)
 
 
 class Mixed(nn.Module):
-    """Branches of the same input, side by side."""
+    """Branches of the same input, concatenated."""
 
     def __init__(self, *branches: nn.Module) -> None:
         super().__init__()
@@ -89,7 +89,8 @@ class Mixed(nn.Module):
 
 
 class Inception(nn.Module):
-    """Images [batch, 3, image, image] and labels [batch] to the mean cross-entropy."""
+    """Inception-v3 with its loss: from images [batch, 3, image, image] and labels [batch] to the
+    mean cross-entropy."""
 
     def __init__(self, size: InceptionSize) -> None:
         super().__init__()
@@ -116,7 +117,7 @@ class Inception(nn.Module):
 
 
 def _fine(fan_in: int, pooled: int, d: int) -> Mixed:
-    """On 35x35."""
+    """Return a block for 35x35 images."""
     return Mixed(
         chain(fan_in, (64 // d, 1, 1, 0)),
         chain(fan_in, (48 // d, 1, 1, 0), (64 // d, 5, 1, 2)),
@@ -134,7 +135,7 @@ def _fine_to_middle(fan_in: int, d: int) -> Mixed:
 
 
 def _middle(fan_in: int, inner: int, d: int) -> Mixed:
-    """On 17x17: 7x7 windows as 1x7 and 7x1."""
+    """Return a block for 17x17 images, with 7x7 windows as 1x7 and 7x1."""
     out = 192 // d
     row: tuple[PerDimension, int, PerDimension] = ((1, 7), 1, (0, 3))
     column: tuple[PerDimension, int, PerDimension] = ((7, 1), 1, (3, 0))
@@ -161,7 +162,7 @@ def _middle_to_coarse(fan_in: int, d: int) -> Mixed:
 
 
 def _coarse(fan_in: int, d: int) -> Mixed:
-    """On 8x8."""
+    """Return a block for 8x8 images."""
     return Mixed(
         chain(fan_in, (320 // d, 1, 1, 0)),
         nn.Sequential(*chain(fan_in, (384 // d, 1, 1, 0)), ConvolutionFork(384 // d, 384 // d)),
@@ -174,7 +175,7 @@ def _coarse(fan_in: int, d: int) -> Mixed:
 
 
 def make(name: str, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """The module of a size, and example inputs."""
+    """Return the module of a size, and example inputs."""
     size = SIZES[name]
     images = torch.empty(batch, 3, size.image, size.image)
     return Inception(size), (images, torch.empty(batch, dtype=torch.int64))

@@ -1,4 +1,4 @@
-"""Multi-layer perceptrons, trained on a squared error."""
+"""Multi-layer perceptrons, trained with a squared error."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pcg.graph.graph import Graph
 
 @dataclass(frozen=True)
 class MlpSize:
-    """The width of the input and of each layer; ``prediction``: whether the model returns what the
-    last layer gives besides the loss."""
+    """The widths of the input and of each layer. ``prediction`` says whether the model also returns
+    the output of the last layer."""
 
     widths: tuple[int, ...]
     prediction: bool = False
@@ -29,8 +29,8 @@ SIZES = {
 
 
 class Mlp(nn.Module):
-    """Dense layers without bias, [batch, widths[0]] to [batch, widths[-1]], and ReLU between them;
-    the loss is the mean squared error. Weights are ``w1``, ``w2``, ..., [in, out]."""
+    """Dense layers without bias, with a ReLU between them: [batch, widths[0]] to [batch,
+    widths[-1]]. The loss is the mean squared error. Weights are ``w1``, ``w2``, ..., [in, out]."""
 
     def __init__(self, size: MlpSize) -> None:
         super().__init__()
@@ -47,17 +47,17 @@ class Mlp(nn.Module):
 
 
 def make(name: str, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """The module of a size, and example inputs."""
+    """Return the module of a size, and example inputs."""
     return sized(SIZES[name], batch)
 
 
 def sized(size: MlpSize, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """A perceptron of these widths, and example inputs."""
+    """Return a perceptron of a size, and example inputs."""
     return Mlp(size), (torch.empty(batch, size.widths[0]), torch.empty(batch, size.widths[-1]))
 
 
 def mlp(batch: int, widths: tuple[int, ...], *, prediction: bool = False) -> Graph:
-    """The graph of a perceptron."""
+    """Return the graph of a perceptron."""
     with torch.device("meta"):
         module, inputs = sized(MlpSize(widths, prediction), batch)
     return capture(module, inputs, "mlp").graph

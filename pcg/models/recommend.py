@@ -1,6 +1,6 @@
 """Recommendation models: DLRM (Naumov et al., 2019) and XDL (Jiang et al., 2019).
 
-Each sample has one id for each table. A bag of one id, summed, is the row itself.
+Each sample has one id for each table. The sum over a bag of one id is the row itself.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from pcg.models.dense import dense
 
 @dataclass(frozen=True)
 class DlrmSize:
-    """Layers have no bias; ``top`` begins after the concatenation."""
+    """The size of a DLRM. Layers have no bias. ``top`` follows the concatenation."""
 
     tables: int
     rows: int
     features: int
-    """The columns of a table."""
+    """The number of columns of a table."""
     bottom: tuple[int, ...]
     top: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class XdlSize:
-    """Layers have no bias; ``top`` begins after the concatenation and ends with the classes."""
+    """The size of an XDL. Layers have no bias. ``top`` follows the concatenation and ends with the
+    classes."""
 
     tables: int
     rows: int
@@ -54,8 +55,8 @@ def _looked_up(tables: nn.ModuleList, ids: list[Tensor]) -> list[Tensor]:
 
 
 class Dlrm(nn.Module):
-    """Numbers [batch, width], an id [batch] for each table and the wanted click rates [batch, 1]
-    to the mean squared error. Numbers and rows meet by concatenation."""
+    """DLRM with its loss: from numbers [batch, width], an id [batch] for each table and click rates
+    [batch, 1] to the mean squared error. Numbers and rows are combined by concatenation."""
 
     def __init__(self, size: DlrmSize) -> None:
         super().__init__()
@@ -71,7 +72,8 @@ class Dlrm(nn.Module):
 
 
 class Xdl(nn.Module):
-    """An id [batch] for each table and labels [batch] to the mean cross-entropy."""
+    """XDL with its loss: from an id [batch] for each table and labels [batch] to the mean
+    cross-entropy."""
 
     def __init__(self, size: XdlSize) -> None:
         super().__init__()
@@ -89,7 +91,7 @@ def _ids(batch: int, count: int) -> list[Tensor]:
 
 
 def make(name: str, batch: int) -> tuple[nn.Module, tuple[object, ...]]:
-    """The module of a size, and example inputs."""
+    """Return the module of a size, and example inputs."""
     if name in XDL_SIZES:
         xdl = XDL_SIZES[name]
         labels = torch.empty(batch, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""ResNeXt-50 (32x4d), trained to tell classes of images (Xie et al., CVPR 2017)."""
+"""ResNeXt-50 (32x4d), trained to classify images (Xie et al., CVPR 2017)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 EXPANSION = 4
-"""The channels that leave a block, over those of its first stage's unit."""
+"""The ratio of a block's output channels to the stem's channels, in the first stage."""
 
 
 @dataclass(frozen=True)
 class ResNextSize:
-    """Blocks of each stage, and channels: ``cardinality`` groups of ``group_width`` each in the
-    first stage, twice as many in each later one."""
+    """The number of blocks of each stage, and channels: ``cardinality`` groups of ``group_width``
+    channels in the first stage, and twice as many in each later one."""
 
     depths: tuple[int, ...]
     stem: int
@@ -31,8 +31,8 @@ SIZES = {
 
 
 class ResidualBlock(nn.Module):
-    """1x1, grouped 3x3 and 1x1 convolutions around a shortcut, which is a 1x1 convolution where the
-    shape changes."""
+    """1x1, grouped 3x3 and 1x1 convolutions with a shortcut. The shortcut is a 1x1 convolution if
+    the shape changes."""
 
     def __init__(self, fan_in: int, inner: int, fan_out: int, groups: int, stride: int) -> None:
         super().__init__()
@@ -54,7 +54,8 @@ class ResidualBlock(nn.Module):
 
 
 class ResNext(nn.Module):
-    """Images [batch, 3, image, image] and labels [batch] to the mean cross-entropy."""
+    """ResNeXt with its loss: from images [batch, 3, image, image] and labels [batch] to the mean
+    cross-entropy."""
 
     def __init__(self, size: ResNextSize) -> None:
         super().__init__()
@@ -81,7 +82,7 @@ class ResNext(nn.Module):
 
 
 def make(name: str, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """The module of a size, and example inputs."""
+    """Return the module of a size, and example inputs."""
     size = SIZES[name]
     images = torch.empty(batch, 3, size.image, size.image)
     return ResNext(size), (images, torch.empty(batch, dtype=torch.int64))

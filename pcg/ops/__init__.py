@@ -25,7 +25,7 @@ _THEMES = (
 )
 
 OPERATORS = Registry([operator for theme in _THEMES for operator in theme.OPERATORS])
-"""All operators that are known; a user's own join them."""
+"""All known operators, including those that a user adds."""
 
 BUILT_IN = OPERATORS.built_in
-"""Those that come with Unity."""
+"""The operators that come with Unity."""

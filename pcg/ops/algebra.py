@@ -40,14 +40,15 @@ gelu = Operator("gelu", "out[i...] = gelu(x[i...])")
 
 @lru_cache(maxsize=1)
 def with_epilogue() -> Callable[[Tensor, Tensor], Tensor]:
-    """``relu(x w)`` of ``x[..., k]`` and ``w[k, n]``, on a GPU as one kernel, of which torch does
-    not know the derivative. (A function, as its class needs torch.)"""
+    """Return ``relu(x w)`` as a function of ``x[..., k]`` and ``w[k, n]``. On a GPU it is one
+    kernel, whose derivative torch does not know. (The class is made here because it needs torch.)
+    """
 
     class MatmulRelu(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
             rows = x.reshape(-1, x.shape[-1])
-            # Only with a bias is it the one kernel.
+            # Torch fuses the product with the ReLU only if there is a bias.
             bias = w.new_zeros(w.shape[1])
             out = torch.ops.aten._addmm_activation(bias, rows, w)
             ctx.save_for_backward(rows, w, out)
@@ -68,13 +69,13 @@ def with_epilogue() -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def _matmul_relu(task: KernelTask, x: Tensor, w: Tensor) -> Tensor:
-    # Autocast chooses the number format of the product, but not of the one kernel.
+    # Autocast chooses the number format of a product, but not that of the fused kernel.
     if x.is_cuda and not torch.is_autocast_enabled("cuda"):
         return with_epilogue()(x, w)
     return torch.relu_(torch.matmul(x, w))
 
 
-# A matrix product that passes on what is above 0, without another pass over it.
+# A matrix product followed by a ReLU, without another pass over the result.
 matmul_relu = Operator(
     "matmul_relu", "out[a..., n] = relu(sum k: x[a..., k] * w[k, n])", kernel=_matmul_relu
 )

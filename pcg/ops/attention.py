@@ -1,6 +1,6 @@
-"""Attention, of queries ``q[b..., i, d]`` over keys ``k[b..., j, d]`` and values ``v[b..., j, e]``.
+"""Attention, with queries ``q[b..., i, d]``, keys ``k[b..., j, d]`` and values ``v[b..., j, e]``.
 
-Batch and heads are the run ``b...``. Scores are scaled by 1/sqrt(|d|).
+The run ``b...`` is batch and heads. Scores are scaled by 1/sqrt(|d|).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def _attention(
 
 
 def _causal_attention(task: KernelTask, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Rows are global: those of this task may begin in the middle. Keys after its last row are
-    seen by none of them, and left out."""
+    """Compute causal attention of this task's rows, which may begin in the middle. Keys after the
+    last of them are left out, since no row sees them."""
     if task.start("i") == 0 and q.shape[-2] == k.shape[-2]:
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     rows = torch.arange(q.shape[-2], device=q.device) + task.start("i")
@@ -54,8 +54,8 @@ causal_attention = Operator(
     kernel=_causal_attention,
 )
 
-# The mask is added to the scores. It has all of their dimensions, so that a cut of the batch or of
-# the heads cuts it too; ``expand`` makes it from one that several share, without a copy.
+# The mask is added to the scores. It has all of their dimensions, so that a cut of batch or heads
+# cuts it too. ``expand`` makes it from a shared mask, without a copy.
 masked_attention = Operator(
     "masked_attention",
     f"{_OPERANDS}, mask[b..., i, j]"

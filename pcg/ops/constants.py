@@ -1,4 +1,4 @@
-"""Operators without operands: tensors that are known before any input is."""
+"""Operators without operands, for tensors that do not depend on any input."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _lower_triangle(task: KernelTask) -> Tensor:
     return torch.ones(task.attributes["rows"], task.attributes["columns"]).tril()
 
 
-# Row i has ones up to column i: what a query may see of keys that come one after the other.
+# Row i has ones up to column i: the keys that a query sees under causal attention.
 lower_triangle = Operator(
     "lower_triangle",
     "out[i < rows, j < columns] = 1 if j <= i else 0",
@@ -63,7 +63,7 @@ position_ids = Operator(
     kernel=_count,
 )
 
-# A convolution with it gives its input back, if its padding is (top, left) as well.
+# A convolution with this kernel returns its input, if its padding is (top, left) as well.
 identity_kernel = Operator(
     "identity_kernel",
     "out[o < channels, c < channels, a < kernel_h, b < kernel_w]"
@@ -71,7 +71,7 @@ identity_kernel = Operator(
     sizes=("channels", "kernel_h", "kernel_w", "top", "left"),
 )
 
-# A depthwise convolution with it is an average pool.
+# A depthwise convolution with this kernel is an average pool.
 averaging_kernel = Operator(
     "averaging_kernel",
     "out[c < channels, u < 1, a < kernel_h, b < kernel_w] = 1 / (kernel_h * kernel_w)",

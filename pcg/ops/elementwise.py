@@ -1,12 +1,12 @@
 """Element-wise operators: arithmetic, functions of one number, choices, and casts.
 
-``sigmoid``, ``tanh`` and ``silu`` are written through ``exp``, so that its laws hold for them;
-their kernels are torch's own, which are faster and do not overflow.
+``sigmoid``, ``tanh`` and ``silu`` are defined by ``exp``, so that its laws apply to them. Their
+kernels are torch's own, which are faster and do not overflow.
 
-A cast says what rounding does to each number: ``to_float16`` gives the nearest number of that
-format. Its kernel returns a tensor of that dtype, so later operators compute in it as torch does.
-Proofs know a rounding by name only, hence no rule drops or moves one. Back-propagation takes the
-slope of a rounding to be 1, and rounds the gradient to the same format.
+A cast rounds each number: ``to_float16`` gives the nearest number of that format. Its kernel
+returns a tensor of that dtype, in which later operators then compute, as in torch. Proofs know a
+rounding only by its name, so no rule drops or moves one. Back-propagation takes 1 for the slope of
+a rounding, and rounds the gradient to the same format.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ clamp = Operator(
 
 shift = Operator("shift", "out[i...] = x[i...] + offset", reals=("offset",))
 
-# The divisor is most often the size of an axis that was summed away, as in a mean.
+# The divisor is usually the size of an axis that was summed, as in a mean.
 divide_by_size = Operator("divide_by_size", "out[i...] = x[i...] / size", sizes=("size",))
 
 divide_by_root = Operator("divide_by_root", "out[i...] = x[i...] * rsqrt(size)", sizes=("size",))
@@ -78,7 +78,7 @@ silu = Operator(
     kernel=lambda task, x: torch.nn.functional.silu(x),
 )
 
-# x where the condition is not 0, else y, whatever numbers the one that is not chosen may be.
+# x where the condition is not 0, else y, even if the number that is not chosen is NaN or infinite.
 where = Operator(
     "where",
     "condition[i...], x[i...], y[i...] -> let absent[i...] = condition[i...] == 0;"
@@ -86,7 +86,7 @@ where = Operator(
     kernel=lambda task, condition, x, y: torch.where(condition != 0, x, y),
 )
 
-# The mask of 0 and 1 is an operand: equations are functions, and drawing one is none.
+# The 0/1 mask is an operand, since equations are functions and cannot draw random numbers.
 dropout = Operator("dropout", "out[i...] = scale * x[i...] * mask[i...]", reals=("scale",))
 
 to_float16 = Operator(

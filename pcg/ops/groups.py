@@ -1,7 +1,7 @@
 """Operators on groups of neighbours along an axis, and products with slices in their operands.
 
-They make what other systems call by simpler names: FlexFlow's replicate and reduce, which copy and
-sum elements, and its linear layer, whose operands hold one slice for each shard of the other.
+They express operators of other systems: FlexFlow's replicate and reduce, which copy and sum
+elements, and its linear layer, whose operands hold one slice for each shard of the other operand.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from pcg.types.task import KernelTask
 
-# The size of a group, r, stands in no operand; the ``let`` is there to state it.
+# No operand has the size of a group, r. The ``let`` states it.
 repeat_each = Operator(
     "repeat_each",
     "x[a..., j@axis, b...] -> let one[r < times] = 1; out[a..., (j r), b...] = x[a..., j, b...]",
     sizes=("times",),
     kernel=lambda task, x: x.repeat_interleave(task.attributes["times"], task.attributes["axis"]),
 )
-"""Every element ``times`` times in a row, as the keys of grouped-query attention are."""
+"""Each element repeated ``times`` times in a row, as for the keys of grouped-query attention."""
 
 sum_groups = Operator(
     "sum_groups",
@@ -34,7 +34,7 @@ sum_groups = Operator(
         task.attributes["axis"] + 1
     ),
 )
-"""The sums of ``times`` elements in a row."""
+"""The sums of groups of ``times`` adjacent elements."""
 
 
 def _sliced_linear(task: KernelTask, x: Tensor, w: Tensor) -> Tensor:
@@ -53,15 +53,15 @@ sliced_linear = Operator(
     sizes=("shares",),
     kernel=_sliced_linear,
 )
-"""A linear layer on the samples ``(q n)`` and output channels ``(p m)``. The part with shard (q, p)
-of the output reads slice p of x and slice q of w; the channels are cut in ``shares``, whose partial
-sums are the slices of the output."""
+"""A linear layer on samples ``(q n)`` and output channels ``(p m)``. Shard (q, p) of the output
+reads slice p of x and slice q of w. The input channels are cut in ``shares``, whose partial sums
+are the slices of the output."""
 
 times_scalar = Operator(
     "times_scalar",
     "x[i...], s[] -> out[i...] = x[i...] * s[]",
     kernel=lambda task, x, s: x * s,
 )
-"""Every element times the one element of another tensor."""
+"""Every element times the single element of another tensor."""
 
 OPERATORS = (repeat_each, sum_groups, sliced_linear, times_scalar)

@@ -34,7 +34,7 @@ layer_norm = Operator(
 
 
 def _embedding_kernel(task: KernelTask, ids: Tensor, table: Tensor) -> Tensor:
-    """Look up the rows that this task holds; the others are another task's partial sum."""
+    """Look up the rows that this task holds. The other rows are in partial sums of other tasks."""
     rows, held = held_rows(task, ids, table.shape[0])
     out = torch.nn.functional.embedding(rows, table)
     return out * held.unsqueeze(-1).to(table.dtype)

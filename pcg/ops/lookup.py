@@ -1,6 +1,6 @@
-"""Look-ups by integer ids, which tensors hold as numbers; and running sums and expert routing.
+"""Look-ups by integer ids, which tensors hold as numbers; running sums, and expert routing.
 
-An id that names no row finds 0. ``embedding`` is in ``layers``.
+An id that names no row yields 0. ``embedding`` is in ``layers``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 def held_rows(task: KernelTask, ids: Tensor, held: int) -> tuple[Tensor, Tensor]:
-    """Where in this task's block of ``held`` rows each id lies, and whether it lies there.
+    """Return the position of each id in this task's block of ``held`` rows, and whether it is
+    there.
 
-    The rows of the others are another task's partial sum; their place is given as 0.
+    The position is 0 for other ids, whose rows are in the partial sums of other tasks.
     """
     rows = ids.long() - task.start("v")
     inside = (rows >= 0) & (rows < held)
@@ -50,7 +51,7 @@ def _embedding_bag(task: KernelTask, ids: Tensor, table: Tensor) -> Tensor:
     return bags.reshape(*rows.shape[:-1], table.shape[1])
 
 
-# The rows of a bag k of ids are summed.
+# The sum of the rows of each bag k of ids.
 embedding_bag = Operator(
     "embedding_bag",
     "out[b..., d] = sum k, v: (ids[b..., k] == v) * table[v, d]",
@@ -70,21 +71,21 @@ one_hot = Operator(
     kernel=_one_hot,
 )
 
-# Along the last axis. Of ones it is 1, 2, 3, ...: how padded sequences number their tokens.
+# Along the last axis. For ones it is 1, 2, 3, ..., by which padded sequences number their tokens.
 cumulative_sum = Operator(
     "cumulative_sum",
     "x[a..., j] -> out[a..., j] = sum k < |j|: x[a..., k] if k <= j else 0",
     kernel=lambda task, x: torch.cumsum(x, -1),
 )
 
-# Token t goes to the place c of expert e where the mask has 1.
+# Token t goes to place c of expert e where the mask is 1.
 moe_dispatch = Operator(
     "moe_dispatch",
     "x[t, d], mask[t, e, c] -> out[e, c, d] = sum t: mask[t, e, c] * x[t, d]",
     kernel=lambda task, x, mask: torch.einsum("td,tec->ecd", x, mask),
 )
 
-# And back; here the mask may hold the weights of the experts.
+# The way back. Here the mask may hold the weights of the experts.
 moe_combine = Operator(
     "moe_combine",
     "y[e, c, d], mask[t, e, c] -> out[t, d] = sum e, c: mask[t, e, c] * y[e, c, d]",

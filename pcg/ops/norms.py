@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def _batch_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """torch.nn.functional.batch_norm without its refusal of a single value a channel."""
+    """Like torch.nn.functional.batch_norm, but also for a single value per channel."""
     return norm_with(x, weight, bias, None, None, eps)
 
 
@@ -26,8 +26,8 @@ def norm_with(
     variance: Tensor | None,
     eps: float,
 ) -> Tensor:
-    """The same; what statistics are given become those of ``x``, the variance the unbiased one."""
-    # Torch takes no shorter weights, such as constants are in a run in double precision.
+    """The same. Given statistics are overwritten with those of ``x``, with unbiased variance."""
+    # Torch refuses weights of a narrower format than x, such as constants in a float64 run.
     wide = torch.promote_types(x.dtype, weight.dtype)
     weight, bias = weight.to(wide), bias.to(wide)
     cudnn = torch.backends.cudnn.enabled
@@ -62,9 +62,9 @@ def norm_groups_with(
     groups: int,
     eps: float,
 ) -> Tensor:
-    """As a batch norm in which each group of samples has channels of its own; of so many channels
-    are the statistics that are given, of one group after the other."""
-    if groups == 1:  # which is how data parallelism runs it, and takes no copies
+    """Norm each group of samples by itself, as a batch norm with separate channels for each group.
+    Given statistics have all of these channels, one group after another."""
+    if groups == 1:  # the usual case under data parallelism, which needs no copies
         return norm_with(x, weight, bias, mean, variance, eps)
     channels = x.shape[1]
     apart = x.unflatten(0, (groups, -1)).transpose(0, 1).flatten(1, 2)
@@ -73,8 +73,8 @@ def norm_groups_with(
     return normed.unflatten(1, (groups, channels)).transpose(0, 1).flatten(0, 1)
 
 
-# The batch is ``groups`` groups of samples, one after the other, with statistics of their own: what
-# data parallelism makes of a batch norm.
+# The batch is ``groups`` groups of consecutive samples with separate statistics, as data
+# parallelism computes a batch norm.
 ghost_batch_norm = Operator(
     "ghost_batch_norm",
     "x[(g m), c, s...], weight[c], bias[c]"

@@ -1,4 +1,4 @@
-"""Parallel operators: they change the type of a tensor, and never what it means."""
+"""Parallel operators, which change the type of a tensor and never its meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reductions along one axis, and the losses that are made of one."""
+"""Reductions along one axis, and losses that consist of one."""
 
 from __future__ import annotations
 
@@ -44,9 +44,11 @@ log_softmax = Operator(
 
 @lru_cache(maxsize=1)
 def _with_gradient() -> Callable[[Tensor, int], Tensor]:
-    """``torch.logsumexp`` along an axis, whose gradient is 0 where all numbers are -inf, as those
-    of one block of masked classes may be; torch's is no number there. (A function, as its class
-    needs torch.)"""
+    """Return a ``torch.logsumexp`` along an axis whose gradient is 0 where all numbers are -inf.
+
+    A block of masked classes may be so, and torch's own gradient is NaN there. (The class is made
+    here because it needs torch.)
+    """
 
     class LogSumExp(torch.autograd.Function):
         @staticmethod
@@ -65,7 +67,7 @@ def _with_gradient() -> Callable[[Tensor, int], Tensor]:
     return LogSumExp.apply
 
 
-# No exponential overflows, whatever the numbers are: they are taken relative to the greatest.
+# No exponential overflows: numbers are taken relative to the greatest.
 logsumexp = Operator(
     "logsumexp",
     "x[a..., j@axis, b...] -> out[a..., b...] = log(sum j: exp(x[a..., j, b...]))",
@@ -74,14 +76,14 @@ logsumexp = Operator(
 
 
 def _nll(task: KernelTask, logits: Tensor, target: Tensor, total: Tensor) -> Tensor:
-    """The rows whose class is among those that this task holds; the others are another's."""
+    """Compute the rows whose class this task holds. The others belong to other tasks."""
     classes, held = held_rows(task, target, logits.shape[1])
     chosen = logits.gather(1, classes.unsqueeze(1)).squeeze(1)
     return torch.where(held, total - chosen, 0.0)
 
 
-# The negative log-likelihood of a class of each row, where ``total`` has the logsumexp of the row's
-# logits. Classes may be cut: all but one device then find nothing in a row.
+# The negative log-likelihood of each row's class, where ``total`` is the logsumexp of the row's
+# logits. If classes are cut, all devices but one contribute 0 to a row.
 nll = Operator(
     "nll",
     "logits[n, v], target[n], total[n]"
@@ -91,7 +93,7 @@ nll = Operator(
 
 
 def _cross_entropy(task: KernelTask, logits: Tensor, target: Tensor) -> Tensor:
-    """This task's part of the mean over all rows."""
+    """Return this task's part of the mean over all rows."""
     entropy = torch.nn.functional.cross_entropy(logits, target.long(), reduction="sum")
     return entropy / task.sizes["n"]
 

@@ -1,4 +1,4 @@
-"""Operators that only move elements: along an axis, from one axis to another, into a new one.
+"""Operators that only move elements: along an axis, between axes, or into a new axis.
 
 ``slice`` and ``pad`` read 0 beyond the ends of their operand.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def cut_out(x: Tensor, axis: int, start: int, size: int, outside: float = 0.0) -> Tensor:
-    """Elements ``start`` to ``start + size`` of an axis, which may lie beyond its ends."""
+    """Return elements ``start`` to ``start + size`` of an axis, some of which may lie outside."""
     have = x.shape[axis]
     first, last = min(max(start, 0), have), min(max(start + size, 0), have)
     part = x.narrow(axis, first, max(last - first, 0))
@@ -28,8 +28,8 @@ def cut_out(x: Tensor, axis: int, start: int, size: int, outside: float = 0.0) -
     if not before and not after:
         return part
     padding = [0] * (2 * x.dim())
-    at = x.dim() - 1 - axis % x.dim()  # torch counts from the last axis
-    padding[2 * at : 2 * at + 2] = before, after
+    from_last = x.dim() - 1 - axis % x.dim()  # torch counts from the last axis
+    padding[2 * from_last : 2 * from_last + 2] = before, after
     return torch.nn.functional.pad(part, padding, value=outside)
 
 
@@ -108,15 +108,15 @@ expand = Operator(
     ),
 )
 
-# ``like`` says how large the result is, and how it is cut: its elements do not matter. It stands
-# first because it tells where the axis lies.
+# ``like`` gives the size of the result and its cut. Its elements are not used. It is the first
+# operand because it determines the position of the axis.
 expand_as = Operator(
     "expand_as",
     "like[a..., j@axis, b...], x[a..., b...]"
     " -> out[a..., j, b...] = x[a..., b...] + 0 * like[a..., j, b...]",
     kernel=lambda task, like, x: x.unsqueeze(task.attributes["axis"]).expand_as(like),
 )
-"""Repeated along one axis, as the mean of a row is for all of its elements."""
+"""A tensor repeated along one axis, as the mean of a row is for all of its elements."""
 
 
 def _expand_vector(task: KernelTask, like: Tensor, x: Tensor) -> Tensor:
@@ -129,23 +129,24 @@ expand_vector = Operator(
     "like[a..., j@axis, b...], x[j] -> out[a..., j, b...] = x[j] + 0 * like[a..., j, b...]",
     kernel=_expand_vector,
 )
-"""Repeated along all axes but one, as a weight for each channel is."""
+"""A vector repeated along all axes but one, as a weight for each channel is."""
 
 
 def permute(value: Value, order: Sequence[int]) -> Value:
-    """``value`` with its dimensions in another order: dimension ``i`` is the former ``order[i]``.
+    """Return ``value`` with its dimensions in another order: dimension ``i`` is the former
+    ``order[i]``.
 
-    It is made of as few transposes as there can be: one less than the length of each cycle of the
-    permutation. Raises ValueError if ``order`` does not name each dimension once.
+    It takes the fewest transposes: for each cycle of the permutation one less than its length.
+    Raises ValueError if ``order`` does not name each dimension once.
     """
-    have = list(range(len(order)))
-    if sorted(order) != have:
+    current = list(range(len(order)))
+    if sorted(order) != current:
         raise ValueError(f"{list(order)} does not name each of {len(order)} dimensions once")
-    for place, wanted in enumerate(order):
-        at = have.index(wanted)
-        if at != place:
-            value = apply(transpose(dim0=place, dim1=at), value)
-            have[place], have[at] = have[at], have[place]
+    for target, wanted in enumerate(order):
+        source = current.index(wanted)
+        if source != target:
+            value = apply(transpose(dim0=target, dim1=source), value)
+            current[target], current[source] = current[source], current[target]
     return value
 
 

@@ -1,6 +1,6 @@
 """Operators from a user's own file, given with ``--operators``.
 
-Such a file declares operators as ``pcg/ops`` does; every ``Operator`` among its names takes part:
+The file declares operators as ``pcg/ops`` does. All ``Operator`` objects among its names are used:
 
     from pcg.types.operator import Operator
 
@@ -35,10 +35,10 @@ def load_operators(path: str | Path) -> tuple[Operator, ...]:
 
 
 def read_operators(path: str | Path) -> tuple[Operator, ...]:
-    """Run a file of operator declarations; the operators among its names, in order.
+    """Run a file of operator declarations, and return the operators among its names, in order.
 
-    Raises InputError naming the file and the line or operator at fault: a file that is missing or
-    fails, an equation without meaning, a name that another operator has, or no operator at all.
+    Raises InputError naming the file and the line or operator at fault: for a file that is missing
+    or fails, an equation without meaning, a name that another operator has, or no operator at all.
     """
     read_text(path, "a Python file that declares operators")
     operators = _declared(Path(path))
@@ -59,12 +59,12 @@ def read_operators(path: str | Path) -> tuple[Operator, ...]:
 
 
 def run_file(path: Path, prefix: str) -> ModuleType:
-    """Run a user's Python file as a module of its own, which processes that this one starts can
-    import too, as they do for its classes. Raises InputError with the line at fault."""
+    """Run a user's Python file as a module. Processes that this one starts can import it too, for
+    example for its classes. Raises InputError with the line at fault."""
     try:
         return module_of(path, prefix)
     except EquationError as error:
-        # It names the operator, and the index or the token at fault.
+        # The message names the operator, and the index or the token at fault.
         raise InputError(line_at_fault(path, error), str(error)) from error
     except (Exception, SystemExit) as error:
         problem = f"{type(error).__name__}: {error}"
@@ -72,7 +72,7 @@ def run_file(path: Path, prefix: str) -> ModuleType:
 
 
 def _declared(path: Path) -> tuple[Operator, ...]:
-    """The operators among a file's own names, in order."""
+    """Return the operators among a file's own names, in order."""
     module = run_file(path, "user_operators")
     # By identity: a file read twice declares equal operators, an imported one is the same object.
     imported = {id(operator) for operator in OPERATORS.values()}
@@ -81,7 +81,7 @@ def _declared(path: Path) -> tuple[Operator, ...]:
 
 
 def line_at_fault(path: Path, error: BaseException) -> str:
-    """The file with the line of it that was running last."""
+    """Return the file with the line of it that ran last."""
     if isinstance(error, SyntaxError) and error.lineno is not None:
         return f"{path}: line {error.lineno}"
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]

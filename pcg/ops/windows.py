@@ -4,9 +4,9 @@
     k[o, c, a, b]  kernels: output channels, input channels, rows, columns
 
 The output's sizes are attributes, ``height`` and ``width``, so that nothing is ever divided. Window
-(h, w) begins at row ``stride_h*h - top`` and column ``stride_w*w - left`` of ``x``; what lies
-outside of ``x`` is 0, or left out (``max_pool2d``, ``avg_pool2d_inside``). ``same``, ``valid`` and
-``padded`` give these attributes for the usual ways to pad, and ``centred`` those of ``enlarge``.
+(h, w) begins at row ``stride_h*h - top`` and column ``stride_w*w - left`` of ``x``. Elements
+outside of ``x`` are 0, or left out (``max_pool2d``, ``avg_pool2d_inside``). ``same``, ``valid`` and
+``padded`` compute these attributes for the usual kinds of padding, and ``centred`` for ``enlarge``.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows along one dimension: how many there are, and how much padding is before the first.
+    """Windows along one dimension: their number, and the padding before the first.
 
-    They are ``height`` and ``top`` of an operator for the rows, ``width`` and ``left`` for the
-    columns.
+    They are the attributes ``height`` and ``top`` for rows, and ``width`` and ``left`` for columns.
     """
 
     count: int
@@ -38,15 +37,15 @@ class Windows:
 
 
 def same(size: int, kernel: int, stride: int = 1, dilation: int = 1) -> Windows:
-    """``SAME`` padding as TensorFlow has it: ceil(size / stride) windows, and as little padding as
-    they need, the smaller half before."""
+    """Return the windows of TensorFlow's ``SAME`` padding: ceil(size / stride) windows, with the
+    least padding that they need, the smaller half before."""
     count = -(-size // stride)
     padding = max(0, (count - 1) * stride + _extent(kernel, dilation) - size)
     return Windows(count, padding // 2)
 
 
 def valid(size: int, kernel: int, stride: int = 1, dilation: int = 1) -> Windows:
-    """``VALID`` padding, which is none: the windows that lie wholly inside. Raises ValueError if
+    """Return the windows without padding (``VALID``), which lie wholly inside. Raises ValueError if
     there is none."""
     return padded(size, kernel, stride, dilation)
 
@@ -54,8 +53,8 @@ def valid(size: int, kernel: int, stride: int = 1, dilation: int = 1) -> Windows
 def padded(
     size: int, kernel: int, stride: int = 1, dilation: int = 1, *, before: int = 0, after: int = 0
 ) -> Windows:
-    """The windows that lie wholly inside of ``before + size + after``. Raises ValueError if there
-    is none."""
+    """Return the windows that lie wholly inside ``before + size + after``. Raises ValueError if
+    there is none."""
     room = before + size + after - _extent(kernel, dilation)
     if room < 0:
         text = f"kernel {kernel} with dilation {dilation} exceeds size {before + size + after}"
@@ -64,9 +63,11 @@ def padded(
 
 
 def centred(kernel: int, enlarged: int) -> int:
-    """How many zeros ``enlarge`` puts before a kernel for it to stay in the middle: a convolution
-    whose ``top`` (or ``left``) grows by as many gives the same. Raises ValueError where no middle
-    exists."""
+    """Return how many zeros ``enlarge`` puts before a kernel to keep it in the middle.
+
+    A convolution whose ``top`` (or ``left``) grows by this number gives the same result. Raises
+    ValueError if there is no middle.
+    """
     zeros = enlarged - kernel
     if zeros < 0 or zeros % 2:
         raise ValueError(f"kernel {kernel} has no place in the middle of {enlarged}")
@@ -74,7 +75,7 @@ def centred(kernel: int, enlarged: int) -> int:
 
 
 def _extent(kernel: int, dilation: int) -> int:
-    """How many elements there are from the first to the last that a window reads."""
+    """Return the number of elements from the first to the last that a window reads."""
     return dilation * (kernel - 1) + 1
 
 
@@ -87,9 +88,9 @@ _INDICES = ("h", "w")
 
 
 class _Along(NamedTuple):
-    """What a task's windows read along an axis of ``x``: so many ``windows`` ``stride`` apart, each
-    ``extent`` elements from its first to its last one, the first from ``start`` on. Counted from
-    the first element that the task has; what lies beyond these is outside of the tensor."""
+    """A task's windows along an axis of ``x``: ``windows`` windows, ``stride`` apart, with
+    ``extent`` elements from first to last, the first window at ``start``. Positions count from the
+    first element of the task's block. Elements outside the block are outside the tensor."""
 
     axis: int
     start: int
@@ -99,25 +100,25 @@ class _Along(NamedTuple):
 
 
 def _along(task: KernelTask, kernel: tuple[int, int]) -> Iterator[_Along]:
-    given = task.attributes
+    attributes = task.attributes
     for axis, index, stride, dilation, padding, size in zip(
         (-2, -1), _INDICES, _STRIDES, _DILATIONS, _PADDING, kernel, strict=True
     ):
-        start = given[stride] * task.start(index) - given[padding] - task.first(0, axis)
-        extent = _extent(size, given.get(dilation, 1))
-        yield _Along(axis, start, task.length(index), given[stride], extent)
+        start = attributes[stride] * task.start(index) - attributes[padding] - task.first(0, axis)
+        extent = _extent(size, attributes.get(dilation, 1))
+        yield _Along(axis, start, task.length(index), attributes[stride], extent)
 
 
 def _read(task: KernelTask, x: Tensor, kernel: tuple[int, int], outside: float = 0.0) -> Tensor:
-    """The rows and columns from the first to the last that some window reads."""
+    """Return the rows and columns from the first to the last that some window reads."""
     for axis, start, windows, stride, extent in _along(task, kernel):
         x = cut_out(x, axis, start, (windows - 1) * stride + extent, outside)
     return x
 
 
 def _even_padding(task: KernelTask, x: Tensor, kernel: tuple[int, int]) -> tuple[int, int] | None:
-    """The padding, as much before as after, with which torch reads just the task's windows; None
-    where none does. It saves a copy of the operand."""
+    """Return equal padding on both sides with which torch reads just the task's windows, or None if
+    there is none. It saves a copy of the operand."""
     rows, columns = _along(task, kernel)
     for axis, start, windows, stride, extent in (rows, columns):
         room = x.shape[axis] - 2 * start - extent
@@ -193,7 +194,7 @@ def _greatest(task: KernelTask, x: Tensor) -> Tensor:
 
 
 def _pool_padding(task: KernelTask, x: Tensor) -> tuple[int, int] | None:
-    """``_even_padding``, which for a pool torch allows up to half of the kernel."""
+    """Return ``_even_padding`` if a pool of torch allows it: up to half of the kernel."""
     kernel = _pair(task, _KERNEL)
     even = _even_padding(task, x, kernel)
     if even is None or any(2 * pad > extent for pad, extent in zip(even, kernel, strict=True)):

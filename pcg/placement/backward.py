@@ -15,27 +15,27 @@ from pcg.readings.work import needing_gradients
 
 @dataclass(frozen=True)
 class Gradients:
-    """What back-propagation through a schedule computes."""
+    """The gradients that back-propagation through a schedule computes."""
 
     steps: tuple[frozenset[int] | None, ...]
-    """For each step, None if no gradient passes through it, else the operands of a computation
-    that need one."""
+    """For each step: None if no gradient passes through it, else the operands of a computation
+    that need a gradient."""
     weights: tuple[Node, ...]
     """The weights that get a gradient."""
     joining: int | None
-    """The step that only puts the loss together, if there is one: nothing moves back there, for
-    every part of the loss has the gradient 1 anyway."""
+    """The step that only assembles the loss, if there is one. Nothing moves back there, since the
+    gradient of every part of the loss is 1."""
     parts: Mapping[Slot, int]
-    """How many gradients of a tensor come back from what reads it, to be added up."""
+    """The number of gradients of a tensor that its readers send back, to be added up."""
     slots: frozenset[Slot]
-    """The tensors that have a gradient, on the way from a weight to the loss."""
+    """The tensors that have a gradient, on a path from a weight to the loss."""
 
 
 @lru_cache(maxsize=8)
 def gradients(schedule: Schedule) -> Gradients:
-    """Find the steps that gradients pass through: on the way from a weight to the loss.
+    """Find the steps that gradients pass through, on the paths from weights to the loss.
 
-    The loss is the first output if that is a number; a part of a model has none, and gradients
+    The loss is the first output if that is a number. A part of a model has no loss, so gradients
     enter at all its outputs.
     """
     wanted = needing_gradients((_node(step), _sources(step)) for step in schedule.steps)
@@ -71,7 +71,7 @@ def gradients(schedule: Schedule) -> Gradients:
 
 
 def _node(step: Step) -> Node:
-    """The operator or leaf whose outputs a step makes or moves."""
+    """Return the operator or leaf whose outputs a step makes or moves."""
     return step.node if isinstance(step, Compute) else step.results[0].value.node
 
 

@@ -1,18 +1,18 @@
-"""Tensors that go to other devices in parts: copies are gathered there, sums are added up here.
+"""Tensors that move to other devices in parts: copies are gathered there, sums are reduced here.
 
-Problem: where several devices want the same piece of a tensor from elsewhere, such as those of a
-tensor-parallel group from the stage before, each would receive all of it over a slow link.
-Method: each receives a part of it, and they gather the parts over their own fast links. Source:
-the scatter/gather optimization of Narayanan et al., SC 2021, section 4.1. Complexity: the pieces.
+Problem: several devices may want the same piece of a tensor from elsewhere, as a tensor-parallel
+group does from the stage before it. Each would receive all of it over a slow link. Method: each
+receives a part, and they gather the parts over their own fast links. Source: the scatter/gather
+optimization of Narayanan et al., SC 2021, section 4.1. Complexity: linear in the pieces.
 
-A graph says so by a partition that a combine undoes at once. By its value that is nothing, so a
-rule of the library puts it there and an audit follows it like any other. What it adds is the way:
-the tensor comes cut as between the two. Gradients go the same way back: they are added up and cut
-(reduce_scatter), and each part is sent where it came from.
+In a graph, this is a partition that a combine undoes at once. The pair does not change the value,
+so a rule of the library can insert it, and an audit can follow it like any other. It changes the
+transfer: the tensor arrives cut as it is between the two operators. Gradients take the same path
+back: they are added up and cut (reduce_scatter), and each part is sent where it came from.
 
-Partial sums whose total is wanted on other devices would each be sent there, as many times the
-bytes of the total as there are partial sums. They are added up first, in parts, by those that have
-them (reduce_scatter). That is how any graph is scheduled, where the parts are equal.
+If the total of partial sums is wanted only on other devices, sending each partial sum there would
+take as many times the bytes of the total as there are partial sums. So the devices that hold them
+first add them up in parts (reduce_scatter). All graphs are scheduled so, if the parts are equal.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from pcg.types.halo import states_halo
 from pcg.types.tensor import ParallelTensor
 
 
-class InParts(NamedTuple):
-    """Along which dimension a tensor is cut on its way, and into how many parts."""
+class TransferParts(NamedTuple):
+    """The dimension along which a tensor is cut on its way, and the number of parts."""
 
     dim: int
     parts: int
 
 
 def named_parts(chain: Sequence[Node]) -> tuple[Node, Node] | None:
-    """The first partition of a chain of parallel operators that a combine undoes at once."""
+    """Return the first partition in a chain of parallel operators that a combine undoes at once."""
     for cut, join in pairwise(chain):
         if (cut.name, join.name) == ("partition", "combine"):
             pair = cut.operator_call, join.operator_call
@@ -45,20 +45,23 @@ def named_parts(chain: Sequence[Node]) -> tuple[Node, Node] | None:
     return None
 
 
-def stated_parts(chain: Sequence[Node]) -> InParts | None:
-    """How a chain of parallel operators says that a tensor comes in parts, if it does."""
+def stated_parts(chain: Sequence[Node]) -> TransferParts | None:
+    """Return the parts in which a tensor moves by a chain of parallel operators, if any."""
     named = named_parts(chain)
     if named is None:
         return None
     call = named[0].operator_call
-    return InParts(call.integer("dim"), call.integer("degree"))
+    return TransferParts(call.integer("dim"), call.integer("degree"))
 
 
-def in_parts(source: Layout, wanted: Layout, how: InParts) -> Layout | None:
-    """Where the parts of a tensor arrive that devices without any of it want: each of as many
-    devices with the same piece gets one. None where some device has the tensor already, where the
-    devices with a piece are no multiple of the parts, or where the parts would not be equal."""
-    degrees, (dim, parts) = wanted.type.degrees, how
+def layout_in_parts(source: Layout, wanted: Layout, split: TransferParts) -> Layout | None:
+    """Return the layout in which the parts of a tensor arrive on the devices that want it.
+
+    Devices that want the same piece share its parts evenly. None if a device has the tensor
+    already, if the number of devices with a piece is no multiple of the parts, or if the parts are
+    not equal.
+    """
+    degrees, (dim, parts) = wanted.type.degrees, split
     if parts == 1 or degrees.halos or not set(source.devices).isdisjoint(wanted.devices):
         return None
     blocks = degrees.dims[dim] * parts
@@ -69,7 +72,7 @@ def in_parts(source: Layout, wanted: Layout, how: InParts) -> Layout | None:
     dims = tuple(blocks if i == dim else cut for i, cut in enumerate(degrees.dims))
     copies = max(degrees.copies // parts, 1)
     cut = ParallelTensor(wanted.type.shape, replace(degrees, dims=dims, copies=copies))
-    # Devices next to each other get different parts, for those are linked best.
+    # Neighbouring devices get different parts, since they have the best links.
     pieces = {
         device: Piece(piece.partial, _part(piece.block, dim, parts, number % parts))
         for piece, devices in wanted.holders.items()
@@ -78,10 +81,12 @@ def in_parts(source: Layout, wanted: Layout, how: InParts) -> Layout | None:
     return Layout(cut, tuple((device, pieces[device]) for device, _ in wanted.pieces))
 
 
-def summed(source: Layout, wanted: Layout) -> Layout | None:
-    """Where partial sums are added up whose total only other devices want: each device has a part
-    of it, along the first dimension of which the parts are equal. None where nothing is added up,
-    where some device has a partial sum and wants the total, or where no parts would be equal."""
+def layout_of_sums(source: Layout, wanted: Layout) -> Layout | None:
+    """Return the layout in which partial sums are added up if only other devices want the total.
+
+    Each device gets a part of the total, along the first dimension with equal parts. None if
+    nothing is added up, if a device with a partial sum wants the total, or if no parts are equal.
+    """
     degrees = source.type.degrees
     terms = degrees.partials // wanted.type.degrees.partials
     if terms == 1 or degrees.halos or not set(source.devices).isdisjoint(wanted.devices):
@@ -94,8 +99,11 @@ def summed(source: Layout, wanted: Layout) -> Layout | None:
     partials = degrees.partials // terms
     tensor = ParallelTensor(source.type.shape, replace(degrees, dims=dims, partials=partials))
     pieces = (
-        (device, Piece(one.partial // terms, _part(one.block, dim, terms, one.partial % terms)))
-        for device, one in source.pieces
+        (
+            device,
+            Piece(piece.partial // terms, _part(piece.block, dim, terms, piece.partial % terms)),
+        )
+        for device, piece in source.pieces
     )
     return Layout(tensor, tuple(pieces))
 

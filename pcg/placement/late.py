@@ -1,11 +1,11 @@
-"""The products of a schedule that leave the gradient of their weight for later.
+"""The products of a schedule whose weight gradients are computed late.
 
-Meaning. Of a product with a weight where it is kept, which nothing else reads, the gradient of the
-other operand comes first, and that of the weight right after it (``pcg.readings.late``). So what
-is sent of the first is under way while the second is computed, and what both are made of is held
-until then. What is recomputed is gone back through at once. Where micro-batches have a pass for
-weights alone (ZB-H1, ``pcg.plan.pipeline``), the gradients of all such products of slices come in
-that pass, and what they are made of is held until then. Complexity: linear in the steps.
+Meaning. A product with a weight at home that nothing else reads has two gradients. That of the
+other operand comes first, and that of the weight right after it (``pcg.readings.late``). So the
+first is communicated while the second is computed, and the tensors that both read are held until
+then. Recomputed steps compute both gradients at once. If micro-batches have a pass for weights
+(ZB-H1, ``pcg.plan.pipeline``), the weight gradients of all such products of slices come in that
+pass, and the tensors that they read are held until then. Complexity: linear in the steps.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from typing import NamedTuple
 
 from pcg.placement.backward import gradients
 from pcg.placement.schedule import Compute, Reshard, Schedule, Slot
-from pcg.readings.late import parts_gradients
+from pcg.readings.late import has_separate_gradients
 
 WEIGHTS_PASS = 0
-"""In the place of a communication: that a gradient comes in the pass for weights, which is after
-the backward pass of all steps of slices. What is there first is a load."""
+"""In the place of a communication step: the gradient comes in the pass for weights, after the
+backward pass of all slices. Step 0 is a load, so the number is free."""
 
 
 class LateGradient(NamedTuple):
-    """A gradient that is computed while communication of another is under way, or in the pass for
+    """A gradient that is computed during the communication of another gradient, or in the pass for
     weights."""
 
     operand: int
-    """The weight, by position."""
+    """The weight, by its position among the operands."""
     beside: int
-    """That communication, by the number of its step; in a program, by its position; or
+    """The communication, by the number of its step or, in a program, by its position; or
     ``WEIGHTS_PASS``."""
 
     @property
     def in_weights_pass(self) -> bool:
-        """Whether it comes in a pass of its own, for weights."""
+        """Whether the gradient comes in the pass for weights."""
         return self.beside == WEIGHTS_PASS
 
     def at(self, places: Mapping[int, int]) -> LateGradient:
-        """The same with the position of the communication, by those of the steps."""
+        """Return the same with the position of the communication, given those of all steps."""
         return self if self.in_weights_pass else self._replace(beside=places[self.beside])
 
 
 def late_steps(schedule: Schedule, recomputed: Collection[int] = ()) -> Mapping[int, int]:
-    """By number of a step, the operand whose gradient comes late. ``recomputed``: the steps that
-    are done again in the backward pass."""
+    """Return the operand with a late gradient, by step number. ``recomputed`` are the steps that
+    are computed again in the backward pass."""
     passed = gradients(schedule)
     homes = {Slot(node.value(), schedule.homes[node]) for node in passed.weights}
     readers: Counter[Slot] = Counter()
@@ -59,7 +59,7 @@ def late_steps(schedule: Schedule, recomputed: Collection[int] = ()) -> Mapping[
             continue
         weights = [i for i, slot in enumerate(step.operands) if slot in homes]
         alone = len(weights) == 1 and readers[step.operands[weights[0]]] == 1
-        if alone and parts_gradients(step.node, needs):
+        if alone and has_separate_gradients(step.node, needs):
             late_of[number] = weights[0]
     return late_of
 
@@ -71,16 +71,18 @@ def late_gradients(
     *,
     has_weights_pass: bool = False,
 ) -> Mapping[int, LateGradient]:
-    """By number of a step, those of products whose other operand was communicated. Beside it is
-    what communicates next in the backward pass. ``places``: where each step stands, where that is
-    in another order than the schedule has. ``has_weights_pass``: whether slices have one, in which
-    all late gradients of slices come."""
+    """Return the late gradients, by step number, of products whose other operand was communicated.
+
+    Each is computed beside the next communication of the backward pass. ``places`` are the
+    positions of steps, if these differ from the order of the schedule. If ``has_weights_pass``,
+    all late gradients of slices come in the pass for weights.
+    """
     sent = {
         number if places is None else places[number]: number
         for number, step in enumerate(schedule.steps)
         if isinstance(step, Reshard) and step.transfer.kind not in ("none", "local")
     }
-    came = {slot for number in sent.values() for slot in schedule.steps[number].results}
+    communicated = {slot for number in sent.values() for slot in schedule.steps[number].results}
     order = sorted(sent)
     late_of: dict[int, LateGradient] = {}
     for number, operand in late_steps(schedule, recomputed).items():
@@ -88,6 +90,6 @@ def late_gradients(
             late_of[number] = LateGradient(operand, WEIGHTS_PASS)
             continue
         before = bisect_left(order, number if places is None else places[number])
-        if before and schedule.steps[number].operands[1 - operand] in came:
+        if before and schedule.steps[number].operands[1 - operand] in communicated:
             late_of[number] = LateGradient(operand, sent[order[before - 1]])
     return late_of

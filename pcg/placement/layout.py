@@ -1,16 +1,16 @@
-"""Compute on which device each block of a tensor lies, for an operator on a machine view.
+"""Compute the device of each block of a tensor, for an operator on a machine view.
 
-Problem: an operator runs as a grid of tasks, and a machine view says which device runs each task.
-Which block and which partial of each operand and output does a device then hold? Method: where a
-task stands along an axis of the grid, its block stands along the dimension that the axis cuts.
-Complexity: pieces times axes; equal layouts are made once. All is exact.
+Problem: an operator runs as a grid of tasks, and a machine view gives the device of each task.
+Which block and which partial of each operand and output does a device then hold? Method: the
+position of a task along a grid axis is the position of its block along the dimension that the axis
+cuts. Complexity: pieces times axes. Equal layouts are computed once. Exact.
 
 The layout of an operand or output follows from the operator's task grid and its machine view. The
-grid has an axis for each index that may be cut (in the order of the local typing), then one for
+grid has an axis for each index that may be cut, in the order of the local typing, then one for
 partials that pass through, then one for copies of the whole.
 
-Where a dimension has a halo, a piece is a block with what it holds of its neighbours. What is sent
-to others is of the block alone, so that each element comes from one piece.
+If a dimension has a halo, a piece is a block together with its halo. Only the block itself is sent
+to other devices, so that each element comes from one piece.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from pcg.types.local import LocalTyping
 from pcg.types.task import KernelTask
 from pcg.types.tensor import ParallelTensor
 
-_KEPT = 65536
-"""How many layouts are remembered."""
+_MOST_LAYOUTS = 65536
+"""The most layouts that are cached."""
 
 
 @dataclass(frozen=True, order=True)
@@ -45,9 +45,9 @@ class Piece:
     block: tuple[int, ...]
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=_MOST_LAYOUTS)
 def _piece(partial: int, block: tuple[int, ...]) -> Piece:
-    """One object for equal pieces: layouts of thousands of devices have few different ones."""
+    """Return one object for equal pieces: thousands of devices have few different pieces."""
     return Piece(partial, block)
 
 
@@ -58,12 +58,12 @@ class Cells(NamedTuple):
     partials: NDArray[np.int64]
     blocks: NDArray[np.int64]
     numbers: NDArray[np.int64]
-    """Equal for equal pieces, ascending by partial and block."""
+    """Numbers of pieces: equal for equal pieces, ascending by partial and block."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The pieces of a tensor by device; a device holds at most one."""
+    """The piece of a tensor on each device. A device holds at most one."""
 
     type: ParallelTensor
     pieces: tuple[tuple[int, Piece], ...]
@@ -73,7 +73,7 @@ class Layout:
 
     @cached_property
     def _hash(self) -> int:
-        # Layouts are keys all over the search, and their pieces many: hashed once.
+        # Layouts are keys in all of the search and have many pieces, so the hash is stored.
         return hash((self.type, self.pieces))
 
     @cached_property
@@ -104,14 +104,14 @@ class Layout:
 
     @cached_property
     def regions(self) -> Mapping[int, Region]:
-        """The global indices that each device's piece covers, with its halos."""
+        """The global indices of each device's piece, halo included."""
         starts, stops = (ends.tolist() for ends in self.bounds(self.cells.blocks))
         spans = (tuple(zip(*ends, strict=True)) for ends in zip(starts, stops, strict=True))
         return dict(zip((device for device, _ in self.pieces), spans, strict=True))
 
     def bounds(self, blocks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where the pieces of some blocks [pieces, rank] start and stop, with their halos, which
-        reach as far as the tensor goes."""
+        """Return the starts and stops of pieces, given their blocks [pieces, rank]. Halos are
+        included, within the tensor."""
         length = np.array(self.type.block, np.int64)
         starts, stops = blocks * length, (blocks + 1) * length
         for halo in self.type.degrees.halos:
@@ -122,7 +122,7 @@ class Layout:
 
     @cached_property
     def one_slice(self) -> Layout | None:
-        """Where one slice of a tensor lies, as a tensor of its own; None for one without slices."""
+        """The layout of one slice as a tensor of its own, or None for a tensor without slices."""
         slices = self.type.degrees.slices
         if prod(slices) == 1:
             return None
@@ -132,14 +132,14 @@ class Layout:
 
     @property
     def without_halos(self) -> Layout:
-        """The same blocks, of which none holds anything of its neighbours."""
+        """The layout of the same blocks without halos."""
         return replace(self, type=self.type.without_halos) if self.type.degrees.halos else self
 
 
 def grid(node: Node) -> tuple[int, ...]:
-    """The shape of the task grid of a compute operator or a join."""
+    """Return the shape of the task grid of a compute operator or a join."""
     if node.is_join:
-        # The first axis picks the operand; then the pieces of one operand.
+        # The first axis is the operand, the others are the pieces of one operand.
         return (2, *_pieces_shape(node.inputs[0].type))
     cuts = tuple(degree for _, degree in _axes(node))
     copies = node.types[0].degrees.copies
@@ -147,25 +147,25 @@ def grid(node: Node) -> tuple[int, ...]:
 
 
 def covers(view: MachineView, node: Node) -> bool:
-    """Whether a view has a device for each task of a node. It may have several that compute the
-    same: then it has so many times as many copies as the grid."""
+    """Whether a view has devices for all tasks of a node. It may have several devices for each
+    task: the last axis may be a multiple of the copies in the grid."""
     *cuts, copies = grid(node)
     shape = view.shape
     return shape[:-1] == tuple(cuts) and len(shape) > len(cuts) and shape[-1] % copies == 0
 
 
 @lru_cache(maxsize=1 << 12)
-def spread(tensor: ParallelTensor, start: int = 0) -> Layout:
-    """The default layout: pieces on consecutive devices, blocks slowest, copies fastest."""
+def default_layout(tensor: ParallelTensor, start: int = 0) -> Layout:
+    """Return the default layout: consecutive devices, blocks slowest, copies fastest."""
     view = MachineView.packed(start, _pieces_shape(tensor))
     tasks = zip(view.devices, view.tasks(), strict=True)
     return Layout(tensor, tuple((device, Piece(task[-2], task[:-2])) for device, task in tasks))
 
 
 @lru_cache(maxsize=1 << 12)
-def moved(layout: Layout, devices: tuple[int, ...]) -> Layout | None:
-    """The layout on other devices, if there are as many; or several times as many, of which those
-    next to each other hold different pieces."""
+def relocated(layout: Layout, devices: tuple[int, ...]) -> Layout | None:
+    """Return the layout on other devices, or None if their number does not fit. It may be a
+    multiple: neighbouring devices then hold different pieces."""
     times, rest = divmod(len(devices), len(layout.pieces))
     if rest or not times:
         return None
@@ -173,34 +173,34 @@ def moved(layout: Layout, devices: tuple[int, ...]) -> Layout | None:
     return Layout(layout.type, tuple(zip(devices, pieces, strict=True)))
 
 
-_one: dict[Layout, Layout] = {}
+_interned: dict[Layout, Layout] = {}
 
 LayoutOf = Callable[[Node, int, MachineView], Layout]
 
 
-def _once(layout_of: LayoutOf) -> LayoutOf:
-    """Make equal layouts once: they follow from the call and the types of the operands. Those that
-    are equal all the same are one object, which is compared sooner."""
-    made: dict[tuple[Signature, int, MachineView], Layout] = {}
+def _cached(layout_of: LayoutOf) -> LayoutOf:
+    """Cache layouts, which depend only on the call and the types of operands. Equal layouts become
+    one object, which is faster to compare."""
+    layouts: dict[tuple[Signature, int, MachineView], Layout] = {}
 
     @wraps(layout_of)
-    def kept(node: Node, position: int, view: MachineView) -> Layout:
+    def cached(node: Node, position: int, view: MachineView) -> Layout:
         key = (node.signature, position, view)
-        layout = made.get(key)
+        layout = layouts.get(key)
         if layout is None:
-            if len(made) >= _KEPT:
-                made.clear()
-                _one.clear()
+            if len(layouts) >= _MOST_LAYOUTS:
+                layouts.clear()
+                _interned.clear()
             layout = layout_of(node, position, view)
-            layout = made[key] = _one.setdefault(layout, layout)
+            layout = layouts[key] = _interned.setdefault(layout, layout)
         return layout
 
-    return kept
+    return cached
 
 
-@_once
+@_cached
 def output_layout(node: Node, port: int, view: MachineView) -> Layout:
-    """Where an output lies when its operator runs on ``view``."""
+    """Return the layout of an output if its operator runs on ``view``."""
     tensor = node.types[port]
     if node.is_join:
         inner = node.inputs[0].type.degrees.partials
@@ -223,9 +223,9 @@ def output_layout(node: Node, port: int, view: MachineView) -> Layout:
     return Layout(tensor, tuple(pieces))
 
 
-@_once
+@_cached
 def operand_layout(node: Node, operand: int, view: MachineView) -> Layout:
-    """Where an operand has to lie for its operator to run on ``view``."""
+    """Return the layout of an operand that its operator needs to run on ``view``."""
     tensor = node.inputs[operand].type
     if node.is_join:
         pieces = (
@@ -247,7 +247,7 @@ def operand_layout(node: Node, operand: int, view: MachineView) -> Layout:
 
 
 def tasks(node: Node, view: MachineView) -> Iterator[tuple[int, KernelTask]]:
-    """Every device of a compute operator with the task that it runs."""
+    """Yield the devices of a compute operator, each with its task."""
     call = node.operator_call
     types = [value.type for value in node.inputs]
     sizes = index_sizes(call, types)
@@ -272,7 +272,7 @@ def _typing(node: Node) -> LocalTyping:
 
 
 def _axes(node: Node) -> list[tuple[str, int]]:
-    """The indices of the task grid with their degrees."""
+    """Return the indices of the task grid with their degrees."""
     degrees: list[tuple[str, int]] = []
     for axis in _typing(node).axes:
         operand, position = axis.first_place

@@ -1,25 +1,27 @@
-"""Recomputation: which steps of a schedule are done again, and before the backward pass of which.
+"""Recomputation: the steps of a schedule that are done again, and before which backward pass.
 
-Problem. A plan names operators whose results are not kept for the backward pass. Operators that
-compute are steps of the schedule. Parallel operators (combine, replicate, reduce, partition) are
-reshardings: what they bring is let go after its last use forward, and communicated again.
+Problem. A plan names operators whose results are not kept for the backward pass. Compute operators
+are steps of the schedule. Parallel operators (combine, replicate, reduce, partition) are
+reshardings: the tensor that they bring is dropped after its last use forward, and communicated
+again.
 
-Meaning. A step that is recomputed is done again before the first step in the backward pass that
-reads a result of it, or that makes something again which was made of it; one that computes at
-latest before its own, as it saved nothing to go back with. What it makes is then held until its own
-backward pass has been; what it is made from, if that is kept, as long, and what is sent again until
-it is. Communication comes before the backward pass of all computations in a row up to there. A
-fully sharded weight is gathered one gather ahead: while the backward pass of what was gathered
-before is under way, so that computation hides it.
+Meaning. A recomputed step is done again before the first step of the backward pass that reads its
+result, or that recomputes a tensor made of the result. A computation is done again at the latest
+before its own backward pass, since it saved nothing. Its results are then held until its own
+backward pass is done. Its operands are held as long if they are kept, and until then if they are
+communicated again. Communication is done again before the backward pass of the whole run of
+computations that ends with the reader. A fully sharded weight is gathered one gather ahead: during
+the backward pass of the computations that use the previous gather, which hides it.
 
-In micro-batches each does all of this by itself. A weight that is gathered for micro-batches only
-is then gathered for each of them, forward and back, and its gradient is scattered as often. What
-passes between stages or their chunks, or between slices and what is done once a step, is kept.
+With micro-batches, each of them does all of this by itself. A weight that is gathered only for
+micro-batches is gathered for each of them, forward and backward, and its gradient is scattered as
+often. Tensors that pass between stages, between chunks, or between slices and steps that are done
+once, are kept.
 
-Source. Chen et al., arXiv:1604.06174; of communication too Korthikanti et al., MLSys 2023, section
-4; weights that are gathered twice are ZeRO's third stage (Rajbhandari et al., SC 2020). Complexity:
-linear in the steps and their operands. Search and runtime both ask here, so that what is priced and
-counted is what is run.
+Source. Chen et al., arXiv:1604.06174. For communication also Korthikanti et al., MLSys 2023,
+section 4. Weights that are gathered twice are ZeRO's third stage (Rajbhandari et al., SC 2020).
+Complexity: linear in the steps and their operands. Search and runtime both use this module, so that
+priced and executed steps are the same.
 """
 
 from __future__ import annotations
@@ -37,22 +39,22 @@ from pcg.readings.saved import view_of
 
 
 @dataclass(frozen=True)
-class Again:
-    """What is done again in the backward pass of a schedule, by number of steps."""
+class RecomputedSteps:
+    """The steps of a schedule that are done again in the backward pass, by number."""
 
     steps: frozenset[int]
     """The steps that are recomputed."""
     before: Mapping[int, tuple[int, ...]]
-    """By step, those that are done again right before its backward pass, in their order forward."""
+    """By step: the steps that are done again right before its backward pass, in forward order."""
     moved: frozenset[int]
-    """Steps that are done for each micro-batch because of that, and not once a step."""
+    """The steps that are therefore done for each micro-batch, and not once a step."""
 
     def held_from(self) -> dict[int, int]:
-        """By step that is done again, the one before whose backward pass that is."""
-        return {made: reader for reader, own in self.before.items() for made in own}
+        """Return, for each step done again, the step before whose backward pass that is."""
+        return {step: reader for reader, steps in self.before.items() for step in steps}
 
 
-NEVER = Again(frozenset(), {}, frozenset())
+NO_RECOMPUTATION = RecomputedSteps(frozenset(), {}, frozenset())
 
 
 def is_sliced(slot: Slot) -> bool:
@@ -61,34 +63,36 @@ def is_sliced(slot: Slot) -> bool:
 
 
 def can_be_recomputed(node: Node) -> bool:
-    """Whether an operator makes tensors: of what it only shows, its operand is kept or not."""
+    """Whether an operator makes tensors. A view has no elements of its own to recompute."""
     if node.is_leaf or node.is_join:
         return False
     return node.is_parallel or any(view_of(node, value.port) is None for value in node.outputs)
 
 
-def again(
+def recomputed_steps(
     tensors: SavedTensors,
     nodes: Collection[Node],
     stage: int | None = None,
     chunks: Mapping[int, int] = MappingProxyType({}),
-) -> Again:
-    """What is done again where the results of ``nodes`` are recomputed. ``stage``: the devices of a
-    stage, where micro-batches are taken through stages of so many; ``chunks``: where these have
-    several, the one of each step that works on slices."""
+) -> RecomputedSteps:
+    """Return the steps that are done again if the results of ``nodes`` are recomputed.
+
+    ``stage`` is the number of devices of a stage, if micro-batches pass through stages. ``chunks``
+    is the chunk of each step that works on slices, if stages have several.
+    """
     if not nodes:
-        return NEVER
-    named = _named(tensors.schedule, frozenset(nodes))
+        return NO_RECOMPUTATION
+    named = _steps_of(tensors.schedule, frozenset(nodes))
     moved = frozenset[int]()
     if stage is not None:
         named, moved = _within_micro_batches(tensors, named, stage, chunks)
-    before = _before(tensors, named)
-    return Again(frozenset(named), _ahead(tensors, before, moved, chunks), moved)
+    before = _steps_before(tensors, named)
+    return RecomputedSteps(frozenset(named), _moved_ahead(tensors, before, moved, chunks), moved)
 
 
-def _named(schedule: Schedule, nodes: frozenset[Node]) -> set[int]:
-    """The steps that some operators stand for: a computation for its operator, a resharding for
-    each parallel operator that it carries out."""
+def _steps_of(schedule: Schedule, nodes: frozenset[Node]) -> set[int]:
+    """Return the steps of some operators: the computation of an operator, and the reshardings of a
+    parallel operator."""
     maker: dict[Slot, int] = {}
     named: set[int] = set()
     moves = any(node.is_parallel for node in nodes)
@@ -101,7 +105,7 @@ def _named(schedule: Schedule, nodes: frozenset[Node]) -> set[int]:
         for value, slot in zip(step.node.inputs, step.operands, strict=True) if moves else ():
             if nodes.isdisjoint(trace(value)[1]):
                 continue
-            # Slices are taken out of a whole, or joined, by a resharding of their own.
+            # A resharding of its own takes slices out of a whole, or joins them.
             while isinstance(move := schedule.steps[maker[slot]], Reshard):
                 named.add(maker[slot])
                 slot = move.source
@@ -111,8 +115,8 @@ def _named(schedule: Schedule, nodes: frozenset[Node]) -> set[int]:
 def _within_micro_batches(
     tensors: SavedTensors, named: set[int], stage: int, chunks: Mapping[int, int]
 ) -> tuple[set[int], frozenset[int]]:
-    """Of some steps, those that can be done again with a micro-batch; and those that are then done
-    for each."""
+    """Return the steps among ``named`` that can be done again within a micro-batch, and those that
+    are then done for each micro-batch."""
     steps = tensors.steps
     sliced = {number for number, step in enumerate(steps) if _is_sliced(step)}
     readers: dict[Slot, set[int]] = {}
@@ -129,17 +133,17 @@ def _within_micro_batches(
             if stays and users and users <= sliced and outputs.isdisjoint(step.results):
                 moved.add(number)
     inside = sliced | moved
-    kept: set[int] = set()
+    inner: set[int] = set()
     for number in named:
         step = steps[number]
         users = {user for slot in step.results for user in readers.get(slot, ())}
-        parted = len({user in inside for user in (number, *users)}) > 1
-        # What is moved is of the chunk that reads it.
-        parted |= len({chunks.get(at) for at in (number, *users) if at not in moved}) > 1
+        is_split = len({user in inside for user in (number, *users)}) > 1
+        # A step that is done for each micro-batch belongs to the chunk that reads it.
+        is_split |= len({chunks.get(index) for index in (number, *users) if index not in moved}) > 1
         layouts = [slot.layout for slot in (*step.operands, *step.results)]
-        if not parted and len(_stages(layouts, stage)) == 1:
-            kept.add(number)
-    return kept, frozenset(moved & kept)
+        if not is_split and len(_stages(layouts, stage)) == 1:
+            inner.add(number)
+    return inner, frozenset(moved & inner)
 
 
 def _is_sliced(step: Step) -> bool:
@@ -150,8 +154,8 @@ def _stages(layouts: Collection[Layout], stage: int) -> set[int]:
     return {device // stage for layout in layouts for device in layout.devices}
 
 
-def _before(tensors: SavedTensors, named: set[int]) -> dict[int, list[int]]:
-    """By step, what is done again right before its backward pass."""
+def _steps_before(tensors: SavedTensors, named: set[int]) -> dict[int, list[int]]:
+    """Return, by step, the steps that are done again right before its backward pass."""
     done: set[int] = set()
     before: dict[int, list[int]] = {}
     for reader in range(len(tensors.steps) - 1, -1, -1):
@@ -159,59 +163,60 @@ def _before(tensors: SavedTensors, named: set[int]) -> dict[int, list[int]]:
         if reader in named and tensors.needs[reader] is not None:
             wanted += tensors.made(reader) if isinstance(tensors.steps[reader], Compute) else ()
         while wanted:
-            made = tensors.maker[wanted.pop()]
-            if made in named and made not in done:
-                done.add(made)
-                before.setdefault(reader, []).append(made)
-                wanted += tensors.read(made)
+            step = tensors.maker[wanted.pop()]
+            if step in named and step not in done:
+                done.add(step)
+                before.setdefault(reader, []).append(step)
+                wanted += tensors.read(step)
     return before
 
 
-def _ahead(
+def _moved_ahead(
     tensors: SavedTensors,
     before: Mapping[int, list[int]],
     moved: frozenset[int],
     chunks: Mapping[int, int],
 ) -> Mapping[int, tuple[int, ...]]:
-    """The same, with communication as early as nothing else communicates in between, and each
-    gather of weights at the place of the one before on its devices."""
+    """Return the same with communication moved ahead: to the end of the run of computations that
+    contains the reader, and each gather of weights to the position of the gather before it on its
+    devices."""
     placed: dict[int, list[int]] = {}
     last: dict[tuple[object, ...], int] = {}
     for reader in sorted(before, reverse=True):
-        here: dict[tuple[object, ...], int] = {}
-        for made in before[reader]:
-            moves = isinstance(tensors.steps[made], Reshard)
+        latest: dict[tuple[object, ...], int] = {}
+        for step in before[reader]:
+            moves = isinstance(tensors.steps[step], Reshard)
             place = _end_of_run(tensors.steps, reader, chunks) if moves else reader
-            devices = _gathered(tensors, made)
+            devices = _gathered(tensors, step)
             if devices is not None:
-                key = devices, made in moved, chunks.get(reader)
-                place, here[key] = last.get(key, place), place
-            placed.setdefault(place, []).append(made)
-        last |= here
-    return {reader: tuple(sorted(own)) for reader, own in placed.items()}
+                key = devices, step in moved, chunks.get(reader)
+                place, latest[key] = last.get(key, place), place
+            placed.setdefault(place, []).append(step)
+        last |= latest
+    return {reader: tuple(sorted(steps)) for reader, steps in placed.items()}
 
 
 def _end_of_run(steps: Sequence[Step], number: int, chunks: Mapping[int, int]) -> int:
-    """The last computation that follows one on its devices, and in its chunk, with nothing moved in
-    between."""
+    """Return the last computation that follows a step on its devices and in its chunk, without
+    communication in between."""
     first = steps[number]
     if not isinstance(first, Compute):
         return number
     devices, sliced = set(first.view.devices), _is_sliced(first)
-    for at in range(number + 1, len(steps)):
-        step = steps[at]
+    for later in range(number + 1, len(steps)):
+        step = steps[later]
         if isinstance(step, LeafAtHome):
             continue
         if isinstance(step, Reshard) or _is_sliced(step) != sliced:
             break
-        if set(step.view.devices) != devices or chunks.get(at) != chunks.get(number):
+        if set(step.view.devices) != devices or chunks.get(later) != chunks.get(number):
             break
-        number = at
+        number = later
     return number
 
 
 def _gathered(tensors: SavedTensors, number: int) -> tuple[int, ...] | None:
-    """The devices to which a step brings a weight from where it is kept; None for other steps."""
+    """Return the devices to which a step brings a weight from home, or None for other steps."""
     step = tensors.steps[number]
     if not isinstance(step, Reshard) or step.source not in tensors.static:
         return None

@@ -1,5 +1,5 @@
-"""The tensors of a schedule: which step makes each, which is a view of which, and which of them the
-backward pass of each step reads."""
+"""The tensors of a schedule: the step that makes each, the views among them, and the tensors that
+each step's backward pass reads."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from pcg.readings.saved import Reads, back_reads, view_of
 Key = TypeVar("Key", bound=Hashable)
 
 
-def chosen(
+def choose_reads(
     options: Sequence[Sequence[frozenset[Key]]], size: Callable[[Key], int]
 ) -> list[frozenset[Key]]:
-    """One of the ways in which each step may be taken back, by what it reads: one that reads what
-    is held anyway, else the smallest."""
+    """Choose, for each step, what its backward pass reads, among the ways that are possible.
+
+    Steps are handled from the last to the first. Each takes the way that adds the least to the
+    tensors that are held anyway.
+    """
     held = {key for ways in options if len(ways) == 1 for key in ways[0]}
     reads: list[frozenset[Key]] = [frozenset()] * len(options)
     for i in range(len(options) - 1, -1, -1):
@@ -31,31 +34,31 @@ def chosen(
     return reads
 
 
-def keys(reads: Reads, operands: Sequence[Key], outputs: Sequence[Key]) -> frozenset[Key]:
-    """What stands at the positions that are read."""
+def keys_read(reads: Reads, operands: Sequence[Key], outputs: Sequence[Key]) -> frozenset[Key]:
+    """Return the keys at the positions that are read."""
     return frozenset([*(operands[i] for i in reads.operands), *(outputs[i] for i in reads.outputs)])
 
 
 @dataclass
 class SavedTensors:
-    """The tensors of a schedule: who makes each, and which the backward pass reads."""
+    """The tensors of a schedule: which step makes each, and which the backward pass reads."""
 
     schedule: Schedule
     roots: dict[Slot, Slot] = field(default_factory=dict[Slot, Slot])
-    """By view, the tensor that it shows."""
+    """For each view, the tensor of which it is a view."""
     same: dict[Slot, Slot] = field(default_factory=dict[Slot, Slot])
-    """Those that show all of it once: their gradients are the same too."""
+    """The views that show each element exactly once. Their gradients are the same too."""
     maker: dict[Slot, int] = field(default_factory=dict[Slot, int])
-    """By tensor, the number of the step that makes it."""
+    """For each tensor, the number of the step that makes it."""
     static: set[Slot] = field(default_factory=set[Slot])
-    """Weights at home, and data."""
+    """Weights at home and input data, which are there throughout the step."""
 
     def __post_init__(self) -> None:
         self.steps = self.schedule.steps
         self.needs = gradients(self.schedule).steps
-        """Of each step, as ``Gradients.steps`` has it."""
+        """The operands of each step that need gradients, as in ``Gradients.steps``."""
         self.end = 2 * len(self.steps)
-        """The time of the update: step i goes forward at i and back at ``end - 1 - i``."""
+        """The time of the update. Step i goes forward at i and back at ``end - 1 - i``."""
         ways: list[list[frozenset[Slot]]] = []
         for i, step in enumerate(self.steps):
             match step:
@@ -72,8 +75,8 @@ class SavedTensors:
                 case Compute():
                     self._results(i, step)
                     ways.append(self._ways(step, self.needs[i]))
-        self.reads = chosen(ways, self.size)
-        """By step, the tensors that its backward pass reads."""
+        self.reads = choose_reads(ways, self.size)
+        """For each step, the tensors that its backward pass reads."""
 
     def _results(self, i: int, step: Compute) -> None:
         for port, slot in enumerate(step.results):
@@ -93,33 +96,33 @@ class SavedTensors:
             return []
         operands = [self.root(slot) for slot in step.operands]
         results = [self.root(slot) for slot in step.results]
-        return [keys(reads, operands, results) for reads in back_reads(step.node, needs)]
+        return [keys_read(reads, operands, results) for reads in back_reads(step.node, needs)]
 
     def root(self, slot: Slot) -> Slot:
-        """The tensor that a slot is, or is a view of."""
+        """Return the tensor of which a slot is a view, or the slot itself."""
         return self.roots.get(slot, slot)
 
     def made(self, number: int) -> list[Slot]:
-        """The tensors that a step makes; views are none."""
+        """Return the tensors that a step makes, without views."""
         return [slot for slot in self.steps[number].results if slot not in self.roots]
 
     def read(self, number: int) -> list[Slot]:
-        """The tensors that a step reads forward."""
+        """Return the tensors that a step reads forward."""
         return [self.root(slot) for slot in self.steps[number].operands]
 
     def size(self, slot: Slot) -> int:
-        """Elements on a device of what comes and goes."""
+        """Return the number of elements of a tensor on a device, 0 if it is there throughout."""
         return 0 if slot in self.static else prod(slot.layout.type.held)
 
 
 def _is_slice(step: Reshard) -> bool:
-    """Whether each device takes its part of a whole that it has: a view."""
+    """Whether each device takes its part of a whole tensor that it has, which is a view."""
     whole, part = step.source.layout, step.target.layout
     if part.type.degrees.halos or part.type.degrees.partials > 1:
         return False
-    is_whole = prod(whole.type.held) == whole.type.elements
-    return is_whole and whole.by_device.keys() >= part.by_device.keys()
+    is_complete = prod(whole.type.held) == whole.type.elements
+    return is_complete and whole.by_device.keys() >= part.by_device.keys()
 
 
 saved_tensors = lru_cache(maxsize=2)(SavedTensors)
-"""Those of a schedule, which is asked about with other operators recomputed."""
+"""The saved tensors of a schedule, cached for queries with different recomputed operators."""

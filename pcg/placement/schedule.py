@@ -1,10 +1,10 @@
-"""List the steps of a graph on machine views in order: loads, reshardings and computations.
+"""The steps of a graph on machine views, in order: loads, reshardings and computations.
 
-The same list is priced by the search and executed by the runtime. A slot is a tensor in a layout:
-the output of an operator (or a leaf) with where its pieces lie. Parallel operators have no tasks
-of their own: a chain of them is the resharding from the producer's layout to the consumer's. It is
-two where it says that copies come from other devices in parts, or where partial sums are added up
-before they go to other devices (``in_parts``).
+The search prices this list and the runtime executes it. A slot is a tensor in a layout: the output
+of an operator or a leaf, with the devices of its pieces. Parallel operators have no tasks of their
+own. A chain of them is the resharding from the producer's layout to the consumer's. It is two
+reshardings if copies come from other devices in parts, or if partial sums are added up before they
+move to other devices (``in_parts``).
 """
 
 from __future__ import annotations
@@ -15,8 +15,15 @@ from functools import cached_property
 
 from pcg.errors import InputError
 from pcg.graph.graph import Graph, Node, Value
-from pcg.placement.in_parts import in_parts, stated_parts, summed
-from pcg.placement.layout import Layout, Piece, moved, operand_layout, output_layout, spread
+from pcg.placement.in_parts import layout_in_parts, layout_of_sums, stated_parts
+from pcg.placement.layout import (
+    Layout,
+    Piece,
+    default_layout,
+    operand_layout,
+    output_layout,
+    relocated,
+)
 from pcg.placement.transfer import Transfer, transfer
 from pcg.placement.view import MachineView
 from pcg.types.parallel_operators import PLACING
@@ -24,7 +31,7 @@ from pcg.types.parallel_operators import PLACING
 
 @dataclass(frozen=True)
 class Slot:
-    """A tensor (of an operator or a leaf) in a layout."""
+    """A tensor (an output of an operator, or a leaf) in a layout."""
 
     value: Value
     layout: Layout
@@ -34,24 +41,24 @@ class Slot:
 
     @cached_property
     def _hash(self) -> int:
-        # Slots are keys of everything that walks a schedule: hashed once.
+        # Slots are keys of everything that walks a schedule, so the hash is stored.
         return hash((self.value, self.layout))
 
 
 @dataclass(frozen=True)
 class LeafAtHome:
-    """A leaf at home: inputs come from the data, weights stay from step to step."""
+    """A leaf at home: inputs come from the data, and weights stay from step to step."""
 
     slot: Slot
 
     @property
     def operands(self) -> tuple[Slot, ...]:
-        """What it reads: nothing."""
+        """The slots that it reads: none."""
         return ()
 
     @property
     def results(self) -> tuple[Slot, ...]:
-        """What it makes."""
+        """The slot that it makes."""
         return (self.slot,)
 
 
@@ -62,12 +69,12 @@ class Reshard:
 
     @property
     def operands(self) -> tuple[Slot, ...]:
-        """What it reads."""
+        """The slot that it reads."""
         return (self.source,)
 
     @property
     def results(self) -> tuple[Slot, ...]:
-        """What it makes."""
+        """The slot that it makes."""
         return (self.target,)
 
     @property
@@ -88,8 +95,8 @@ Step = LeafAtHome | Reshard | Compute
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """``outputs`` are the graph's outputs, in order; ``homes`` where each weight is kept. What is
-    derived of a schedule is remembered by the object."""
+    """The steps of a graph. ``outputs`` are the graph's outputs, in order, ``homes`` the layouts in
+    which weights are kept. Derived properties are cached by this object's identity."""
 
     steps: tuple[Step, ...]
     outputs: tuple[Slot, ...]
@@ -97,7 +104,7 @@ class Schedule:
 
 
 def trace(value: Value) -> tuple[Value, tuple[Node, ...]]:
-    """The operator or leaf behind a chain of parallel operators, and the chain from there on."""
+    """Return the source of a chain of parallel operators, and the chain from there on."""
     chain: list[Node] = []
     while value.node.is_parallel:
         chain.append(value.node)
@@ -106,19 +113,19 @@ def trace(value: Value) -> tuple[Value, tuple[Node, ...]]:
 
 
 def home(value: Value, chain: tuple[Node, ...], wanted: Layout) -> Layout:
-    """Where a leaf lives: as its first user wants it, as far as that is a matter of placement.
+    """Return the layout in which a leaf is kept: that of its first user, if only placement differs.
 
-    Partition and replicate after a leaf say how it is stored. Anything later in the chain, such as
-    the combine of a weight that is fully sharded, is done in every step. A tensor from the rest
-    of a model, of which this is a part, lies as its type says.
+    Partition and replicate right after a leaf state how it is stored. Anything later in the chain
+    is done in every step, such as the combine of a fully sharded weight. A ``tensor`` leaf, which
+    comes from the rest of a model, lies as its type says.
     """
     if value.node.leaf.kind == "tensor":
-        return spread(value.type)
+        return default_layout(value.type)
     placed = value
     for node in chain:
         if node.name not in PLACING:
-            stored = spread(placed.type)
-            return moved(stored, wanted.devices) or stored
+            stored = default_layout(placed.type)
+            return relocated(stored, wanted.devices) or stored
         placed = node.value()
     return wanted
 
@@ -153,14 +160,14 @@ class Scheduler:
         source, chain = trace(value)
         if not chain and not source.node.is_leaf:
             return self._produced(source)
-        return self._fetch(value, spread(value.type))
+        return self._fetch(value, default_layout(value.type))
 
     def _produced(self, source: Value) -> Slot:
         layout = output_layout(source.node, source.port, self._views[source.node])
         return Slot(source, layout)
 
     def _fetch(self, value: Value, wanted: Layout) -> Slot:
-        """The tensor behind ``value`` in the layout wanted."""
+        """Return the tensor of ``value`` in the layout ``wanted``. Adds the steps to get there."""
         source, chain = trace(value)
         target = Slot(source, wanted)
         if source.node.is_leaf:
@@ -170,20 +177,20 @@ class Scheduler:
         if start == target or transfer(start.layout, wanted).is_nothing:
             return start
         if target not in self._made:
-            self._move(self._halfway(start, chain, wanted), target)
+            self._move(self._intermediate(start, chain, wanted), target)
         return target
 
-    def _halfway(self, start: Slot, chain: tuple[Node, ...], wanted: Layout) -> Slot:
-        """The tensor from where it goes to its reader: where its copies are gathered from, or where
-        its partial sums are added up; where it is, if it goes whole."""
+    def _intermediate(self, start: Slot, chain: tuple[Node, ...], wanted: Layout) -> Slot:
+        """Return the tensor in an intermediate layout: where its copies are gathered from, or where
+        its partial sums are added up. Without either, return ``start``."""
         if start.value.node.is_leaf:
             return start
-        start = self._by_way_of(start, summed(start.layout, wanted))
-        how = stated_parts(chain)
-        return self._by_way_of(start, how and in_parts(start.layout, wanted, how))
+        start = self._via(start, layout_of_sums(start.layout, wanted))
+        split = stated_parts(chain)
+        return self._via(start, split and layout_in_parts(start.layout, wanted, split))
 
-    def _by_way_of(self, start: Slot, layout: Layout | None) -> Slot:
-        """The tensor in another layout first; where it is, if there is none."""
+    def _via(self, start: Slot, layout: Layout | None) -> Slot:
+        """Move the tensor to ``layout`` first. Without a layout, return ``start``."""
         if layout is None:
             return start
         between = Slot(start.value, layout)
@@ -198,7 +205,7 @@ class Scheduler:
     def _leaf(self, source: Value, chain: tuple[Node, ...], wanted: Layout) -> Layout:
         node = source.node
         if node.leaf.kind == "input":
-            # Data is read where it is used; only what follows the placement is moved.
+            # Data is read where it is used. Only later parallel operators move it.
             layout = home(source, chain, wanted)
             slot = Slot(source, layout)
             if slot not in self._made:
@@ -206,14 +213,14 @@ class Scheduler:
                 self._steps.append(LeafAtHome(slot))
             return layout
         if node not in self._homes:
-            # A weight is stored once: its halos are fetched, and their gradients brought back.
+            # A weight is stored once. Its halos are fetched, and their gradients sent back.
             self._homes[node] = home(source, chain, wanted).without_halos
             self._steps.append(LeafAtHome(Slot(source, self._homes[node])))
         return self._homes[node]
 
 
 def schedule(graph: Graph, views: Mapping[Node, MachineView]) -> Schedule:
-    """The steps of a graph whose operators have views. Operators without one: InputError."""
+    """Return the schedule of a graph. Raises InputError for an operator without a view."""
     for node in graph.operators:
         if not node.is_parallel and node not in views:
             raise InputError("plan", f"{node.name} has no machine view")

@@ -1,13 +1,13 @@
 """Transfers: the data movement between two layouts of a tensor, for a chain of parallel operators.
 
-Partition, combine, replicate and reduce change how a tensor lies and never what it means, so a
-chain of them between two operators is one linear map from pieces to pieces: the piece of a device
-afterwards is the sum, over the partials that were reduced, of the blocks that it covers. The same
-description serves the cost model and the runtime; its adjoint is the map read backwards.
+Partition, combine, replicate and reduce change where a tensor lies and never what it means. So a
+chain of them between two operators is one linear map from pieces to pieces. The piece of a device
+in the new layout is the sum, over the reduced partials, of the blocks that it covers. Cost model
+and runtime use the same description. Its adjoint is the map read backwards.
 
-A regular transfer is a collective. Which one it is follows from the pieces: reduce and replicate is
-an all_reduce, combine and replicate an all_gather, reduce and partition a reduce_scatter, combine
-and partition along other dimensions an all_to_all.
+A regular transfer is a collective, which follows from the pieces: reduce and replicate is an
+all_reduce, combine and replicate an all_gather, reduce and partition a reduce_scatter, and combine
+and partition along another dimension an all_to_all.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pcg.placement.region import Region, elements, intersection
 
 @dataclass(frozen=True)
 class Message:
-    """``region`` of partial ``partial`` of the source, from one device to another (or the same)."""
+    """``region`` of a tensor that one device sends to another, or to itself."""
 
     source: int
     target: int
@@ -40,42 +40,42 @@ class Message:
 
 
 class Flows(NamedTuple):
-    """The messages of a transfer as arrays [messages]: by the piece that is wanted, in the order of
-    the target's pieces, then by the pieces that it comes from."""
+    """The messages of a transfer as arrays [messages], ordered by the target's piece and then by
+    the source's piece."""
 
     sources: NDArray[np.int64]
     targets: NDArray[np.int64]
     elements: NDArray[np.int64]
     wanted: NDArray[np.intp]
-    """The number of the target's piece."""
+    """The number of the target's piece that wants the message."""
     pieces: NDArray[np.intp]
-    """The number of a piece of the source that is what is sent."""
+    """The number of a piece of the source that holds the message."""
 
 
 TransferKind = Literal["none", "local", "all_reduce", "all_gather", "reduce_scatter", "messages"]
-"""What a transfer is: nothing moves; each device copies what it has; a collective; or messages, of
-which some sets are an all_to_all (``Transfer.swaps``)."""
+"""The kind of a transfer: nothing moves, each device copies what it has, a collective, or messages.
+Some sets of messages are an all_to_all (``Transfer.swaps``)."""
 
 MOST_PAIRS = 1 << 20
-"""Pairs of a piece that is wanted and one of the source's of which flows are listed at once."""
+"""The most pairs of a target's piece and a source's piece whose flows are listed at once."""
 
 Places = NDArray[np.int64]
 
 Groups = tuple[tuple[int, ...], ...]
-"""Devices that communicate with each other; no device is in two."""
+"""Groups of devices that communicate. No device is in two of them."""
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """How a tensor gets from one layout to another. ``source.partials`` is a multiple of
-    ``target.partials``; adjacent groups of partials are summed."""
+    """The data movement from one layout to another. ``source.partials`` is a multiple of
+    ``target.partials``, and adjacent groups of partials are summed."""
 
     source: Layout
     target: Layout
 
     @property
     def group(self) -> int:
-        """How many partials are summed into one."""
+        """The number of partials that are summed into one."""
         return self.source.type.degrees.partials // self.target.type.degrees.partials
 
     @property
@@ -84,75 +84,77 @@ class Transfer:
 
     @property
     def flows(self) -> Flows:
-        """What every device needs, and from whom: from itself where it can. They are not kept:
-        there may be millions, and who asks keeps what follows from them."""
+        """The messages to every device, from itself if possible. They are not cached: there may be
+        millions, and callers cache what follows from them."""
         (all_flows,) = self._flows([self.target.cells])
         return all_flows
 
     @property
     def flows_in_parts(self) -> Iterator[Flows]:
-        """The same, of some of the target's pieces after the other, so that they take little
-        memory. Who ``wanted`` them is a number among those."""
+        """The same in several parts, which take little memory. ``wanted`` counts the target's
+        pieces within a part."""
         cells, most = self.target.cells, self.group * len(np.unique(self.source.cells.numbers))
         count = -(-len(cells.devices) * most // MOST_PAIRS)
         parts = (np.array_split(field, count) for field in cells)
         return self._flows(Cells(*fields) for fields in zip(*parts, strict=True))
 
     def _flows(self, parts: Iterable[Cells]) -> Iterator[Flows]:
-        """What each part of the pieces wanted needs, and from whom."""
+        """Yield the messages for each part of the target's pieces."""
         pieces = self.source.cells
         numbers, first, which = np.unique(pieces.numbers, return_index=True, return_inverse=True)
-        # The holders of each piece, ascending; spread the load: the n-th device that asks asks
-        # the n-th holder.
+        # The holders of each piece, ascending. To spread the load, target number n asks holder
+        # number n, modulo the number of holders.
         order = np.lexsort((pieces.devices, which))
         counts = np.bincount(which, minlength=len(numbers))
         starts = np.cumsum(counts) - counts
         held = np.full(1 + max(pieces.devices.max(), self.target.cells.devices.max()), -1)
         held[pieces.devices] = which
         for wanted in parts:
-            at, piece, shared = self._shared(wanted, numbers)
-            targets = wanted.devices[at]
+            number, piece, shared = self._shared(wanted, numbers)
+            targets = wanted.devices[number]
             chosen = pieces.devices[order][starts[piece] + targets % counts[piece]]
             sources = np.where(held[targets] == piece, targets, chosen)
-            yield Flows(sources, targets, shared, at, first[piece])
+            yield Flows(sources, targets, shared, number, first[piece])
 
     def _shared(self, wanted: Cells, numbers: Places) -> tuple[Places, Places, Places]:
-        """[shared]: which piece that is wanted and which of the source's, by place in ``numbers``,
-        share elements, and how many, one partial of a sum at a time. By the pieces wanted, then by
-        those of the source."""
+        """Return the pairs of a wanted piece and a piece of the source that share elements, the
+        latter by position in ``numbers``, and the number of shared elements: three arrays [pairs].
+
+        Each partial of a sum is a pair. Pairs are ordered by wanted piece, then by the source's.
+        """
         source = self.source.without_halos.type
         first, last = self.target.bounds(wanted.blocks)
         length = np.array(source.block, np.int64)
-        # The blocks along a dimension with which a piece shares elements follow one another.
+        # The blocks along a dimension that share elements with a piece are consecutive.
         begin = np.column_stack((wanted.partials * self.group, first // length))
         counts = np.column_stack(
             (np.full(len(begin), self.group), -(-last // length) - first // length)
         )
         pairs = counts.prod(axis=1)
-        at = np.repeat(np.arange(len(begin)), pairs)
-        left = np.arange(len(at)) - np.repeat(np.cumsum(pairs) - pairs, pairs)
-        number, stride = np.zeros(len(at), np.int64), 1
-        shared = np.ones(len(at), np.int64)
+        wanted_number = np.repeat(np.arange(len(begin)), pairs)
+        left = np.arange(len(wanted_number)) - np.repeat(np.cumsum(pairs) - pairs, pairs)
+        number, stride = np.zeros(len(wanted_number), np.int64), 1
+        shared = np.ones(len(wanted_number), np.int64)
         for dim in reversed(range(source.rank)):
-            left, digit = np.divmod(left, counts[at, 1 + dim])
-            block = begin[at, 1 + dim] + digit
-            start = np.maximum(first[at, dim], block * length[dim])
-            shared *= np.minimum(last[at, dim], (block + 1) * length[dim]) - start
+            left, digit = np.divmod(left, counts[wanted_number, 1 + dim])
+            block = begin[wanted_number, 1 + dim] + digit
+            start = np.maximum(first[wanted_number, dim], block * length[dim])
+            shared *= np.minimum(last[wanted_number, dim], (block + 1) * length[dim]) - start
             number += block * stride
             stride *= source.degrees.dims[dim]
-        number += (begin[at, 0] + left) * stride
+        number += (begin[wanted_number, 0] + left) * stride
         piece = np.searchsorted(numbers, number).clip(max=len(numbers) - 1)
         is_held = numbers[piece] == number
-        return at[is_held], piece[is_held], shared[is_held]
+        return wanted_number[is_held], piece[is_held], shared[is_held]
 
     @cached_property
     def messages(self) -> tuple[Message, ...]:
-        """What every device needs, and from whom: from itself where it can."""
+        """The messages to every device, from itself if possible, with regions."""
         flows = self.flows
         first, last = self.target.bounds(self.target.cells.blocks[flows.wanted])
-        there = self.source.cells.blocks[flows.pieces]
-        own_first, own_last = self.source.without_halos.bounds(there)
-        start, stop = np.maximum(first, own_first), np.minimum(last, own_last)
+        blocks = self.source.cells.blocks[flows.pieces]
+        source_first, source_last = self.source.without_halos.bounds(blocks)
+        start, stop = np.maximum(first, source_first), np.minimum(last, source_last)
         return tuple(
             Message(source, target, tuple(zip(begin, end, strict=True)))
             for source, target, begin, end in zip(
@@ -166,7 +168,7 @@ class Transfer:
 
     @property
     def groups(self) -> Groups | None:
-        """The groups of devices of the collective that ``kind`` names; None where it names none."""
+        """The groups of devices of the collective ``kind``, or None for other kinds."""
         match self.kind:
             case "all_reduce":
                 return self._reduces
@@ -179,7 +181,7 @@ class Transfer:
 
     @cached_property
     def _reduces(self) -> Groups | None:
-        """Groups of devices for all_reduce, when that is what the transfer amounts to."""
+        """The groups of an all_reduce, or None if the transfer is no all_reduce."""
         same_blocks = self.source.type.degrees.dims == self.target.type.degrees.dims
         if self.group == 1 or not same_blocks or self.has_halos:
             return None
@@ -198,18 +200,18 @@ class Transfer:
 
     @cached_property
     def _gathers(self) -> Groups | None:
-        """Groups of devices for all_gather, when that is what the transfer amounts to: each group
-        puts the blocks of its devices together on all of them."""
+        """The groups of an all_gather, or None if the transfer is no all_gather. Each group joins
+        the blocks of its devices on all of them."""
         alone = self.group > 1 or self.has_halos
         return None if alone else _gathered(self.source, self.target)
 
     @cached_property
     def _scatters(self) -> Groups | None:
-        """Groups of devices for reduce_scatter, when that is what the transfer amounts to: each
-        group sums the partials of its devices, and each of these keeps a part of the sum."""
+        """The groups of a reduce_scatter, or None if the transfer is no reduce_scatter. Each group
+        sums the partials of its devices, and each device keeps a part of the sum."""
         if self.group == 1 or self.has_halos:
             return None
-        # What is summed is what would be copied the other way: the adjoint gathers.
+        # The adjoint is an all_gather: the summed devices are those to which it would copy.
         groups: list[tuple[int, ...]] = []
         wanted: dict[tuple[int, tuple[int, ...]], dict[int, Piece]] = {}
         inner = self._inner_blocks()
@@ -218,17 +220,17 @@ class Transfer:
         for device, piece in self.target.pieces:
             outer = tuple(b // n for b, n in zip(piece.block, inner, strict=True))
             wanted.setdefault((piece.partial, outer), {})[device] = piece
-        for (partial, block), kept in wanted.items():
+        for (partial, block), pieces in wanted.items():
             parts = [
                 self.source.holders.get(Piece(partial * self.group + j, block), ())
                 for j in range(self.group)
             ]
             if len({len(part) for part in parts}) > 1:
                 return None
-            if sorted(device for part in parts for device in part) != sorted(kept):
+            if sorted(device for part in parts for device in part) != sorted(pieces):
                 return None
             for group in zip(*parts, strict=True):
-                if len({kept[device] for device in group}) != self.group or prod(inner) != len(
+                if len({pieces[device] for device in group}) != self.group or prod(inner) != len(
                     group
                 ):
                     return None
@@ -236,45 +238,49 @@ class Transfer:
         return tuple(sorted(groups))
 
     def _inner_blocks(self) -> tuple[int, ...] | None:
-        """Into how many blocks each block of the source is cut, if it is cut further."""
+        """Return into how many blocks each block of the source is cut, by dimension, or None."""
         pairs = zip(self.source.type.degrees.dims, self.target.type.degrees.dims, strict=True)
         divided = [(b // a, b % a) for a, b in pairs]
         return None if any(rest for _, rest in divided) else tuple(times for times, _ in divided)
 
     @cached_property
     def swaps(self) -> Groups | None:
-        """Groups of devices for all_to_all, when that is what the messages amount to: each device
-        has one message of the same size for every other, and all that it holds goes to one of
-        them. Then its gradient comes back from there."""
+        """The groups of an all_to_all, or None if the messages are no all_to_all.
+
+        Each device sends one message to every device of its group, all of equal size, and sends
+        each of its elements once. So the gradient can come back by the reverse messages.
+        """
         blocks = prod(self.source.type.block), prod(self.target.type.block)
         if self.kind != "messages" or self.group > 1 or self.has_halos or blocks[0] != blocks[1]:
             return None
-        heard: dict[int, set[int]] = {device: set() for device in self.target.devices}
-        told: dict[int, set[int]] = {device: set() for device in self.source.devices}
+        senders: dict[int, set[int]] = {device: set() for device in self.target.devices}
+        receivers: dict[int, set[int]] = {device: set() for device in self.source.devices}
         for message in self.messages:
-            heard[message.target].add(message.source)
-            told[message.source].add(message.target)
-        pairs = sum(map(len, heard.values()))
+            senders[message.target].add(message.source)
+            receivers[message.source].add(message.target)
+        pairs = sum(map(len, senders.values()))
         if pairs != len(self.messages) or len({m.elements for m in self.messages}) > 1:
             return None
-        if heard != told or self._sends_twice():
+        if senders != receivers or self._sends_twice():
             return None
-        closed = {tuple(sorted(peers)) for peers in heard.values()}
-        # The groups have to be closed: whoever is in one talks to just its members.
-        if any(tuple(sorted(heard[d])) != group for group in closed for d in group):
+        closed = {tuple(sorted(peers)) for peers in senders.values()}
+        # Groups have to be closed: each device exchanges messages with just its group.
+        if any(tuple(sorted(senders[d])) != group for group in closed for d in group):
             return None
         return tuple(sorted(closed))
 
     def _sends_twice(self) -> bool:
-        """Whether a device sends an element to two others."""
+        """Whether a device sends an element to two devices."""
         regions: dict[int, list[Region]] = {}
         for message in self.messages:
             regions.setdefault(message.source, []).append(message.region)
-        return any(intersection(*pair) for own in regions.values() for pair in combinations(own, 2))
+        return any(
+            intersection(*pair) for sent in regions.values() for pair in combinations(sent, 2)
+        )
 
     @cached_property
     def is_nothing(self) -> bool:
-        """Whether each device has just what it needs."""
+        """Whether each device already has just what it needs."""
         if self.group != 1 or set(self.source.pieces) != set(self.target.pieces):
             return False
         a, b = self.source.type.degrees, self.target.type.degrees
@@ -282,22 +288,24 @@ class Transfer:
 
     @property
     def _is_local(self) -> bool:
-        """Whether each device has all that it needs, in one piece."""
+        """Whether each device has all that it needs in its own piece."""
         if self.group > 1:
             return False
-        places = {device: at for at, device in enumerate(self.source.cells.devices.tolist())}
-        own = [places.get(device, -1) for device in self.target.cells.devices.tolist()]
-        if -1 in own:
+        places = {
+            device: number for number, device in enumerate(self.source.cells.devices.tolist())
+        }
+        numbers = [places.get(device, -1) for device in self.target.cells.devices.tolist()]
+        if -1 in numbers:
             return False
         pieces, wanted = self.source.cells, self.target.cells
         first, last = self.target.bounds(wanted.blocks)
-        own_first, own_last = self.source.without_halos.bounds(pieces.blocks[own])
-        has_partial = (pieces.partials[own] == wanted.partials).all()
-        return bool(has_partial and (own_first <= first).all() and (last <= own_last).all())
+        source_first, source_last = self.source.without_halos.bounds(pieces.blocks[numbers])
+        has_partial = (pieces.partials[numbers] == wanted.partials).all()
+        return bool(has_partial and (source_first <= first).all() and (last <= source_last).all())
 
     @cached_property
     def kind(self) -> TransferKind:
-        """What the transfer amounts to; the cost model and the runtime read it here."""
+        """The kind of the transfer, for cost model and runtime alike."""
         if self.is_nothing:
             return "none"
         if self._reduces is not None:
@@ -310,8 +318,8 @@ class Transfer:
 
     @cached_property
     def elements(self) -> int:
-        """Elements that cross between devices, counted once for each that is sent; a ring
-        all_reduce of n devices sends each element 2 (n - 1) times."""
+        """The number of elements sent between devices. A ring all_reduce of n devices sends each
+        element 2 (n - 1) times."""
         if self.kind in ("none", "local"):
             return 0
         if self.kind == "all_reduce":
@@ -342,5 +350,5 @@ def _gathered(source: Layout, target: Layout) -> Groups | None:
 
 @lru_cache(maxsize=65536)
 def transfer(source: Layout, target: Layout) -> Transfer:
-    """The transfer between two layouts, shared by all that ask for it."""
+    """Return the transfer between two layouts, one cached object for all callers."""
     return Transfer(source, target)

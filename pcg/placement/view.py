@@ -1,4 +1,4 @@
-"""Machine views: on which devices the tasks of an operator run (Unity, OSDI 2022, section 3.2)."""
+"""Machine views: the devices that run an operator's tasks (Unity, OSDI 2022, section 3.2)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class MachineView:
     def packed(
         start: int, shape: tuple[int, ...], order: tuple[int, ...] | None = None
     ) -> MachineView:
-        """Consecutive devices. ``order`` lists the axes from the slowest to the fastest."""
+        """Return a view of consecutive devices. ``order`` lists axes from slowest to fastest."""
         strides = [0] * len(shape)
         step = 1
         for axis in reversed(order if order is not None else tuple(range(len(shape)))):
@@ -33,7 +33,7 @@ class MachineView:
         return self.start + sum(t * s for t, s in zip(task, self.strides, strict=True))
 
     def tasks(self) -> Iterator[tuple[int, ...]]:
-        """Every task, last axis fastest."""
+        """Yield all tasks, the last axis fastest."""
         return product(*(range(n) for n in self.shape))
 
     @cached_property

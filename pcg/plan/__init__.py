@@ -1,2 +1,2 @@
-"""The plan file: a model, its graph, views and estimates, and the checks of what is read from
-it."""
+"""The plan file: a model, its graph, views and estimates, and the checks of a file that is
+loaded."""

@@ -1,9 +1,9 @@
 """Check that a graph is well-formed and that its placement fits a machine.
 
-There are two tables of checks.
+Two tables list the checks, one for graphs and one for placements.
 
-Operators raise what is wrong with their own use when a graph is built or typed; what only shows
-in the graph as a whole, or in one that was read from a file, is found here.
+Operators raise errors for their own use when a graph is built or typed. The checks here find
+problems of a graph as a whole, or of a graph that was read from a file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pcg.language.poly import Poly
 from pcg.placement.layout import covers, grid
 from pcg.placement.view import MachineView
 from pcg.plan.text import node_names
-from pcg.readings.integers import whole_values
+from pcg.readings.integers import integer_values
 from pcg.types.halo import states_halo
 from pcg.types.operator import Call
 from pcg.types.parallel_operators import PARALLEL, PLACING
@@ -31,7 +31,7 @@ from pcg.types.tensor import ParallelTensor
 
 @dataclass(frozen=True)
 class Problem:
-    """Something wrong: which check found it, at which node (by its name in the text), and what."""
+    """A problem: the check that found it, the node by its name in the text, and a description."""
 
     check: str
     node: str
@@ -42,7 +42,7 @@ class Problem:
 
 
 MAX_TASKS = 1 << 24
-"""Of all operators together, each on a device."""
+"""The most tasks of all operators together, each on a device."""
 
 Finding = tuple[Node | None, str]
 T = TypeVar("T")
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Check(Generic[T]):
-    """A check: its name, what holds where it finds nothing, and the search."""
+    """A check: its name, the property that it checks, and a function that yields violations."""
 
     name: str
     meaning: str
@@ -67,22 +67,22 @@ class Placement:
 
     @cached_property
     def operators(self) -> tuple[Node, ...]:
-        """The nodes that have tasks."""
+        """The operators that have tasks."""
         return tuple(node for node in self.graph.operators if not node.is_parallel)
 
 
 def check_graph(graph: Graph, *, training: bool = False) -> list[Problem]:
-    """What is wrong with a graph; with ``training``, its first output has to be a loss.
+    """Return the problems of a graph. With ``training``, its first output has to be a loss.
 
-    The checks run in the order of the table, up to the first that finds something: each relies on
-    those before it.
+    The checks run in the order of the table, up to the first that finds a problem. Each check
+    relies on those before it.
     """
     checks = (*GRAPH_CHECKS, *(TRAINING_CHECKS if training else ()))
     return _first(checks, graph, graph)
 
 
 def check_placement(placement: Placement) -> list[Problem]:
-    """What is wrong with the views of a graph that is well-formed itself."""
+    """Return the problems of the views of a graph that is itself well-formed."""
     return _first(PLACEMENT_CHECKS, placement, placement.graph)
 
 
@@ -186,12 +186,11 @@ def _degrees(graph: Graph) -> Iterator[Finding]:
         given = call.values["degree"]
         degree = given.constant if isinstance(given, Poly) else given
         if not isinstance(degree, int) or degree < (1 if _moves_halo(node) else 2):
-            yield node, f"{call.name}: degree {given}, expected a whole number from 2 on"
+            yield node, f"{call.name}: degree {given}, expected an integer of at least 2"
 
 
 def _moves_halo(node: Node) -> bool:
-    """Whether it does something even with a degree of 1: take up the halo of a dimension that is
-    cut, or lay it down."""
+    """Whether an operator adds or drops a halo, which it may do with a degree of 1."""
     dim = node.operator_call.values.get("dim")
     try:
         x = node.inputs[0].type.degrees
@@ -207,26 +206,27 @@ def _types(graph: Graph) -> Iterator[Finding]:
         try:
             _ = node.types
         except OperatorError as error:
-            # What reads it has no type either, but that is no fault of its own.
+            # Its readers have no type either, but they are not at fault.
             yield node, str(error)
             return
 
 
 def _integers(graph: Graph) -> Iterator[Finding]:
-    whole = whole_values(graph)
+    integers = integer_values(graph)
     for node in _calls(graph):
         call = node.operator_call
         if isinstance(call.operator, TorchFunction):
-            continue  # its kernel knows which of its operands are integers
+            continue  # its kernel knows which operands are integers
         ranks = tuple(value.type.rank for value in node.inputs)
         for operand in sorted(index_operands(call, ranks)):
-            if node.inputs[operand] not in whole:
+            if node.inputs[operand] not in integers:
                 name = call.operator.operand_names[operand]
-                yield node, f"{node.name}: operand {name} is an index, expected integers below some"
+                problem = f"operand {name} is an index, expected integers with a bound"
+                yield node, f"{node.name}: {problem}"
 
 
 def index_operands(call: Call, ranks: tuple[int, ...]) -> frozenset[int]:
-    """The operands whose elements serve as indices only, such as the ids of an embedding."""
+    """Return the operands whose elements serve only as indices, such as the ids of an embedding."""
     bodies = [output.body for output in call.instance(ranks).outputs]
     used: set[int] = set()
     other: set[int] = set()
@@ -294,7 +294,7 @@ def _injective(placement: Placement) -> Iterator[Finding]:
 
 
 def _homes(placement: Placement) -> Iterator[Finding]:
-    """Leaves are stored as partitions and copies leave them, and outputs lie where they end."""
+    """Yield stored leaves and outputs that have more pieces than there are devices."""
     graph = placement.graph
     stored: dict[Node, None] = {}
     for node in graph.nodes:
@@ -307,7 +307,7 @@ def _homes(placement: Placement) -> Iterator[Finding]:
 
 GRAPH_CHECKS: tuple[Check[Graph], ...] = (
     Check("outputs", "there is an output", _outputs),
-    Check("references", "what is read or returned is an output of its node", _references),
+    Check("references", "values that are read or returned are outputs of nodes", _references),
     Check("operands", "operators have as many operands as their equation", _operands),
     Check("rule inputs", "every leaf is an input or a weight", _rule_inputs),
     Check("names", "leaves have names of their own that print and parse", _names),
@@ -324,7 +324,7 @@ PLACEMENT_CHECKS: tuple[Check[Placement], ...] = (
     Check("views", "operators have a view, and only they", _viewed),
     Check("shapes", "a view has the shape of its operator's task grid", _shapes),
     Check("devices", "a view lies within the machine", _within),
-    Check("tasks", "there are not so many tasks that going through them takes long", _tasks),
+    Check("tasks", "there are few enough tasks to enumerate them", _tasks),
     Check("injective", "no two tasks of an operator share a device", _injective),
     Check("homes", "leaves and outputs have devices for all of their pieces", _homes),
 )

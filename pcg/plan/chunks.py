@@ -1,11 +1,11 @@
-"""Which chunk of its stage each step of an interleaved pipeline belongs to.
+"""The chunk of its stage to which each step of an interleaved pipeline belongs.
 
-A plan says on which devices an operator runs, and so of which stage it is; of which chunk follows
-from that. Chunk c of stage s is number ``c * stages + s`` in the order in which data flows, and an
-operator belongs to the first chunk of its stage that does not come before what it reads. What is
-sent to a stage is received by the first of its chunks that does not come before the sender. So each
-number sends to itself or later ones, and no further than as many numbers as there are stages. What
-joins slices belongs to the chunk that has them. Complexity: one pass over the schedule.
+A plan gives the devices of an operator, and so its stage. The chunk follows from the stages. Chunk
+c of stage s has the number ``c * stages + s``, in the order of data flow. An operator belongs to
+the first chunk of its stage whose number is not less than those of its operands. A tensor that is
+sent to a stage is received by the first of its chunks that is not before the sender. So each chunk
+sends to itself or later ones, at most as many numbers ahead as there are stages. A step that joins
+slices belongs to the chunk that has them. Complexity: one pass over the schedule.
 """
 
 from __future__ import annotations
@@ -19,36 +19,39 @@ from pcg.placement.schedule import Reshard, Schedule, Slot
 
 
 class Ends(NamedTuple):
-    """The numbers of the chunks that take part in a step: the one that has what it reads, and the
-    one that gets what it makes."""
+    """The numbers of the chunks that take part in a step: the one that has its operands, and the
+    one that gets its results."""
 
     source: int
     target: int
 
 
 class ChunksError(ValueError):
-    """Steps that belong to no chunk; the message says which, and why."""
+    """Steps that belong to no chunk. The message names one, with the reason."""
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """The chunks of a schedule on equal groups of devices. Steps and slots that are not sliced
-    belong to none."""
+    """The chunks of a schedule on equal groups of devices. Steps and slots without slices belong to
+    none."""
 
     stages: int
     size: int
-    """Devices of a stage."""
+    """The number of devices of a stage."""
     steps: Mapping[int, Ends]
-    """By the number of the step in the schedule."""
+    """By the number of a step in the schedule."""
     slots: Mapping[Slot, int]
-    """In the memory of which chunk a slice lies."""
+    """The chunk in whose memory a slice lies."""
 
     def chunk(self, step: int, stage: int) -> int | None:
-        """In which of its chunks a stage takes part in a step, if it does and that is sliced."""
+        """Return the chunk, counted within the stage, in which a stage takes part in a step.
+
+        None if it takes no part, or if the step has no slices.
+        """
         ends = self.steps.get(step)
         if ends is None:
             return None
-        # Where both ends are of one stage, they are one chunk.
+        # If both ends belong to the stage, they are the same chunk.
         for number in ends:
             if number % self.stages == stage:
                 return number // self.stages
@@ -56,37 +59,37 @@ class Chunks:
 
     @property
     def numbers(self) -> Mapping[int, int]:
-        """By step, the number of its chunk: of the one that has what it reads."""
-        return {at: ends.source for at, ends in self.steps.items()}
+        """By step, the number of the chunk that has its operands."""
+        return {step: ends.source for step, ends in self.steps.items()}
 
     def with_moved(self, schedule: Schedule, moved: Iterable[int]) -> Chunks:
-        """With steps that are not sliced and yet done for each slice: they belong to the first
-        chunk that reads what they make."""
+        """Return the chunks with steps that have no slices, but are done for each slice. They
+        belong to the first chunk that reads their results."""
         steps = dict(self.steps)
-        for at in sorted(moved, reverse=True):
-            made = set(schedule.steps[at].results)
-            readers = (n for n in steps if not made.isdisjoint(schedule.steps[n].operands))
+        for step in sorted(moved, reverse=True):
+            results = set(schedule.steps[step].results)
+            readers = (n for n in steps if not results.isdisjoint(schedule.steps[n].operands))
             number = min(steps[reader].source for reader in readers)
-            steps[at] = Ends(number, number)
+            steps[step] = Ends(number, number)
         return replace(self, steps=steps)
 
     def stages_of(self, step: int) -> tuple[int, int]:
-        """The stage that has what a step reads, and the one that gets what it makes."""
+        """Return the stage that has a step's operands, and the one that gets its results."""
         source, target = self.steps[step]
         return source % self.stages, target % self.stages
 
 
 def chunks_of(schedule: Schedule, stages: int, size: int, interleave: int) -> Chunks:
-    """The chunks of all steps that work on slices. Raises ChunksError where one belongs to none of
-    the ``interleave`` chunks of a stage, or to several stages."""
+    """Return the chunks of all steps that work on slices. Raises ChunksError if a step belongs to
+    none of the ``interleave`` chunks of a stage, or to several stages."""
     steps: dict[int, Ends] = {}
     slots: dict[Slot, int] = {}
 
     def stage_of(slot: Slot) -> int:
-        own = {device // size for device in slot.layout.devices}
-        if len(own) > 1:
+        stages_of_slot = {device // size for device in slot.layout.devices}
+        if len(stages_of_slot) > 1:
             raise ChunksError(f"{slot.value.node.name} lies on devices of several stages")
-        return own.pop()
+        return stages_of_slot.pop()
 
     def after(stage: int, least: int, slot: Slot) -> int:
         number = least + (stage - least) % stages
@@ -95,7 +98,7 @@ def chunks_of(schedule: Schedule, stages: int, size: int, interleave: int) -> Ch
             raise ChunksError(f"{name} needs chunk {number // stages + 1} of its stage, {most}")
         return number
 
-    for at, step in enumerate(schedule.steps):
+    for step_number, step in enumerate(schedule.steps):
         if not any(map(is_sliced, (*step.operands, *step.results))):
             continue
         first, *_ = step.results
@@ -103,11 +106,11 @@ def chunks_of(schedule: Schedule, stages: int, size: int, interleave: int) -> Ch
             source = slots.get(step.source, stage_of(step.source))
             joins = not is_sliced(first)
             target = source if joins else after(stage_of(first), source, step.source)
-            steps[at] = Ends(source, target)
+            steps[step_number] = Ends(source, target)
         else:
             least = max((slots.get(slot, 0) for slot in step.operands), default=0)
-            steps[at] = Ends(*[after(stage_of(first), least, first)] * 2)
-        slots.update(dict.fromkeys(step.results, steps[at].target))
+            steps[step_number] = Ends(*[after(stage_of(first), least, first)] * 2)
+        slots.update(dict.fromkeys(step.results, steps[step_number].target))
     return Chunks(stages, size, steps, slots)
 
 
@@ -117,6 +120,6 @@ def is_sliced(slot: Slot) -> bool:
 
 
 def ordered(chunks: Chunks, numbers: Iterable[int]) -> list[int]:
-    """Steps of the schedule in the order of their chunks, of those that have what they read. That
-    is an order in which none comes before what it reads, as no chunk reads of later ones."""
-    return sorted(numbers, key=lambda at: (chunks.steps[at].source, at))
+    """Return steps in the order of the chunks that have their operands. In this order no step comes
+    before its operands, since no chunk reads from later ones."""
+    return sorted(numbers, key=lambda step: (chunks.steps[step].source, step))

@@ -1,4 +1,4 @@
-"""Record the rule applications by which a plan's graph was derived from the model's."""
+"""The rule applications by which a plan's graph was derived from the model's graph."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pcg.plan.schema import Symbol
 
 @dataclass(frozen=True)
 class AppliedRule:
-    """A rule of a library as a plan applies it (``RuleFile``). ``name``: that of the form."""
+    """A rule of a library as a plan applies it (``RuleFile``). ``name`` is the name of the form."""
 
     name: str
     rule: str
@@ -21,20 +21,20 @@ class AppliedRule:
 
 @dataclass(frozen=True)
 class Application:
-    """One rule application of a derivation: a value is replaced wherever it is read.
+    """One rule application of a derivation: values are replaced wherever they are read.
 
-    Values are known by id. One of the model's graph has the name that it is printed with. Operator
-    ``j`` of the rule's right side (operands before users, from 0) as made by step ``i`` of the
-    derivation is ``"i.j"``, its further outputs ``"i.j.1"`` and so on.
+    Values have ids. A value of the model's graph has the name under which it is printed. Operator
+    ``j`` of the rule's right side (operands before users, from 0), as step ``i`` of the derivation
+    makes it, is ``"i.j"``; its further outputs are ``"i.j.1"`` and so on.
     """
 
     applied: AppliedRule
     at: tuple[str, ...]
-    """The values that the outputs of the rule's left side are, which are replaced."""
+    """The values that match the outputs of the rule's left side, and are replaced."""
     inputs: tuple[str, ...]
-    """The values that the rule's inputs are, in its order."""
+    """The values that match the rule's inputs, in the rule's order."""
     symbols: tuple[tuple[str, Symbol], ...] = ()
-    """The values of all its symbols, those that were free to choose among them."""
+    """The values of all its symbols, including those that are free to choose."""
 
     @property
     def rule(self) -> str:
@@ -43,10 +43,10 @@ class Application:
 
     @property
     def text(self) -> str:
-        """The rule itself."""
+        """The text of the rule."""
         return self.applied.text
 
 
 def made_id(step: int, operator: int, port: int) -> str:
-    """The id of a value that a step makes (``Application``)."""
+    """Return the id of a value that a step makes (``Application``)."""
     return f"{step}.{operator}" + (f".{port}" if port else "")

@@ -1,4 +1,4 @@
-"""Record how the module names the leaves of the graph that was captured from it."""
+"""Records of the module's names for the leaves of the graph captured from it."""
 
 from __future__ import annotations
 
@@ -16,103 +16,106 @@ if TYPE_CHECKING:
 
 
 class ParameterFile(GrownFileModel):
-    """A parameter of the module, or several that the graph has as one weight."""
+    """A parameter of the module, or several that are one weight in the graph."""
 
     ADDED = frozenset({"stacked"})
 
     names: Annotated[tuple[Name, ...], Field(strict=False, min_length=1)]
-    """As in the module's ``state_dict``; several for a parameter that is used in several places.
-    Where several parameters are stacked, the one name that they go by together."""
+    """The names in the module's ``state_dict``, several for a parameter used in several places. For
+    stacked parameters, their one common name."""
     transposed: bool = False
-    """Whether the graph's weight is its transpose: its last two dimensions are swapped."""
+    """Whether the graph's weight is the transpose: its last two dimensions are swapped."""
     stacked: Annotated[tuple[Name, ...], Field(strict=False)] = ()
-    """The parameters that the weight holds one after the other along its first dimension, such as
-    the same matrix of all experts."""
+    """The parameters that the weight holds one after another along its first dimension, such as the
+    same matrix of all experts."""
 
     @property
     def parts(self) -> tuple[tuple[str, ...], ...]:
-        """The parameters of the module, each by all of its names."""
+        """The parameters of the module, each with all of its names."""
         return tuple((name,) for name in self.stacked) or (self.names,)
 
     @property
     def in_module(self) -> tuple[str, ...]:
-        """All names that the module has for it."""
+        """All names in the module."""
         return self.stacked or self.names
 
-    def lacking(self, known: Collection[str]) -> str | None:
-        """The first parameter that is not known under any of its names."""
-        return next((own[0] for own in self.parts if not any(n in known for n in own)), None)
+    def missing_from(self, known: Collection[str]) -> str | None:
+        """Return the first parameter of which no name is in ``known``, or None."""
+        return next((names[0] for names in self.parts if not any(n in known for n in names)), None)
 
     def weight(self, state: Mapping[str, Tensor]) -> Tensor:
-        """The weight, of the module's tensors by name; a view of one where it is one."""
-        tensors = [state[next(name for name in own if name in state)] for own in self.parts]
-        whole = torch.stack(tensors) if self.stacked else tensors[0]
-        return whole.mT if self.transposed else whole
+        """Return the weight, given the module's tensors by name. It is a view if possible."""
+        tensors = [state[next(name for name in names if name in state)] for names in self.parts]
+        tensor = torch.stack(tensors) if self.stacked else tensors[0]
+        return tensor.mT if self.transposed else tensor
 
     def tensors(self, weight: Tensor) -> dict[str, Tensor]:
-        """The module's tensors under all of their names, views of the weight."""
-        whole = weight.mT if self.transposed else weight
+        """Return the module's tensors under all of their names, as views of the weight."""
+        tensor = weight.mT if self.transposed else weight
         if self.stacked:
-            return dict(zip(self.stacked, whole.unbind(), strict=True))
-        return dict.fromkeys(self.names, whole)
+            return dict(zip(self.stacked, tensor.unbind(), strict=True))
+        return dict.fromkeys(self.names, tensor)
 
     def misfit(
         self, shape: Sequence[int], state: Mapping[str, Tensor]
     ) -> tuple[str, list[int], list[int]] | None:
-        """The first of the module's tensors that does not fit a weight of this shape: its name, its
-        shape, and what is expected."""
-        wanted = self.turned(shape)[1:] if self.stacked else self.turned(shape)
-        for own in self.parts:
-            name = next(name for name in own if name in state)
+        """Return the first tensor of the module that does not fit a weight of this shape: its name,
+        its shape, and the expected shape. None if all fit."""
+        wanted = self.reoriented(shape)[1:] if self.stacked else self.reoriented(shape)
+        for names in self.parts:
+            name = next(name for name in names if name in state)
             if tuple(state[name].shape) != wanted:
                 return name, list(state[name].shape), list(wanted)
         return None
 
-    def turned(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Of the weight's shape, or the place of a piece of it, what it is as the module has it,
-        and back; parts stay stacked."""
+    def reoriented(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Convert a shape, or a position of a piece, from the weight to the module or back. Parts
+        stay stacked."""
         return swapped_last(shape) if self.transposed else tuple(shape)
 
 
 def swapped_last(shape: Sequence[int]) -> tuple[int, ...]:
-    """The last two swapped, where there are two."""
+    """Return a shape with its last two entries swapped, if there are two."""
     return (*shape[:-2], *shape[-2:][::-1])
 
 
 class NamingFile(FileModel):
-    """Leaves without an entry are called as in the graph."""
+    """The names of leaves in the module. A leaf without an entry has its name in the graph."""
 
     parameters: dict[Name, ParameterFile] = Field(default_factory=dict[str, ParameterFile])
-    """By weight."""
+    """Parameters by the name of the weight."""
     inputs: tuple[Name | None, ...] = Field(strict=False, default=())
-    """The inputs that the module's arguments feed, in order; None for one that is not needed."""
+    """The inputs that the module's arguments feed, in order. None for one that is not needed."""
     buffers: dict[Name, Name] = Field(default_factory=dict[str, str])
-    """By input: the buffer, or constant of the module, that feeds it."""
+    """By input, the buffer or constant of the module that feeds it."""
 
     def parameter(self, weight: str) -> ParameterFile:
-        """The parameter that a weight is."""
+        """Return the parameter of a weight."""
         return self.parameters.get(weight) or ParameterFile(names=(weight,))
 
     def problems(self, model: Graph) -> Iterator[tuple[str, str]]:
-        """What is wrong with it for a graph, by weight."""
+        """Yield the problems of this record for a graph, each with the weight's name."""
         for leaf in (node.leaf for node in model.leaves):
             known = self.parameters.get(leaf.name)
             if known is None or not known.stacked:
                 continue
             if leaf.shape[:1] != (len(known.stacked),):
-                yield leaf.name, f"{len(known.stacked)} stacked for a weight of {list(leaf.shape)}"
+                yield (
+                    leaf.name,
+                    f"{len(known.stacked)} stacked parameters for a weight of {list(leaf.shape)}",
+                )
             if len({*known.stacked, *known.names}) != len(known.stacked) + 1:
-                yield leaf.name, "expected different names of what is stacked, and one for all"
+                yield leaf.name, "expected distinct names of stacked parameters and of the stack"
             if known.transposed and len(leaf.shape) != 3:
-                yield leaf.name, f"transposed matrices are no weight of {list(leaf.shape)}"
+                yield leaf.name, f"transposed matrices need 3 dimensions, got {list(leaf.shape)}"
 
 
 def batch_of(model: Graph, naming: NamingFile) -> int:
-    """The samples of a step: the first dimension of the first input that is fed with data, not with
-    a parameter that is not trained or a buffer; 0 without one."""
+    """Return the number of samples of a step: the first dimension of the first input that is fed
+    with data. Inputs fed with buffers or frozen parameters do not count. 0 if there is none."""
     inputs = {node.leaf.name: node.leaf for node in model.leaves if node.leaf.kind == "input"}
-    kept = naming.parameters.keys() | naming.buffers.keys()
+    not_data = naming.parameters.keys() | naming.buffers.keys()
     fed = [name for name in naming.inputs if name is not None]
-    order = fed or [name for name in inputs if name not in kept]
+    order = fed or [name for name in inputs if name not in not_data]
     shapes = (leaf.type.shape for name in order if (leaf := inputs.get(name)) and leaf.type)
     return next((shape[0] for shape in shapes if shape), 0)

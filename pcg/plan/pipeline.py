@@ -1,24 +1,24 @@
-"""Pipelines: stages, micro-batches, their order, and when weights are updated.
+"""Pipelines: stages, micro-batches, their order, and the time of weight updates.
 
 1F1B (PipeDream-Flush: Narayanan et al., ICML 2021): a stage sends some micro-batches forward, then
-turns between one forward and one backward, and ends with the backward passes that are left.
+alternates one forward and one backward pass, and ends with the remaining backward passes.
 
 Interleaved 1F1B (Narayanan et al., SC 2021, section 2.2): each stage holds several *chunks* of the
-model. Chunk c of stage s is number ``c * stages + s`` in the order in which data flows, so that a
-micro-batch comes to each stage so many times, and devices wait for less at the begin and the end.
-Micro-batches go in rounds: those of a round pass one chunk after the other, forward and then back.
-A round has as many as there are stages. Where these do not divide the micro-batches, some rounds
-have more, never fewer, and the first have most: then no stage waits for ever.
+model. Chunk c of stage s has the number ``c * stages + s``, in the order of data flow. So a
+micro-batch passes each stage once for each chunk, and devices wait less at the beginning and the
+end of a step. Micro-batches go in rounds: all micro-batches of a round pass one chunk, then the
+next one, forward and then backward. A round has as many micro-batches as there are stages. If the
+stages do not divide the micro-batches, the first rounds have more, never fewer. Otherwise a stage
+could wait forever.
 
 ZB-H1 (Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 2.2): the backward pass of
-a micro-batch is two passes. The *backward* one is what other stages wait for. The *weights* one has
-the gradients of weights that nothing waits for but the update: those of products
-(``pcg.placement.late``). Forward and backward passes are in the order of 1F1B. Stage s, counted
-from 0, is s micro-batches late with the weights, so that devices have something to do while they
-would wait for the last micro-batches. Of p stages each holds p micro-batches at most, as the first
-one does by 1F1B; of those that wait for the weights alone, only what products read and the
-gradients of their results. Where the weights
-take no longer than forward or backward, devices wait for (p - 1) (F + B - W), in place of
+a micro-batch is split in two. Other stages wait for the *backward* pass. The *weights* pass has the
+gradients for which only the update waits: weight gradients of products (``pcg.placement.late``).
+Forward and backward passes are in the order of 1F1B. Stage s, counted from 0, is s micro-batches
+late with the weights, so that it has work while it would wait for the last micro-batches. Each of p
+stages holds at most p micro-batches, as the first stage does in 1F1B. For those that only wait for
+their weights pass, it holds only the operands of products and the gradients of their results. If
+the weights pass takes no longer than the others, devices wait for (p - 1) (F + B - W), instead of
 (p - 1) (F + B + W). Gradients of weights are added up in the order of micro-batches.
 """
 
@@ -36,38 +36,39 @@ from pcg.placement.view import MachineView
 from pcg.plan.chunks import ChunksError, chunks_of
 
 ScheduleKind = Literal["1f1b", "2bw", "zb-h1"]
-"""The order of micro-batches, and of which weights their gradients are."""
+"""The order of micro-batches, and the version of the weights for their gradients."""
 TurnKind = Literal["forward", "backward", "weights"]
 
 _Count = Annotated[int, Field(ge=1, le=1 << 20)]
 
 
 class PipelineFile(GrownFileModel):
-    """Stages on equal groups of devices in a row, and so many micro-batches a step."""
+    """A pipeline: stages on consecutive groups of devices of equal size, and the number of
+    micro-batches in a step."""
 
     ADDED: ClassVar[frozenset[str]] = frozenset({"interleave"})
 
     stages: _Count
     micro_batches: _Count
     schedule: ScheduleKind
-    """*1f1b* and *zb-h1* wait for their updates; by *2bw*, in the order of 1F1B, gradients are of
-    weights one update old."""
+    """*1f1b* and *zb-h1* wait for the updates. *2bw* has the order of 1F1B, with gradients for
+    weights that are one update old."""
     interleave: _Count = 1
-    """How many chunks of the model each stage holds."""
+    """The number of chunks of the model in each stage."""
 
     @property
     def has_weights_pass(self) -> bool:
-        """Whether micro-batches have a pass for weights alone."""
+        """Whether micro-batches have a pass for weights."""
         return has_weights_pass(self.schedule)
 
 
 def has_weights_pass(kind: ScheduleKind) -> bool:
-    """Whether micro-batches have a pass for weights alone."""
+    """Whether micro-batches have a pass for weights."""
     return kind == "zb-h1"
 
 
 class Turn(NamedTuple):
-    """A pass of a micro-batch through a chunk of a stage."""
+    """One pass of a micro-batch through a chunk of a stage."""
 
     kind: TurnKind
     batch: int
@@ -75,15 +76,15 @@ class Turn(NamedTuple):
 
     @property
     def is_forward(self) -> bool:
-        """Whether it is one towards the loss."""
+        """Whether the pass is a forward pass."""
         return self.kind == "forward"
 
 
 def misfit(
     pipeline: PipelineFile, graph: Graph, views: Mapping[Node, MachineView], devices: int
 ) -> str | None:
-    """What a graph on so many devices has that is no such pipeline: stages have to be groups of
-    devices, and slices in time micro-batches."""
+    """Return why a placed graph is no such pipeline, or None if it is one: each operator has to run
+    within a stage, and slices in time have to be the micro-batches."""
     size, rest = divmod(devices, pipeline.stages)
     if rest:
         return f"{pipeline.stages} stages, expected a divisor of {devices} devices"
@@ -123,8 +124,8 @@ def turns(
     interleave: int = 1,
     kind: ScheduleKind = "1f1b",
 ) -> Iterator[Turn]:
-    """What a stage (from 0) does in order: by 1F1B, interleaved where it has several chunks, or by
-    ZB-H1."""
+    """Yield the passes of a stage, counted from 0, in order: by 1F1B, interleaved if it has several
+    chunks, or by ZB-H1."""
     late = weights_late(stage, micro_batches, kind)
     forward = _in_rounds(stages, micro_batches, range(interleave))
     backward = _in_rounds(stages, micro_batches, range(interleave)[::-1])
@@ -142,26 +143,26 @@ def turns(
 
 
 def weights_late(stage: int, micro_batches: int, kind: ScheduleKind) -> int | None:
-    """How many micro-batches a stage (from 0) is late with the weights, where these have a pass of
-    their own."""
+    """Return by how many micro-batches a stage, counted from 0, is late with the weights. None if
+    there is no pass for weights."""
     return min(stage, micro_batches) if has_weights_pass(kind) else None
 
 
 def under_way(stage: int, stages: int, micro_batches: int, interleave: int = 1) -> int:
-    """How many passes a stage (from 0) holds at most: those that it has sent forward and not yet
-    back, of a micro-batch through a chunk each."""
+    """Return the most passes that a stage, counted from 0, holds at once: passes of a micro-batch
+    through a chunk that went forward, but not yet backward."""
     ahead = _ahead(stage, stages, micro_batches, interleave)
     return min(ahead + 1, micro_batches * interleave)
 
 
 def lag(stages: int, interleave: int) -> int:
-    """Before any stage takes micro-batch j forward through its first chunk, all stages have taken
-    micro-batch j - ``lag`` back through all of theirs."""
+    """Return a bound: before any stage takes micro-batch j forward through its first chunk, all
+    stages have taken micro-batch j - ``lag`` backward through all of their chunks."""
     return stages if interleave == 1 else 3 * stages
 
 
 def _ahead(stage: int, stages: int, micro_batches: int, interleave: int) -> int:
-    """How many passes go forward before the first forward pass that a backward pass follows."""
+    """Return the forward passes before the first forward pass that a backward pass follows."""
     later = stages - stage - 1
     if interleave == 1:
         return later
@@ -169,14 +170,14 @@ def _ahead(stage: int, stages: int, micro_batches: int, interleave: int) -> int:
 
 
 def _rounds(stages: int, micro_batches: int) -> list[int]:
-    """How many micro-batches there are in each round."""
+    """Return the number of micro-batches of each round."""
     count = max(micro_batches // stages, 1)
     each, rest = divmod(micro_batches, count)
     return [each + 1] * rest + [each] * (count - rest)
 
 
 def _in_rounds(stages: int, micro_batches: int, chunks: range) -> list[tuple[int, int]]:
-    """(micro-batch, chunk) in the order of all stages, one way."""
+    """Return (micro-batch, chunk) in the order of every stage, in one direction."""
     order: list[tuple[int, int]] = []
     first = 0
     for size in _rounds(stages, micro_batches):

@@ -1,8 +1,8 @@
 """Plans: save and load a graph with its machine views, derivation and estimates.
 
-``Plan`` is what the search writes and the runtime reads. Its file keeps decisions (graph, views,
-derivation) apart from estimates, and carries hashes of the model's graph, the machine and the rule
-library that it was made from. All is checked on load.
+The search writes a ``Plan`` and the runtime reads it. The file separates decisions (graph, views,
+derivation) from estimates. It has hashes of the model's graph, the machine and the rule library
+from which it was made. Everything is checked on load.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from pcg.plan.training import Training
 
 @dataclass(frozen=True)
 class Plan:
-    """A training plan. ``model`` is the graph as written, ``graph`` the one to run."""
+    """A training plan. ``model`` is the user's graph, and ``graph`` the one to run."""
 
     model_name: str
     model: Graph
@@ -52,19 +52,19 @@ class Plan:
     estimates: EstimatesFile
     training: Training = field(default_factory=Training)
     recompute: frozenset[Node] = frozenset()
-    """The operators whose results are not kept for the backward pass but computed again, and the
-    parallel operators whose results are communicated again (``pcg.placement.recomputation``)."""
+    """The operators whose results are computed again for the backward pass, and the parallel
+    operators whose results are communicated again (``pcg.placement.recomputation``)."""
     pipeline: PipelineFile | None = None
     naming: NamingFile = field(default_factory=NamingFile)
     statistics: tuple[RunningFile, ...] = ()
-    """What batch norms of the module keep of the batches that they have seen."""
+    """The running statistics of the module's batch norms."""
     norm_groups: int = 1
-    """In how many groups of samples batch norms of the model take their statistics, each by itself;
-    what they keep is that of the first."""
+    """The number of groups of samples over which the model's batch norms take their statistics.
+    Running statistics are those of the first group."""
 
 
 def machine_record(machine: Machine) -> MachineFile:
-    """What a plan remembers of its machine."""
+    """Return a plan's record of its machine."""
     return MachineFile(
         name=machine.name,
         kind=machine.device.kind,
@@ -118,11 +118,11 @@ def write_plan(content: PlanFile, path: str | Path) -> None:
 
 
 EXPANDED = 3
-"""How many levels of a plan file have a line for each entry."""
+"""The number of outer levels of a plan file that have a line for each entry."""
 
 
 def _expanded(value: Any, levels: int, indent: str = "") -> str:
-    """JSON with a line for each entry of the outermost levels."""
+    """Return JSON with a line for each entry of the outermost levels."""
     if not levels or not value or not isinstance(value, (dict, list)):
         return json.dumps(value)
     inner = indent + " "
@@ -136,7 +136,7 @@ def _expanded(value: Any, levels: int, indent: str = "") -> str:
 
 
 def part_hashes(content: PlanFile) -> dict[str, str]:
-    """A hash of each part of a plan file but the hashes, by its place."""
+    """Return a hash of each part of a plan file except ``hashes``, by the part's path."""
     dumped = content.model_dump(mode="json", exclude={"hashes"})
     parts = {k: part for k, part in dumped.items() if k != "decisions" and part is not None}
     parts |= {f"decisions.{name}": part for name, part in dumped["decisions"].items()}
@@ -147,8 +147,8 @@ def part_hashes(content: PlanFile) -> dict[str, str]:
 
 
 def altered_parts(content: PlanFile) -> tuple[str, ...]:
-    """The parts of a plan file that are not what was written. It tells of slips and of edits, not
-    of forgery: who alters a part can write its hash too."""
+    """Return the parts of a plan file that differ from their hashes. This detects slips and edits,
+    but no forgery: whoever alters a part can also write its hash."""
     hashes = part_hashes(content)
     return tuple(
         part
@@ -173,7 +173,7 @@ def load_plan(path: str | Path) -> Plan:
 
 
 def plan_of(content: PlanFile, where: str) -> Plan:
-    """The plan that a file holds, checked. Raises InputError naming the file and the place."""
+    """Return the plan in a file's content, checked. Raises InputError naming file and place."""
     model = _graph(content.model.graph, f"{where}: model.graph")
     if model.digest != content.model.hash:
         raise InputError(where, "model.hash is not that of model.graph, the file was altered")
@@ -215,12 +215,12 @@ def _training(decisions: DecisionsFile) -> Training:
 
 
 def _norm_groups(content: PlanFile, model: Graph, where: str) -> int:
-    """What the file says of the model's batch norms, if that is so."""
+    """Return the number of groups in the file. Raises InputError if the model has another one."""
     groups = content.norm_groups or 1
     taken = groups_of(model)
     if groups > 1 and taken != {groups}:
-        there = " and ".join(map(str, sorted(taken))) or "no groups"
-        problem = f"{groups}, batch norms of model.graph take {there}"
+        found = " and ".join(map(str, sorted(taken))) or "no groups"
+        problem = f"{groups}, batch norms of model.graph take {found}"
         raise InputError(f"{where}: norm_groups", problem)
     return groups
 
@@ -275,7 +275,7 @@ def _recomputed(graph: Graph, content: PlanFile, where: str) -> frozenset[Node]:
 
 
 def _same_leaves(graph: Graph, model: Graph, where: str) -> None:
-    """The graph to run has to read what the model reads, however it is cut."""
+    """Raise InputError unless the graph to run reads only leaves of the model, cut or not."""
     known = {node.leaf.uncut for node in model.leaves}
     for leaf in (node.leaf for node in graph.leaves):
         if leaf.uncut not in known:

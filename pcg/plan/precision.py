@@ -1,10 +1,10 @@
 """Number formats of a training step.
 
-A precision says in which format operators compute. In ``fp64``, ``fp32`` and ``tf32`` all tensors
-are of one size; tf32 is what matrix units make of float32 operands. In ``bf16`` and ``fp16``
+A precision gives the number format of computations. In ``fp64``, ``fp32`` and ``tf32`` all tensors
+have elements of one size; in tf32, matrix units round float32 operands. In ``bf16`` and ``fp16``
 (Micikevicius et al., Mixed Precision Training, ICLR 2018) weights are kept in float32, with a copy
-in the narrow format for a step; what operators make is in the narrow format, but for values that
-``pcg.readings.formats`` calls wide; gradients of weights add up in float32.
+in the narrow format during a step. Results of operators are narrow, except values that
+``pcg.readings.formats`` calls wide. Gradients of weights are added up in float32.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ Precision: TypeAlias = Literal["fp64", "fp32", "tf32", "bf16", "fp16"]
 
 @dataclass(frozen=True)
 class Formats:
-    """The number formats of a precision, in bytes an element."""
+    """The number formats of a precision, in bytes per element."""
 
     products: DType
     """The format in which a device's matrix units compute."""
     narrow: int
-    """Of what operators make, and of what is moved between devices."""
+    """Bytes of results of operators, and of tensors that move between devices."""
     wide: int
-    """Of weights, their gradients, and of values that are not narrowed."""
+    """Bytes of weights, their gradients, and wide values."""
 
     @property
     def copy(self) -> int:
-        """Of a weight's copy in the narrow format."""
+        """Bytes of a weight's copy in the narrow format, 0 if there is none."""
         return self.narrow if self.is_mixed else 0
 
     @property
@@ -57,16 +57,16 @@ OTHER_NAMES: Mapping[str, Precision] = {
     "bfloat16": "bf16",
     "float16": "fp16",
 }
-"""What torch calls some of them."""
+"""Torch's names of some precisions."""
 
 
 def precision_of(name: str) -> Precision:
-    """The precision of a name, which may be torch's. Raises InputError for any other."""
+    """Return the precision of a name, which may be torch's. Raises InputError for any other."""
     return one_of("precision", OTHER_NAMES.get(name, name), FORMATS)
 
 
 def default_precision(machine: Machine) -> Precision:
-    """In what people train on a machine: bf16 where all its devices are GPUs with a rate for it,
-    else fp32."""
+    """Return the usual precision for training on a machine: bf16 if all its devices are GPUs with a
+    rate for it, else fp32."""
     has_bf16 = (kind.kind == "gpu" and kind.flops.bf16 is not None for kind in machine.kinds)
     return "bf16" if all(has_bf16) else "fp32"

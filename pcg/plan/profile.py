@@ -1,4 +1,4 @@
-"""profile.json: what operators and links took on a device, measured."""
+"""profile.json: measured times of operators and links on a machine's devices."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class Point(FileModel):
     """One measurement."""
 
     size: Positive
-    """Floating-point operations of a contraction or function, bytes read and written of any other
-    operator, bytes of a message."""
+    """Floating-point operations of a contraction or function, bytes read and written by any other
+    operator, or bytes of a message."""
     seconds: Positive
-    """The median, with the launch."""
+    """The median time, including the launch."""
     spread: Annotated[float, Field(ge=0, le=1e24)]
-    """Between the quartiles, in seconds."""
+    """The interquartile range, in seconds."""
 
 
 LEAST_POINTS = 2
-"""Through fewer goes no line."""
+"""The fewest points that determine a line."""
 Points = Annotated[tuple[Point, ...], Field(min_length=LEAST_POINTS, max_length=4096)]
 
 
@@ -43,7 +43,7 @@ def _check_sizes(where: str, points: Points) -> None:
 
 
 class OperatorSeries(FileModel):
-    """Operators of one kind and number format, by ascending size."""
+    """Measurements of operators of one kind and number format, by ascending size."""
 
     kind: WorkKind
     dtype: DType
@@ -51,37 +51,38 @@ class OperatorSeries(FileModel):
 
 
 class LinkSeries(FileModel):
-    """Communication between devices, one of each unit of a level, while no others talk: what one
-    port has. Messages go both ways at the same time, between pairs of the devices. By ascending
-    bytes: of a message, or of the tensor that every device of a collective has in the end."""
+    """Measurements of communication between devices, one in each unit of a level, while no other
+    devices communicate, so that a port is theirs alone. Messages go both ways at once, between
+    pairs of devices. Points are by ascending bytes: of a message, or of the tensor that every
+    device of a collective has at the end."""
 
     level: Name
     of: Pattern = "message"
     devices: Annotated[int, Field(ge=2, le=MAX_DEVICES)] = 2
-    """How many take part."""
+    """The number of devices that take part."""
     points: Points
 
     @property
     def steps(self) -> int:
-        """The steps of it as a ring, in which a device sends its part of the bytes; a message is
-        one step, of all of them."""
+        """The number of steps as a ring, in each of which a device sends its part of the bytes. A
+        message is one step with all of the bytes."""
         if self.of == "message":
             return 1
         return (self.devices - 1) * (2 if self.of == "all_reduce" else 1)
 
     @property
     def parts(self) -> int:
-        """In how many parts the bytes go."""
+        """The number of parts in which the bytes are sent."""
         return 1 if self.of == "message" else self.devices
 
 
 class Profile(FileModel):
-    """Measurements on one device of a machine; what is not measured is left to the cost model."""
+    """Measurements on the devices of a machine. The cost model fills in what was not measured."""
 
     schema_version: Literal[1]
     machine: Name
     device: Name
-    """The device's own name, for people."""
+    """The name of the device, for people."""
     operators: tuple[OperatorSeries, ...]
     links: tuple[LinkSeries, ...] = ()
 
@@ -99,17 +100,17 @@ class Profile(FileModel):
         return self
 
     def series(self, kind: WorkKind, dtype: DType) -> tuple[Point, ...] | None:
-        """The measurements of a kind in a number format, if there are any."""
+        """Return the measurements of a kind of work in a number format, or None."""
         measured = (s.points for s in self.operators if (s.kind, s.dtype) == (kind, dtype))
         return next(measured, None)
 
 
 def load_profile(path: str | Path, machine: Machine) -> tuple[Profile, Machine]:
-    """Read a profile of a machine; and the machine with the latencies and bandwidths of its links
-    as they were measured.
+    """Read a profile of a machine. Return it, and the machine with the measured latencies and
+    bandwidths of its links.
 
-    Raises InputError for a file that is wrong, of another machine, or names a level that the
-    machine lacks.
+    Raises InputError for a file that is invalid, is about another machine, or names a level that
+    the machine lacks.
     """
     profile = read_json(path, Profile)
     if profile.machine != machine.name:
@@ -126,7 +127,7 @@ def load_profile(path: str | Path, machine: Machine) -> tuple[Profile, Machine]:
 
 
 def _measured(level: Level, links: tuple[LinkSeries, ...], path: str | Path) -> Level:
-    """A level with what was measured of it."""
+    """Return a level with its measured rates."""
     rates: dict[str, object] = {}
     for link in (link for link in links if link.level == level.name):
         rate = link_rate(link, path)
@@ -135,8 +136,9 @@ def _measured(level: Level, links: tuple[LinkSeries, ...], path: str | Path) -> 
 
 
 def link_rate(link: LinkSeries, path: str | Path) -> Rate:
-    """Latency and bandwidth of a step: the least squares of relative errors of what the cost model
-    makes of them, steps (latency + size / parts / bandwidth)."""
+    """Return latency and bandwidth of a step, by least squares of the relative errors of the cost
+    model, steps (latency + size / parts / bandwidth). Raises InputError if time does not grow with
+    size."""
     sizes = np.array([point.size for point in link.points]) / link.parts
     seconds = np.array([point.seconds for point in link.points]) / link.steps
     terms = np.stack([1 / seconds, sizes / seconds], axis=1)
@@ -145,5 +147,5 @@ def link_rate(link: LinkSeries, path: str | Path) -> Rate:
         latency, per_byte = 0.0, terms[:, 1].sum() / (terms[:, 1] ** 2).sum()
     if per_byte <= 0:
         where = f"{path}: links: {link.of} over {link.level}"
-        raise InputError(where, "more bytes do not take longer")
+        raise InputError(where, "measured times do not grow with the size")
     return Rate(latency=float(latency), bandwidth=float(1 / per_byte))

@@ -1,4 +1,4 @@
-"""Schema of the plan file, as pydantic models: what each entry may be."""
+"""The schema of the plan file, as pydantic models with the range of each entry."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pcg.plan.training import Optimizer
 Count = Annotated[int, Field(ge=1, le=1 << 20)]
 DeviceNumber = Annotated[int, Field(ge=0, le=1 << 20)]
 Whole = Annotated[int, Field(ge=-(1 << 62), le=1 << 62)]
-"""Numbers beyond are none of sizes, degrees, elements or bytes."""
+"""No size, degree, number of elements or bytes is larger."""
 Amount = Annotated[int, Field(ge=0, le=1 << 62)]
 Seconds = Annotated[float, Field(ge=0, le=1e36)]
 MAX_AXES = 64
 Lines = Annotated[tuple[str, ...], Field(strict=False, max_length=1 << 16)]
-"""Of a graph's text."""
+"""The lines of a graph's text."""
 
 
 class ViewFile(FileModel):
@@ -45,24 +45,25 @@ class MachineFile(FileModel):
 
 
 Symbol = Whole | float
-"""The value of a rule's symbol: a degree or size, or a real attribute."""
+"""The value of a rule's symbol: a degree, a size, or a real attribute."""
 
 
 class StepRule(FileModel):
     """A rule of the library in the form in which steps apply it."""
 
     rule: Name
-    """Its name in the library."""
+    """The name of the rule in the library."""
     axes: tuple[Annotated[int, Field(ge=0, le=MAX_AXES)], ...] = Field(
         strict=False, max_length=MAX_AXES
     )
-    """How many axes stand in the place of each of its runs; none where it is taken as written."""
+    """The number of axes in the place of each of its runs. Empty if the rule is applied as
+    written."""
     operators: tuple[Name, ...] = Field(strict=False, max_length=MAX_AXES)
     """The operators in the place of its stand-ins."""
     reversed: bool
-    """Whether it is read from right to left."""
+    """Whether it is applied from right to left."""
     text: str
-    """The form itself, so that a plan can be read without the library."""
+    """The text of the form, so that a plan can be read without the library."""
 
 
 class StepFile(FileModel):
@@ -75,7 +76,7 @@ class StepFile(FileModel):
 
 
 class DecisionsFile(GrownFileModel):
-    """What the search has decided."""
+    """The decisions of the search."""
 
     ADDED = frozenset({"precision", "compiled"})
 
@@ -85,12 +86,12 @@ class DecisionsFile(GrownFileModel):
     derivation: tuple[StepFile, ...] = Field(strict=False)
     optimizer: Optimizer = "sgd"
     recompute: tuple[Name, ...] = Field(strict=False, default=())
-    """Operators, parallel ones among them, whose results are not kept for the backward pass but
-    computed, or communicated, again."""
+    """Operators whose results are computed again for the backward pass, and parallel operators
+    whose results are communicated again."""
     pipeline: PipelineFile | None = None
     precision: Precision = "fp32"
     compiled: bool = False
-    """Whether operators between two moves are compiled."""
+    """Whether operators between two reshardings are compiled."""
 
 
 class EstimatesFile(FileModel):
@@ -98,7 +99,7 @@ class EstimatesFile(FileModel):
     one_device_seconds: Seconds
     communication_elements: Amount
     peak_memory_bytes: Amount
-    """On the device that holds most."""
+    """The peak on the device that holds most."""
 
 
 class PlanFile(FileModel):
@@ -109,9 +110,9 @@ class PlanFile(FileModel):
     decisions: DecisionsFile
     estimates: EstimatesFile
     hashes: dict[Name, Name]
-    """Of each part of the file as it was written, by its place (``altered_parts``)."""
+    """Hashes of all parts of the file as it was written, by path (``altered_parts``)."""
     naming: NamingFile | None = None
     statistics: Annotated[tuple[RunningFile, ...] | None, Field(strict=False)] = None
     norm_groups: Annotated[int, Field(ge=2, le=1 << 20)] | None = None
-    """In how many groups of samples the model's batch norms take their statistics; by default in
-    one, the whole batch."""
+    """The number of groups of samples over which the model's batch norms take their statistics. By
+    default one group, the whole batch."""

@@ -1,6 +1,6 @@
-"""Record what the batch norms of a module keep of the batches that they have seen.
+"""Records of the running statistics that a module's batch norms keep.
 
-No training step reads them, so no graph has them: they are a record beside it.
+No training step reads them, so they are not in the graph, but in a record beside it.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ Names = Annotated[tuple[Name, ...], Field(strict=False, min_length=1)]
 
 
 class RunningFile(FileModel):
-    """The running statistics of one batch norm. Names are those of buffers of the module, as in its
-    ``state_dict``; several for one that is used in several places."""
+    """The running statistics of one batch norm. Names are those of buffers in the module's
+    ``state_dict``, several for a buffer used in several places."""
 
     value: Name
-    """What is normed, [n, c, ...], as the model's graph is printed."""
+    """The operand of the norm, [n, c, ...], by its name in the text of the model's graph."""
     at: Name | None = None
-    """The same tensor as the plan's graph is printed; none where the plan computes no such."""
+    """The same tensor in the text of the plan's graph. None if the plan does not compute it."""
     mean: Names
     variance: Names
     count: Annotated[tuple[Name, ...], Field(strict=False)] = ()
-    """How many batches there have been."""
+    """The number of batches so far."""
     momentum: Annotated[float, Field(ge=0, le=1)]
-    """The part that a new batch has in the running statistics."""
+    """The weight of a new batch in the running statistics."""
 
 
 def named_values(graph: Graph) -> dict[str, Value]:
-    """The values of a graph by the names that it is printed with."""
+    """Return the values of a graph by their names in its text."""
     return {
         name: node.value(port)
         for node, names in node_names(graph).items()
@@ -44,7 +44,7 @@ def named_values(graph: Graph) -> dict[str, Value]:
 
 
 def groups_of(graph: Graph) -> set[int]:
-    """In how many groups the batch norms of a graph that do so take their samples."""
+    """Return the numbers of groups in the ghost batch norms of a graph."""
     return {
         node.operator_call.integer("groups")
         for node in graph.nodes
@@ -55,8 +55,8 @@ def groups_of(graph: Graph) -> set[int]:
 def problems(
     records: Sequence[RunningFile], model: Graph, graph: Graph, groups: int = 1
 ) -> Iterator[tuple[int, str]]:
-    """What is wrong with the records of a plan, each with the record's number. ``groups``: of the
-    samples of what is normed."""
+    """Yield the problems of a plan's records, each with the record's number. ``groups`` is the
+    number of groups of samples."""
     normed, planned = named_values(model), named_values(graph)
     for number, record in enumerate(records):
         value = normed.get(record.value)

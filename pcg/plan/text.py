@@ -6,10 +6,10 @@
     left, right = split(t0, axis=1, at=256)
     return left, right
 
-Calls may be nested, and ``.1`` picks an output: ``split(t0, axis=1, at=256).1``. In a rule, inputs
-are known by rank (``x = tensor[_, _]``) and attributes may be symbols (``degree=k``). A halo stands
-behind its dimension, ``[8, 3, 64/2(1,1), 64]``. Lines that begin with ``opaque`` or
-``elementwise`` declare torch functions without an equation (``pcg.graph.opaque``).
+Calls may be nested, and ``.1`` selects an output: ``split(t0, axis=1, at=256).1``. In a rule,
+inputs are known by rank (``x = tensor[_, _]``), and attributes may be symbols (``degree=k``). A
+halo follows its dimension, ``[8, 3, 64/2(1,1), 64]``. Lines that begin with ``opaque``,
+``batched`` or ``elementwise`` declare torch functions without an equation (``pcg.graph.opaque``).
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ DIGITS = 18
 LIMIT = 10**DIGITS
 NUMBER = rf"\d{{1,{DIGITS}}}"
 SPLIT = re.compile(r",(?![^(]*\))")
-"""A comma between dimensions, and not within a halo."""
+"""A comma between dimensions, not within a halo."""
 DIMENSION = re.compile(
     rf"({NUMBER})(?:/({NUMBER}))?(?:\|({NUMBER}))?"
     rf"(?:\((?P<before>{NUMBER}), ?(?P<after>{NUMBER})\))?"
 )
 MAX_DEPTH = 200
 MAX_LINE = 1 << 14
-"""Characters of a line that declares no torch function."""
+"""The most characters of a line that declares no torch function."""
 
 
 def print_graph(graph: Graph) -> str:
-    """The graph as text, one node a line, operands before users."""
+    """Return the graph as text, one node a line, operands before users."""
     names = node_names(graph)
     lines = [function.declaration for function in torch_functions(graph)]
     lines += [_line(node, names) for node in graph.nodes]
@@ -57,7 +57,7 @@ def print_graph(graph: Graph) -> str:
 
 
 def node_names(graph: Graph) -> dict[Node, tuple[str, ...]]:
-    """The names under which a graph is printed, by node and output."""
+    """Return the names under which a graph is printed, by node and output."""
     taken = {node.leaf.name for node in graph.leaves}
     fresh = (name for i in count() if (name := f"t{i}") not in taken)
     return {
@@ -88,12 +88,12 @@ def _leaf_text(leaf: Leaf) -> str:
 
 
 def print_value(value: Value) -> str:
-    """A value as one nested call over its leaves' names."""
+    """Return a value as one nested call over its leaves' names."""
     node = value.node
     if isinstance(node.call, Leaf):
         return node.call.name
     parts = [print_value(v) for v in node.inputs]
-    parts += [f"{name}={given}" for name, given in node.call.attributes]
+    parts += [f"{name}={attribute}" for name, attribute in node.call.attributes]
     port = f".{value.port}" if len(node.call.operator.outputs) > 1 else ""
     return f"{node.name}({', '.join(parts)}){port}"
 
@@ -101,7 +101,7 @@ def print_value(value: Value) -> str:
 def parse_graph(
     text: str, where: str = "graph", operators: Mapping[str, Operator] = OPERATORS
 ) -> Graph:
-    """The graph that ``text`` prints. Raises InputError naming the line at fault."""
+    """Return the graph that a text describes. Raises InputError naming the line at fault."""
     values: dict[str, Value] = {}
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.split("#")[0].strip()
@@ -133,7 +133,7 @@ def parse_values(
     where: str = "graph",
     operators: Mapping[str, Operator] = OPERATORS,
 ) -> tuple[Value, ...]:
-    """Nested calls over inputs of given ranks, separated by commas: a side of a rule."""
+    """Parse nested calls over inputs of given ranks, separated by commas: a side of a rule."""
     values = {name: tensor(name, rank) for name, rank in inputs.items()}
     return tuple(_Reader(text, where, values, operators).list())
 
@@ -183,13 +183,13 @@ def _parse_leaf(kind: str, name: str, dims: str, rest: str, here: str) -> Leaf:
     )
     if not options:
         raise InputError(here, f"expected copies=, partials=, from, below or share, got {rest!r}")
-    *counts, wrote = options.groups()
+    *counts, share_text = options.groups()
     copies, partials, under, below = (None if text is None else int(text) for text in counts)
     if 0 in (copies, partials, under, below):
         raise InputError(here, f"expected 1 or more, got {rest!r}")
-    own = replace(tensor_type.degrees, copies=copies or 1, partials=partials or 1)
-    tensor_type = replace(tensor_type, degrees=own)
-    share = None if wrote is None else _share(wrote, here)
+    degrees = replace(tensor_type.degrees, copies=copies or 1, partials=partials or 1)
+    tensor_type = replace(tensor_type, degrees=degrees)
+    share = None if share_text is None else _share(share_text, here)
     return Leaf(leaf_kind, name, len(entries), tensor_type, below, -(under or 0), share)
 
 
@@ -201,7 +201,7 @@ def _share(text: str, here: str) -> float:
 
 
 def _parse_dimensions(entries: list[str], here: str) -> ParallelTensor:
-    """The type of a tensor of one copy, by its dimensions."""
+    """Return the type of a tensor with one copy, given its dimensions."""
     sizes: list[int] = []
     degrees: list[int] = []
     slices: list[int] = []
@@ -221,12 +221,12 @@ def _parse_dimensions(entries: list[str], here: str) -> ParallelTensor:
         if match["before"]:
             before, after = (Poly.of(int(match[side])) for side in ("before", "after"))
             halos.append(Halo(dim, before, after))
-    own = Degrees(tuple(degrees), tuple(slices), 1, 1, tuple(halos))
-    return ParallelTensor(tuple(sizes), own)
+    type_degrees = Degrees(tuple(degrees), tuple(slices), 1, 1, tuple(halos))
+    return ParallelTensor(tuple(sizes), type_degrees)
 
 
 class _Reader:
-    """A recursive-descent reader of nested calls."""
+    """A recursive-descent parser of nested calls."""
 
     def __init__(
         self,
@@ -237,38 +237,38 @@ class _Reader:
     ) -> None:
         self._where, self._values, self._operators = where, values, operators
         self._tokens = [m.group().strip() for m in TOKEN.finditer(text) if m.group().strip()]
-        self._at = 0
+        self._index = 0
         self._depth = 0
 
     def list(self) -> list[Value]:
-        """The whole text as values separated by commas."""
+        """Parse the whole text as values separated by commas."""
         values = [self._value()]
         while self._peek() == ",":
-            self._at += 1
+            self._index += 1
             values.append(self._value())
         self._end()
         return values
 
     def single(self) -> Value:
-        """The whole text as one value."""
+        """Parse the whole text as one value."""
         value = self._value()
         self._end()
         return value
 
     def _end(self) -> None:
-        if self._at < len(self._tokens):
+        if self._index < len(self._tokens):
             raise self._error(f"unexpected {self._peek()!r}")
 
     def _error(self, problem: str) -> InputError:
         return InputError(self._where, problem)
 
     def _peek(self, ahead: int = 0) -> str:
-        at = self._at + ahead
-        return self._tokens[at] if at < len(self._tokens) else ""
+        index = self._index + ahead
+        return self._tokens[index] if index < len(self._tokens) else ""
 
     def _next(self) -> str:
         token = self._peek()
-        self._at += 1
+        self._index += 1
         return token
 
     def _expect(self, token: str) -> None:
@@ -285,7 +285,7 @@ class _Reader:
         if value is None:
             raise self._error(f"unknown value {name!r}" if name else "expected a value")
         if self._peek() == "." and self._peek(1).isdigit():
-            self._at += 1
+            self._index += 1
             value = self._port(value, int(self._next()))
         self._depth -= 1
         return value
@@ -307,7 +307,7 @@ class _Reader:
         while self._peek() != ")":
             if self._peek(1) == "=":
                 key = self._next()
-                self._at += 1
+                self._index += 1
                 if key in attributes:
                     raise self._error(f"attribute {key} is given twice")
                 attributes[key] = self._attribute()
@@ -322,7 +322,7 @@ class _Reader:
             raise self._error(str(error)) from error
 
     def _attribute(self) -> Attribute:
-        """A number, or a sum of products of whole numbers and symbols."""
+        """Parse a number, or a sum of products of integers and symbols."""
         first = self._product()
         if not self._goes_on():
             return first
@@ -340,20 +340,20 @@ class _Reader:
     def _product(self) -> Attribute:
         total = self._factor()
         while self._peek() == "*":
-            self._at += 1
+            self._index += 1
             total = Poly.of(self._symbolic(total)) * self._symbolic(self._factor())
             total = self._bounded(total)
         return total
 
     def _bounded(self, value: Poly) -> Poly:
-        """The value, if its numbers are no longer than those that may be written."""
+        """Return the value. Raises InputError if a coefficient has more than ``DIGITS`` digits."""
         if any(abs(coefficient) >= LIMIT for _, coefficient in value.terms):
             raise self._error(f"an attribute with a number of more than {DIGITS} digits")
         return value
 
     def _symbolic(self, value: Attribute) -> Poly | int:
         if isinstance(value, float):
-            raise self._error("a symbolic attribute has whole coefficients")
+            raise self._error("expected integer coefficients in a symbolic attribute")
         return value
 
     def _factor(self) -> Attribute:

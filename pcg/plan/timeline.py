@@ -1,7 +1,7 @@
 """Write timelines of devices, simulated or measured, for Chrome's trace viewer.
 
 https://ui.perfetto.dev opens them. A node of the machine is a process, and each of the two streams
-of a device a thread.
+of a device is a thread.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pcg.files import write_text_atomic
 
 COMPUTE, COMMUNICATE = range(2)
 STREAMS = ("compute", "communicate")
-"""A device's streams, by number."""
+"""The streams of a device, by number."""
 TraceEvent = dict[str, str | int | float | dict[str, str]]
-"""An event of a trace: ``ph`` is X for something that takes time and M for a name, ``ts`` and
-``dur`` are microseconds."""
+"""A trace event. ``ph`` is X for an event with a duration and M for a name. ``ts`` and ``dur`` are
+in microseconds."""
 
 
 def names(nodes: Mapping[int, int]) -> Iterator[TraceEvent]:
-    """Names of nodes and of devices' streams. ``nodes``: by device, the node that it is in."""
+    """Yield the names of nodes and of devices' streams. ``nodes`` is the node of each device."""
     for node in sorted(set(nodes.values())):
         name = {"name": f"node {node}"}
         yield {"ph": "M", "name": "process_name", "pid": node, "tid": 0, "args": name}
@@ -33,8 +33,8 @@ def names(nodes: Mapping[int, int]) -> Iterator[TraceEvent]:
 
 
 def rows(process: str, node: int, labels: Mapping[int, str]) -> Iterator[TraceEvent]:
-    """Names of rows that stand for no device: one for each number, which no device has, on the
-    first stream, all under a number that no node has."""
+    """Yield the names of rows that stand for no device. Their numbers must differ from those of all
+    devices, and ``node`` from the numbers of all nodes. Rows use the first stream."""
     yield {"ph": "M", "name": "process_name", "pid": node, "tid": 0, "args": {"name": process}}
     for number, label in labels.items():
         thread = _thread(number, COMPUTE)
@@ -45,7 +45,7 @@ def rows(process: str, node: int, labels: Mapping[int, str]) -> Iterator[TraceEv
 def event(
     name: str, phase: str, device: int, node: int, stream: int, start: float, seconds: float
 ) -> TraceEvent:
-    """What a device does on a stream, ``start`` seconds after the step began."""
+    """Return the event of work on a stream, ``start`` seconds after the step began."""
     return {
         "ph": "X",
         "name": name,

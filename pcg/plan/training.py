@@ -1,4 +1,4 @@
-"""How weights are trained, what that takes for each of them, and the sizes of gradient buckets."""
+"""Optimizers, their bytes for each element of a weight, and the sizes of gradient buckets."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from pcg.plan.precision import FORMATS, Formats, Precision
 Optimizer: TypeAlias = Literal["sgd", "momentum", "adam"]
 
 STATES: Mapping[Optimizer, int] = {"sgd": 0, "momentum": 1, "adam": 2}
-"""Tensors of a weight's size that it keeps from step to step, beside the weight: a moving average
-of the gradient, and Adam one of its square (Kingma and Ba, ICLR 2015)."""
+"""The tensors of a weight's size that an optimizer keeps from step to step, beside the weight: a
+moving average of the gradient, and for Adam also one of its square (Kingma and Ba, ICLR 2015)."""
 STATE_BYTES = 4
-"""States are float32, whatever the weights are."""
+"""Bytes of an element of a state. States are float32, whatever the format of the weights."""
 
 BUCKET_BYTES = 25 << 20
-"""A buffer of gradients is full, and sent, when it holds as much, as in PyTorch (Li et al., VLDB
+"""The size of a bucket of gradients, which is sent when it is full, as in PyTorch (Li et al., VLDB
 2020)."""
 FIRST_BYTES = 1 << 20
-"""The first one is full sooner, so that communication starts early."""
+"""The size of the first bucket. It is smaller, so that communication starts early."""
 
 
 def optimizer_of(name: str) -> Optimizer:
-    """The optimizer of a name. Raises InputError for any other."""
+    """Return the optimizer of a name. Raises InputError for any other."""
     return one_of("optimizer", name, STATES)
 
 
 @dataclass(frozen=True)
 class Training:
-    """By which optimizer, and in which number formats, weights are trained; and whether operators
-    between two moves are compiled (``torch.compile``)."""
+    """The optimizer and the number formats of training, and whether operators between two
+    reshardings are compiled (``torch.compile``)."""
 
     optimizer: Optimizer = "sgd"
     precision: Precision = "fp32"
@@ -45,22 +45,21 @@ class Training:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of an element of a weight that the optimizer keeps."""
+        """Bytes of optimizer states per element of a weight."""
         return STATES[self.optimizer] * STATE_BYTES
 
     @property
     def parameter_bytes(self) -> int:
-        """Bytes of an element of a weight: itself, and its copy in the narrow format."""
+        """Bytes per element of a weight: itself, and its copy in the narrow format."""
         return self.formats.wide + self.formats.copy
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of an element of a weight that is trained: the parameter, its gradient and the
-        states."""
+        """Bytes per element of a trained weight: the parameter, its gradient and the states."""
         return self.parameter_bytes + self.formats.wide + self.state_bytes
 
     @property
     def update_bytes(self) -> int:
-        """Bytes of an element that an update moves: it reads the weight, its gradient and the
-        states, and writes the weight, the states, and the copy in the narrow format."""
+        """Bytes per element that an update moves: it reads the weight, its gradient and the states,
+        and writes the weight, the states, and the copy in the narrow format."""
         return 3 * self.formats.wide + 2 * self.state_bytes + self.formats.copy

@@ -1,2 +1,2 @@
-"""What an equation says: its values over a ring, its work, its kind, and what its backward pass
-reads."""
+"""Properties that follow from an equation: values over a ring, work, kind, and the reads of the
+backward pass."""

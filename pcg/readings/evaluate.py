@@ -1,9 +1,8 @@
 """Evaluate a graph exactly by its equations, whole or shard by shard, in one process.
 
 ``evaluate_whole`` computes G(x) of every tensor from the equations. ``evaluate_shards`` computes
-what the devices compute: each task sees its own blocks of its operands, with their halos, and
-nothing else, and a tensor is V(sigma; x), an array of shape (partials, *shape), copies being equal
-by type.
+what the devices compute: each task sees only its own blocks of its operands, with their halos. A
+tensor is then V(sigma; x), an array of shape (partials, *shape), since copies are equal by type.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from pcg.types.tensor import ParallelTensor
 T = TypeVar("T")
 Range = tuple[int, int]
 IndexRanges = tuple[tuple[str, Range], ...]
-"""The indices that an expression stands under, each with its range."""
+"""The indices in scope of an expression, each with its range."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ def evaluate_output(
     attributes: Attributes,
     ring: Ring,
 ) -> Array:
-    """One output block. ``ranges`` restricts indices of the equation to [start, stop)."""
+    """Return one block of an output. ``ranges`` restricts indices to [start, stop)."""
     names = [name for dim in output.dims for name in dim.names]
     spans = {name: ranges.get(name, (0, sizes[f"|{name}|"])) for name in names}
     walker = _Walker(operands, sizes, ranges, dict(attributes), ring)
@@ -115,7 +114,7 @@ class _Walker:
         return self.ring.expand(self.evaluate(value, scope), shape)
 
     def _product(self, parts: Sequence[Expr], scope: IndexRanges) -> Array:
-        """What stands under conditions is 0 where one does not hold, a number or not."""
+        """Multiply. Where a guard does not hold the product is 0, even if a factor is undefined."""
         factors = [part for part in parts if not isinstance(part, expr.Guard)]
         guards = [part.index for part in parts if isinstance(part, expr.Guard)]
         values = self._fold(self.ring.times, factors or [expr.Const(Fraction(1))], scope)
@@ -124,7 +123,7 @@ class _Walker:
         return self.ring.chosen(values, self._held(guards, scope, values))
 
     def _held(self, guards: Iterable[Poly], scope: IndexRanges, values: Array) -> NDArray[np.bool_]:
-        """Where all guards hold, in the shape of some values."""
+        """Return where all guards hold, in the shape of ``values``."""
         held = np.ones((1,) * len(scope), np.bool_)
         for guard in guards:
             held = held & (self._index(guard, scope) >= 0)
@@ -137,7 +136,7 @@ class _Walker:
         return total
 
     def _index(self, index: Poly, scope: IndexRanges) -> IndexArray:
-        """An index on the grid, of a shape that broadcasts to it."""
+        """Return the values of an index, in a shape that broadcasts to the grid."""
         where = {name: (axis, span) for axis, (name, span) in enumerate(scope)}
         total: IndexArray = np.zeros((1,) * len(scope), np.int64)
         for monomial, coefficient in index.terms:
@@ -161,17 +160,17 @@ class _Walker:
         local: list[IndexArray] = []
         valid = np.ones((1,) * len(scope), np.bool_)
         for position, start, size in zip(index, block.start, block.values.shape, strict=True):
-            at = self._index(position, scope) - start
-            inside = (at >= 0) & (at < size)
+            offset = self._index(position, scope) - start
+            inside = (offset >= 0) & (offset < size)
             valid = valid & inside
-            local.append(np.where(inside, at, 0))
-        shape = np.broadcast_shapes(valid.shape, *(at.shape for at in local))
-        local = [np.broadcast_to(at, shape) for at in local]
+            local.append(np.where(inside, offset, 0))
+        shape = np.broadcast_shapes(valid.shape, *(offset.shape for offset in local))
+        local = [np.broadcast_to(offset, shape) for offset in local]
         return self.ring.gather(block.values, local, np.broadcast_to(valid, shape))
 
     def _plain(self, block: Block, index: tuple[Poly, ...], scope: IndexRanges) -> Array | None:
-        """An access by different indices of the scope that stay inside the block: the block
-        itself, cut and turned. None for any other access, which takes arrays of indices."""
+        """Return an access by distinct indices of the scope within the block, as a transposed part
+        of the block. None for any other access, which needs arrays of indices."""
         where = {Poly.of(name): axis for axis, (name, _) in enumerate(scope)}
         axes = [where[position] for position in index if position in where]
         if len(set(axes)) < len(index):
@@ -191,7 +190,7 @@ class _Walker:
 def evaluate_whole(
     graph: Graph, leaves: Mapping[str, Array], ring: Ring, extra: Mapping[str, int] | None = None
 ) -> tuple[Array, ...]:
-    """G of the outputs, from G of the leaves by name. ``extra``: values of symbolic attributes."""
+    """Return G of the outputs, given G of the leaves by name and values of symbolic attributes."""
     return evaluate_values(graph.outputs, graph.nodes, leaves, ring, extra or {})
 
 
@@ -202,7 +201,7 @@ def evaluate_values(
     ring: Ring,
     extra: Mapping[str, int],
 ) -> tuple[Array, ...]:
-    """G of some values. ``nodes``: all that they depend on, operands first."""
+    """Return G of some values. ``nodes`` are all that they depend on, operands first."""
 
     def run(node: Node, inputs: list[Array]) -> tuple[Array, ...]:
         return evaluate_call(concrete(node.operator_call, extra), inputs, ring)
@@ -216,8 +215,8 @@ def evaluate_nodes(
     leaves: Mapping[str, T],
     run: Callable[[Node, list[T]], tuple[T, ...]],
 ) -> tuple[T, ...]:
-    """What values are where leaves are given by name, and ``run`` says what an operator makes of
-    its operands."""
+    """Return some values, given the leaves by name and a function ``run`` from an operator and its
+    operands to its results."""
     known: dict[Node, tuple[T, ...]] = {}
     for node in nodes:
         if node.is_leaf:
@@ -228,7 +227,7 @@ def evaluate_nodes(
 
 
 def concrete(call: Call, values: Mapping[str, int]) -> Call:
-    """The call with symbolic sizes and degrees replaced by ``values``; other symbols stay."""
+    """Return the call with symbolic sizes and degrees replaced by values. Other symbols stay."""
     if not values or not any(isinstance(v, Poly) for _, v in call.attributes):
         return call
     return Call(
@@ -241,7 +240,8 @@ def concrete(call: Call, values: Mapping[str, int]) -> Call:
 
 
 def evaluate_call(call: Call, inputs: Sequence[Array], ring: Ring) -> tuple[Array, ...]:
-    """An operator on whole tensors, by its equation. Raises OperatorError for an opaque one."""
+    """Apply an operator to whole tensors, by its equation. Raises OperatorError for a torch
+    function without one."""
     refuse_opaque(call.operator)
     equation = call.instance(tuple(x.ndim for x in inputs))
     sizes = bind_sizes(call, equation, [tuple(x.shape) for x in inputs])
@@ -252,8 +252,8 @@ def evaluate_call(call: Call, inputs: Sequence[Array], ring: Ring) -> tuple[Arra
 RunTask = Callable[
     [Call, Sequence[Block], Mapping[str, int], Mapping[str, Range], Ring], tuple[Array, ...]
 ]
-"""The output blocks of a task of an operator, from its operands' blocks, the sizes of the indices
-(named ``|i|``) and the ranges of those that are cut."""
+"""A function that returns the output blocks of a task, given the blocks of its operands, the sizes
+of indices (named ``|i|``) and the ranges of cut indices."""
 
 
 def by_equation(
@@ -263,7 +263,7 @@ def by_equation(
     ranges: Mapping[str, Range],
     ring: Ring,
 ) -> tuple[Array, ...]:
-    """A task as the operator's equation says."""
+    """Run a task by the operator's equation."""
     equation = call.instance(tuple(block.values.ndim for block in operands))
     return tuple(
         evaluate_output(output, operands, sizes, ranges, call.attributes, ring)
@@ -274,7 +274,7 @@ def by_equation(
 def evaluate_shards(
     graph: Graph, leaves: Mapping[str, Array], ring: Ring, run: RunTask = by_equation
 ) -> tuple[Array, ...]:
-    """V(sigma; x) of the outputs, shape (partials, *shape), from V of the leaves by name."""
+    """Return V(sigma; x) of the outputs, shape (partials, *shape), from V of the leaves by name."""
 
     def shards(node: Node, inputs: list[Array]) -> tuple[Array, ...]:
         return _shards_of(node, inputs, ring, run)
@@ -283,7 +283,7 @@ def evaluate_shards(
 
 
 def meaning(values: Array, ring: Ring) -> Array:
-    """G(x): the sum over the partials of V."""
+    """Return G(x), the sum of V over the partials."""
     return ring.total(values, 0)
 
 
@@ -336,12 +336,12 @@ def _spans(
     ranges: Mapping[str, Range],
     sizes: Mapping[str, int],
 ) -> list[Range]:
-    """The part of a tensor that a task sees, when indices stand at the dimensions given."""
+    """Return the part of a tensor that a task sees, given the dimensions of its indices."""
     spans = [(0, size) for size in shape]
     for name, position in placed:
         if position is not None:
-            # A merged dimension is cut at its leading index: each of its values has a row. One
-            # that windows slide over has their steps for rows.
+            # A merged dimension is cut at its leading index, each value of which has a row. In a
+            # dimension that windows slide over, the rows are their steps.
             row = shape[position] // sizes[f"|{name}|"]
             start, stop = ranges[name]
             spans[position] = (start * row, stop * row)
@@ -349,7 +349,7 @@ def _spans(
 
 
 def _with_halos(spans: list[Range], tensor: ParallelTensor) -> list[Range]:
-    """A block with what its halos hold of its neighbours, as far as the tensor goes."""
+    """Return a block extended by its halos, within the tensor."""
     for halo in tensor.degrees.halos:
         (start, stop), (before, after) = spans[halo.dim], halo.widths
         spans[halo.dim] = (max(0, start - before), min(tensor.shape[halo.dim], stop + after))
@@ -357,7 +357,7 @@ def _with_halos(spans: list[Range], tensor: ParallelTensor) -> list[Range]:
 
 
 def _typing(node: Node) -> LocalTyping:
-    """The typing of a node, with what its operands' halos open."""
+    """Return the typing of a node, with the windows that its operands' halos allow."""
     types = [value.type for value in node.inputs]
     halos = [t.degrees.halos for t in types]
     return open_typing(node.operator_call, [t.rank for t in types], halos)
@@ -370,8 +370,8 @@ def _cut(spans: Sequence[Range]) -> tuple[slice, ...]:
 def task_grid(
     node: Node, sizes: Mapping[str, int]
 ) -> Iterator[tuple[dict[str, Range], int, dict[str, tuple[int, int]]]]:
-    """Every task, copies aside: the blocks of its indices, its partial, and (block, degree) of
-    each index. Slices in time are further blocks."""
+    """Yield every task, ignoring copies: the ranges of its indices, its partial, and (block,
+    degree) of each index. Slices in time are further blocks."""
     types = [value.type for value in node.inputs]
     typing = _typing(node)
     carriers = carriers_of([t.degrees for t in types])

@@ -1,21 +1,21 @@
-"""Which values stay wide (float32) where a step computes in a narrow number format.
+"""The values that stay wide (float32) if a step computes in a narrow number format.
 
-Problem: bf16 has 8 bits of precision and fp16 a small range. Products of matrices bear both, as
-they add up in float32; places, angles, statistics and losses do not.
-Method: one pass over the graph. A value is wide if one of these holds:
+Problem: bf16 has 8 bits of precision, and fp16 a small range. Matrix products tolerate both, since
+they accumulate in float32. Positions, angles, statistics and losses do not. Method: one pass over
+the graph. A value is wide if one of these holds:
 
-- no weight has a part in it: data, ids, masks, positions, and what is computed of these alone;
+- it depends on no weight: data, ids, masks, positions, and values computed from these alone;
 - it is a single number, such as the loss;
 - its operator takes logarithms, or reduces its operand to fewer elements, as a mean or a sum does,
-  other than by windows or as a product of matrices;
-- it is the error of a prediction, a sum of it and of data of as many elements (less what was
-  wanted), of which elementwise work and reductions alone make a single number: near a minimum the
-  two cancel, and what is left of a narrow difference is rounding;
-- its operator is no product of matrices, and of its operands with a weight in them those that have
+  unless it slides windows or is a matrix product;
+- it is the error of a prediction: a sum of the prediction and of data of as many elements, from
+  which element-wise operators and reductions alone make a single number. Near a minimum the two
+  cancel, and a narrow difference would be mostly rounding error;
+- its operator is no matrix product, and of its operands that depend on a weight, those with the
   most elements are wide.
 
-All others are narrow. Linear in the graph. The rules are a choice, and what they choose is stated:
-the search counts bytes by them, and the runtime computes so.
+All other values are narrow. Complexity: linear in the graph. The rules are heuristic, but the
+result is used consistently: the search counts bytes by it, and the runtime computes by it.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from pcg.readings.work import gradient_nodes
 from pcg.types.operator import Call
 
 WIDENING = frozenset({"log"})
-"""Functions whose results lose too much in a narrow format."""
+"""Functions whose results lose too much precision in a narrow format."""
 DIFFERING = frozenset({"add", "subtract"})
-"""Operators by which what was predicted meets what was wanted."""
+"""Operators that compare a prediction with data."""
 
 
 @lru_cache(maxsize=16)
 def wide_values(graph: Graph) -> frozenset[Value]:
-    """The values of a graph that stay wide."""
+    """Return the values of a graph that stay wide."""
     trained = gradient_nodes(graph)
     wide: set[Value] = _errors(graph, trained)
     for node in graph.nodes:
@@ -52,15 +52,15 @@ def wide_values(graph: Graph) -> frozenset[Value]:
 
 @lru_cache(maxsize=16)
 def held_wide(graph: Graph) -> frozenset[Value]:
-    """The values that take wide elements' bytes while they are held: those that are wide, and those
-    that an operator with wide results reads, which computes on a wide copy of them."""
+    """Return the values that are held with the bytes of wide elements: wide values, and operands of
+    operators with wide results, which compute on wide copies."""
     wide = wide_values(graph)
     readers = (n for n in graph.operators if not n.is_parallel and not wide.isdisjoint(n.outputs))
-    return wide.union(*(_behind(reader) for reader in readers))
+    return wide.union(*(_sources(reader) for reader in readers))
 
 
-def _behind(node: Node) -> Iterable[Value]:
-    """The operands of an operator, and what they are views of or were brought from."""
+def _sources(node: Node) -> Iterable[Value]:
+    """Yield an operator's operands, and the values of which they are views or moved copies."""
     for value in _operands(node):
         shown: Value | None = value
         while shown is not None:
@@ -77,7 +77,7 @@ def _shown(value: Value) -> Value | None:
 
 
 def _widened(node: Node, trained: frozenset[Node], wide: set[Value]) -> Iterable[Value]:
-    """The wide outputs of an operator with a weight in it."""
+    """Return the wide outputs of an operator that depends on a weight."""
     if node.is_parallel or node.is_join:
         return node.outputs if wide.issuperset(node.inputs) else ()
     operands = [value for value in _operands(node) if value.node in trained]
@@ -93,9 +93,9 @@ def _widened(node: Node, trained: frozenset[Node], wide: set[Value]) -> Iterable
 
 
 def _errors(graph: Graph, trained: frozenset[Node]) -> set[Value]:
-    """What predictions and data differ by, and of which a single number is made, as of a mean of
-    squares."""
-    read_on: set[Value] = set()  # by products of matrices, or as a tensor that the graph returns
+    """Return the differences of predictions and data from which a single number is made, such as a
+    mean of squares."""
+    read_on: set[Value] = set()  # read by matrix products, or returned by the graph as tensors
     read_on.update(value for value in graph.outputs if value.type.rank)
     errors: set[Value] = set()
     for node in reversed(graph.operators):
@@ -120,22 +120,22 @@ def _takes_logarithms(node: Node) -> bool:
 
 
 def _operands(node: Node) -> list[Value]:
-    """The operands to which gradients pass: of others only shapes, places or choices matter."""
+    """Return the operands to which gradients pass. Others give shapes, positions or choices."""
     return [node.inputs[i] for i in _passing(node.operator_call, _ranks(node))]
 
 
 @lru_cache(maxsize=4096)
 def _passing(call: Call, ranks: tuple[int, ...]) -> tuple[int, ...]:
-    """Such operands, by position."""
-    every = range(len(ranks))
+    """Return these operands by position."""
+    operands = range(len(ranks))
     bodies = (output.body for output in call.instance(ranks).outputs)
     terms = (term for body in bodies for term in (body.terms if isinstance(body, Add) else [body]))
-    passing = (passes_gradients(term, every) for term in terms if not _is_nothing(term))
+    passing = (passes_gradients(term, operands) for term in terms if not _is_nothing(term))
     return tuple(sorted(frozenset[int]().union(*passing)))
 
 
 def _is_nothing(term: Expr) -> bool:
-    """Whether a term is 0 times an operand, which is there for its shape."""
+    """Whether a term is 0 times an operand, which is read for its shape only."""
     return isinstance(term, Mul) and Const(Fraction(0)) in term.factors
 
 

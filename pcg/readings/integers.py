@@ -1,10 +1,10 @@
-"""Which values of a graph are whole numbers, whatever its inputs are.
+"""The values of a graph that are integers for all inputs.
 
-Problem: what chooses rows of a table, an id, has to be a whole number, and models compute with ids:
-they shift labels, count positions, and fill what is to be ignored.
-Method: one pass over the graph. A value is whole if its equation makes sums, products, maxima and
-choices of whole numbers, or if it is the result of a torch function of integers.
-It is linear in the graph, and sound; it does not know of a quotient that happens to be whole.
+Problem: an id, which selects a row of a table, has to be an integer, and models compute with ids:
+they shift labels, count positions, and mark labels to be ignored. Method: one pass over the graph.
+A value is an integer if its equation makes it from integers by sums, products, maxima and choices,
+or if a torch function returns it as integers. Complexity: linear in the graph. Sound, but not
+complete: quotients that happen to be integers are not found.
 """
 
 from __future__ import annotations
@@ -37,40 +37,42 @@ PLACES: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("aten.max.dim", "aten.min.dim", "aten.kthvalue.default"), (1,)),
     **dict.fromkeys(("aten.median.dim", "aten.mode.default", "aten.cummax.default"), (1,)),
 }
-"""Torch's functions some of whose results are places, counted from 0 on."""
+"""Torch functions with results that are positions, counted from 0, by port."""
 
 
-def whole_values(graph: Graph) -> frozenset[Value]:
-    """The values of a graph that are whole numbers."""
-    whole: set[Value] = set()
+def integer_values(graph: Graph) -> frozenset[Value]:
+    """Return the values of a graph that are integers."""
+    integers: set[Value] = set()
     for node in graph.nodes:
         if node.is_leaf:
             if node.leaf.below is not None:
-                whole.add(node.value())
+                integers.add(node.value())
             continue
-        operands = frozenset(i for i, value in enumerate(node.inputs) if value in whole)
+        operands = frozenset(i for i, value in enumerate(node.inputs) if value in integers)
         ranks = tuple(value.type.rank for value in node.inputs)
-        ports = _whole_outputs(node.operator_call, ranks, operands)
-        whole |= {node.value(port) for port in ports}
-    return frozenset(whole)
+        ports = _integer_outputs(node.operator_call, ranks, operands)
+        integers |= {node.value(port) for port in ports}
+    return frozenset(integers)
 
 
 @lru_cache(maxsize=4096)
-def _whole_outputs(call: Call, ranks: tuple[int, ...], operands: frozenset[int]) -> tuple[int, ...]:
-    """The outputs of a call that are whole where these operands are."""
+def _integer_outputs(
+    call: Call, ranks: tuple[int, ...], operands: frozenset[int]
+) -> tuple[int, ...]:
+    """Return the outputs of a call that are integers if these operands are."""
     operator = call.operator
     if isinstance(operator, TorchFunction):
         return tuple(i for i, type_ in enumerate(operator.writes) if not type_.is_real)
     reals = {name for name in operator.reals if not _is_integer(call.values[name])}
     bodies = [output.body for output in call.instance(ranks).outputs]
-    return tuple(i for i, body in enumerate(bodies) if _is_whole(body, operands, reals))
+    return tuple(i for i, body in enumerate(bodies) if _is_integral(body, operands, reals))
 
 
 def _is_integer(value: object) -> bool:
     return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
 
 
-def _is_whole(value: Expr, operands: frozenset[int], fractions: set[str]) -> bool:
+def _is_integral(value: Expr, operands: frozenset[int], fractions: set[str]) -> bool:
     match value:
         case Access():
             return value.operand in operands
@@ -79,11 +81,11 @@ def _is_whole(value: Expr, operands: frozenset[int], fractions: set[str]) -> boo
         case Real():
             return value.name not in fractions
         case Add(parts) | Mul(parts):
-            return all(_is_whole(part, operands, fractions) for part in parts)
+            return all(_is_integral(part, operands, fractions) for part in parts)
         case Sum() | Max():
-            return _is_whole(value.body, operands, fractions)
+            return _is_integral(value.body, operands, fractions)
         case Apply("max" | "relu", args):
-            return all(_is_whole(arg, operands, fractions) for arg in args)
+            return all(_is_integral(arg, operands, fractions) for arg in args)
         case Apply():
             return value.function == "eq"
         case IndexValue() | Guard():
@@ -91,8 +93,8 @@ def _is_whole(value: Expr, operands: frozenset[int], fractions: set[str]) -> boo
 
 
 def may_be(value: Value, number: int) -> bool:
-    """Whether a value may hold a number: not where its elements are elements of inputs alone, none
-    of which may."""
+    """Whether a value may contain a number. False only if all its elements are elements of inputs
+    that cannot contain the number."""
     node = value.node
     if node.is_leaf:
         return node.leaf.below is None or node.leaf.least <= number < node.leaf.below
@@ -102,8 +104,8 @@ def may_be(value: Value, number: int) -> bool:
 
 
 def is_natural(value: Value) -> bool:
-    """Whether a value is known to be of whole numbers from 0 on: of counts and inputs that are,
-    moved, added, multiplied, or scaled by a whole number."""
+    """Whether a value is known to consist of integers from 0 on: counts and inputs of such integers
+    that are moved, added, multiplied, or scaled by an integer."""
     node = value.node
     if node.is_leaf:
         return node.leaf.below is not None and node.leaf.least >= 0
@@ -122,7 +124,7 @@ def _ranks(value: Value) -> tuple[int, ...]:
 
 
 def _keeps_natural(body: Expr) -> bool:
-    """Whether an equation makes natural numbers of natural ones."""
+    """Whether an equation makes natural numbers of natural numbers."""
     match body:
         case Access() | Real() | IndexValue() | Guard():
             return True
@@ -138,7 +140,7 @@ def _keeps_natural(body: Expr) -> bool:
 
 @lru_cache(maxsize=4096)
 def moves(call: Call, ranks: tuple[int, ...]) -> bool:
-    """Whether an operator's elements are elements of its operands, moved but not changed."""
+    """Whether an operator moves elements of its operands without changing them."""
     return all(_moved(output.body) for output in call.instance(ranks).outputs)
 
 

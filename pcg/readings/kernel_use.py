@@ -1,4 +1,4 @@
-"""What of an operator is a kernel, as ``pcg.readings.kernels`` finds it."""
+"""The kernels of an operator, as ``pcg.readings.kernels`` determines them."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class KernelUse:
-    """What of an operator's work is a kernel, and what that kernel reads and writes; see
-    ``pcg.readings.kernels``."""
+    """The part of an operator's work that is a kernel, and the memory that the kernel reads and
+    writes (``pcg.readings.kernels``)."""
 
     launches: bool = True
-    """Whether there is a kernel forward."""
-    given: frozenset[int] = frozenset()
-    """Operands, by position, that no memory is read for forward."""
+    """Whether a kernel is launched in the forward pass."""
+    unread: frozenset[int] = frozenset()
+    """Operands, by position, that are not read from memory in the forward pass."""
     is_written: bool = True
-    """Whether the results are written to memory forward."""
+    """Whether the results are written to memory in the forward pass."""
     as_is: frozenset[int] = frozenset()
-    """Operands whose gradient is that of the result, so that nothing computes it."""
+    """Operands whose gradient is equal to that of the result, so that no kernel computes it."""
     drawn: frozenset[int] = frozenset()
-    """Operands that are drawn: one byte an element tells what they make of the others."""
-    passed: frozenset[int] = frozenset()
+    """Operands that are drawn. One byte per element records their effect on the others."""
+    fused_gradients: frozenset[int] = frozenset()
     """Operands whose gradients are read by the same kernel that computes them."""
-    joined: bool = False
-    """Whether the backward pass is part of the reader's kernel."""
+    backward_fused: bool = False
+    """Whether the backward pass is a part of the reader's kernel."""
 
 
-APART = KernelUse()
-"""A kernel of its own that reads all operands and writes all results."""
+SEPARATE = KernelUse()
+"""A separate kernel that reads all operands and writes all results."""

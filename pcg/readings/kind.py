@@ -1,4 +1,4 @@
-"""Classify an operator by its equation: contraction, reduction or pointwise work."""
+"""Classification of operators by their equations: contraction, reduction or pointwise work."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ from pcg.readings.torch_work import is_contraction
 from pcg.types.operator import Call
 
 OperatorKind = Literal["contraction", "reduction", "pointwise"]
-"""What an operator is to a device: sums of products whose factors are used again and again, as in
-matmul and convolution, which its matrix units compute; other sums and maxima; and the rest, with
-look-ups."""
+"""The kind of an operator for a device. Contractions are sums of products whose factors are used
+again and again, as in matmul and convolution; matrix units compute these. Reductions are other sums
+and maxima. The rest, with look-ups, is pointwise."""
 WorkKind = OperatorKind | Literal["attention", "update", "function"]
-"""What a device computes in a step: an operator, of which attention in one kernel is a kind of its
-own, or the update of a weight once its gradient is complete; and the arithmetic of functions such
-as an exponential, whatever operator they are in."""
+"""The kind of work of a device in a step: an operator, with attention in one kernel as a kind of
+its own; the update of a weight once its gradient is complete; or the arithmetic of functions such
+as an exponential, in whatever operator."""
 ATTENTION = frozenset({"attention", "masked_attention", "causal_attention"})
 """Contractions whose intermediate results stay on the chip."""
 
 
 def kind_of(node: Node) -> OperatorKind:
-    """The kind of a compute operator."""
+    """Return the kind of a compute operator."""
     return call_kind(node.operator_call, tuple(value.type.rank for value in node.inputs))
 
 
 def work_of(node: Node) -> WorkKind:
-    """The kind of work of a compute operator."""
+    """Return the kind of work of a compute operator."""
     return "attention" if node.name in ATTENTION else kind_of(node)
 
 
 @lru_cache(maxsize=4096)
 def call_kind(call: Call, ranks: tuple[int, ...]) -> OperatorKind:
-    """The kind of a call on operands of these ranks."""
+    """Return the kind of a call on operands of these ranks."""
     if is_contraction(call.operator):
         return "contraction"
     equation = call.instance(ranks)
@@ -64,8 +64,8 @@ def call_kind(call: Call, ranks: tuple[int, ...]) -> OperatorKind:
 
 
 def _contracts(value: Sum, indices: set[str]) -> bool:
-    """Whether a sum is over products of which two factors lack an index each: both are read again
-    and again, so that operations grow faster than what is read."""
+    """Whether a sum is over products of which two factors each lack an index. Both are then read
+    again and again, so operations grow faster than the elements that are read."""
     body: Expr = value
     while isinstance(body, Sum):
         if _moves(body):
@@ -74,12 +74,12 @@ def _contracts(value: Sum, indices: set[str]) -> bool:
     if not isinstance(body, Mul):
         return False
     factors = [free_symbols(factor) & indices for factor in body.factors if reads(factor)]
-    every = frozenset[str]().union(*factors)
-    return sum(factor < every for factor in factors) > 1
+    all_indices = frozenset[str]().union(*factors)
+    return sum(factor < all_indices for factor in factors) > 1
 
 
 def look_up(value: Sum) -> frozenset[str] | None:
-    """The symbols that determine the one summand that is not 0, if there is but one."""
+    """Return the symbols that determine the only summand that is not 0, or None."""
     factors = value.body.factors if isinstance(value.body, Mul) else (value.body,)
     for factor in factors:
         if not (isinstance(factor, Apply) and factor.function == "eq"):
@@ -91,9 +91,11 @@ def look_up(value: Sum) -> frozenset[str] | None:
     return None
 
 
-def placed(value: Sum) -> tuple[str, frozenset[str]] | None:
-    """Where a sum puts each of its summands: the index that a summand names by a value of its own,
-    and the symbols that determine that value, if it is 0 at all other values of the index."""
+def scatter_target(value: Sum) -> tuple[str, frozenset[str]] | None:
+    """Return the index at which a sum puts each summand, and the symbols that determine its value.
+
+    The summand is 0 at all other values of the index. None for a sum without such an index.
+    """
     factors = value.body.factors if isinstance(value.body, Mul) else (value.body,)
     for factor in factors:
         if not (isinstance(factor, Apply) and factor.function == "eq"):
@@ -107,21 +109,21 @@ def placed(value: Sum) -> tuple[str, frozenset[str]] | None:
 
 
 def _moves(value: Sum) -> bool:
-    """Whether a sum takes no more arithmetic than its elements: of one, or of each put where it
-    belongs."""
-    return bool(look_up(value)) or placed(value) is not None
+    """Whether a sum needs no arithmetic but moves elements: it selects one summand, or puts each of
+    them in its place."""
+    return bool(look_up(value)) or scatter_target(value) is not None
 
 
 def is_epilogue(value: Expr) -> bool:
-    """Whether a value is a function of what is summed, and tells the function's slope: then
-    back-propagation begins with a pass that multiplies its gradient by the slope."""
+    """Whether a value is a function of a sum whose slope follows from the function's value. Then
+    back-propagation begins with a pass that multiplies the gradient by the slope."""
     if not isinstance(value, Apply) or FUNCTIONS[value.function].slope != "value":
         return False
     return any(isinstance(part, Sum) and not look_up(part) for part in walk(value))
 
 
 def free_symbols(value: Expr) -> frozenset[str]:
-    """The symbols that a value depends on; sizes are among them."""
+    """Return the symbols that a value depends on, sizes included."""
     match value:
         case Access(index=index):
             return frozenset(symbol for position in index for symbol in position.symbols)
@@ -136,8 +138,8 @@ def free_symbols(value: Expr) -> frozenset[str]:
 
 
 def passes_gradients(value: Expr, needs: Collection[int]) -> frozenset[int]:
-    """The operands among ``needs``, by position, whose gradients pass through a value. Through a
-    test for equality none does."""
+    """Return the operands among ``needs``, by position, whose gradients pass through a value. None
+    pass through a test for equality."""
     if isinstance(value, Access):
         return frozenset({value.operand}.intersection(needs))
     if isinstance(value, Apply) and value.function == "eq":

@@ -1,11 +1,10 @@
-"""Which products may leave the gradient of their weight for later.
+"""The products that can compute the gradient of their weight late.
 
-The backward pass of a product of two tensors is two products, one for each. Others wait for the
-gradient of the one that is computed, and nothing but the update for that of a weight. So the first
-may come first, and what is sent of it be under way while the second is computed (Narayanan et al.,
-Megatron-LM; a zero-bubble schedule, Qi et al., ICLR 2024, parts them further). Only where an
-equation is nothing but a sum of products of two operands' elements is there nothing that both
-gradients would share.
+The backward pass of a product of two tensors is two products, one for each gradient. Other
+operators wait for the gradient of the activation, but only the update waits for that of the weight.
+So the first can be communicated while the second is computed (Narayanan et al., Megatron-LM). A
+zero-bubble schedule separates them further (Qi et al., ICLR 2024). The equation has to be nothing
+but a sum of products of two operands' elements, since the two gradients then share no work.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from pcg.types.operator import Call
 BOTH = frozenset({0, 1})
 
 
-def parts_gradients(node: Node, needs: frozenset[int]) -> bool:
-    """Whether an operator is a product of two operands that both get gradients, by a product each.
-    ``needs``: the operands that get one."""
+def has_separate_gradients(node: Node, needs: frozenset[int]) -> bool:
+    """Whether an operator is a product of two operands with gradients, each of which is a product.
+    ``needs`` are the operands that need gradients."""
     if needs != BOTH or len(node.inputs) != 2:
         return False
     ranks = tuple(value.rank for value in node.inputs)
@@ -31,7 +30,7 @@ def parts_gradients(node: Node, needs: frozenset[int]) -> bool:
 
 @lru_cache(maxsize=4096)
 def is_plain_product(call: Call, ranks: tuple[int, ...]) -> bool:
-    """Whether a call adds up products of an element of each of two operands, and does no more."""
+    """Whether a call only adds up products of one element of each of two operands."""
     if call.operator.name in ATTENTION or call_kind(call, ranks) != "contraction":
         return False
     outputs = call.instance(ranks).outputs

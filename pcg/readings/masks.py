@@ -1,9 +1,9 @@
-"""Masks that are drawn where they are read, and what they take while they are held.
+"""Dropout masks that are drawn where they are read, and their memory.
 
-A mask of dropout is an input of the graph (``Leaf.share``) that nobody has to hold: an operator
-draws what it reads, and again whenever it is recomputed. Multiplied by, it is a byte an element,
-and all that the backward pass reads. A mask that is moved between devices, joined with other
-tensors, or an output, is data like all other, there for the whole step.
+A dropout mask is an input of the graph (``Leaf.share``) that no device has to hold: the operator
+that reads it draws it, and draws it again if it is recomputed. An operator that multiplies by it
+keeps one byte per element, which is all that its backward pass reads. A mask that is moved between
+devices, joined with other tensors, or returned, is held like other data, during the whole step.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from pcg.graph.graph import Value
 from pcg.types.operator import Call
 
 MASKED = {"dropout": (1,), "multiply": (0, 1)}
-"""By operator that multiplies by masks, the operands that may be one."""
+"""Operators that multiply by masks, with the operands that may be one."""
 
 
 def is_mask(value: Value) -> bool:
-    """Whether a value is a mask that is drawn."""
+    """Whether a value is a drawn mask."""
     return value.node.is_leaf and value.node.leaf.share is not None
 
 
 def multiplied(call: Call, masks: Sequence[bool]) -> int | None:
-    """The operand that is a mask to multiply by; None where there is no such, or not just one.
-    ``masks``: by operand, whether it is a mask."""
+    """Return the operand that is the mask to multiply by, or None unless there is exactly one.
+    ``masks`` says for each operand whether it is a mask."""
     of = [i for i in MASKED.get(call.name, ()) if masks[i]]
     return of[0] if len(of) == 1 == sum(masks) else None

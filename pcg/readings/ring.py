@@ -22,29 +22,29 @@ IndexArray = NDArray[np.int64]
 
 
 class Ring(Protocol):
-    """What the evaluator needs of a number system."""
+    """The operations of a number system that the evaluator needs."""
 
     @property
     def dtype(self) -> Any:
-        """How numpy (or torch) holds an element."""
+        """The numpy or torch type of an element."""
         ...
 
     def constant(self, value: Fraction) -> Array: ...
 
     def real(self, value: Attribute) -> Array:
-        """A real attribute; a symbol stands for some fixed element."""
+        """Return a real attribute. A symbol stands for some fixed element."""
         ...
 
     def numbers(self, values: IndexArray) -> Array:
-        """Indices as ring elements."""
+        """Return indices as ring elements."""
         ...
 
     def gather(self, block: Array, index: Sequence[IndexArray], valid: NDArray[np.bool_]) -> Array:
-        """Elements of a block; 0 where not ``valid``."""
+        """Return elements of a block, 0 where not ``valid``."""
         ...
 
     def take(self, block: Array, cut: tuple[slice, ...], order: tuple[int, ...]) -> Array:
-        """Part of a block with its axes in another order."""
+        """Return a part of a block with its axes in another order."""
         ...
 
     def plus(self, a: Array, b: Array) -> Array: ...
@@ -52,32 +52,32 @@ class Ring(Protocol):
     def times(self, a: Array, b: Array) -> Array: ...
 
     def chosen(self, values: Array, held: NDArray[np.bool_]) -> Array:
-        """The values where a condition holds, and 0 elsewhere, whatever they are there."""
+        """Return the values where ``held``, and 0 elsewhere, even if they are undefined there."""
         ...
 
     def total(self, values: Array, axis: int) -> Array: ...
 
     def greatest(self, values: Array, axis: int, valid: NDArray[np.bool_]) -> Array:
-        """The greatest of the values that are ``valid``; minus infinity if none is."""
+        """Return the greatest ``valid`` value along an axis, minus infinity if there is none."""
         ...
 
     def apply(self, function: str, args: Sequence[Array]) -> Array: ...
 
     def expand(self, values: Array, shape: tuple[int, ...]) -> Array:
-        """Broadcast to a shape."""
+        """Broadcast values to a shape."""
         ...
 
     def zeros(self, shape: tuple[int, ...]) -> Array:
-        """An array to put elements into."""
+        """Return an array of zeros, to be filled."""
         ...
 
     def concatenate(self, arrays: Sequence[Array]) -> Array:
-        """Arrays in a row along their first axis."""
+        """Concatenate arrays along their first axis."""
         ...
 
 
 class _NumpyRing:
-    """What does not depend on the numbers in an array."""
+    """Operations that do not depend on the number system."""
 
     dtype: np.dtype[Any]
 
@@ -92,9 +92,10 @@ class _NumpyRing:
 
 
 class Reals(_NumpyRing):
-    """Real numbers in double precision. What is undefined (a logarithm of what is not positive,
-    1/0, a maximum over nothing as a number) is infinite or no number, and so is all that is made of
-    it: ``verifier.trusted.values.domain`` has the rule. An overflow is too, but is rounding."""
+    """Real numbers in double precision. Undefined values (logarithms of numbers that are not
+    positive, 1/0, the maximum of nothing as a number) are infinite or NaN, and so is everything
+    computed from them: ``verifier.trusted.values.domain`` has the rule. An overflow is infinite
+    too, but counts as rounding."""
 
     dtype: np.dtype[Any] = np.dtype(np.float64)
 
@@ -138,10 +139,10 @@ class Reals(_NumpyRing):
 class PrimeField(_NumpyRing):
     """Integers modulo a prime below 2**31, so that products fit in 64 bits.
 
-    Functions are pseudo-random maps fixed by their name, but for ``recip`` (the inverse, 0 for 0),
-    ``eq`` (a test of equality) and ``max`` and ``relu`` (by a pseudo-random order, in which minus
-    infinity, the element -1, is least). With ``generic`` eq is such a map too: random elements are
-    hardly ever equal, and a lookup in a table would otherwise always find nothing.
+    Functions are pseudo-random maps determined by their name. Exceptions are ``recip`` (the
+    inverse, 0 for 0), ``eq`` (a test of equality), and ``max`` and ``relu`` (by a pseudo-random
+    order, in which minus infinity, the element -1, is least). With ``generic``, ``eq`` is such a
+    map too: random elements are hardly ever equal, so a look-up would otherwise find nothing.
     """
 
     dtype: np.dtype[Any] = np.dtype(np.int64)
@@ -161,7 +162,7 @@ class PrimeField(_NumpyRing):
         return np.int64(value.evaluate(symbols) % self.prime)
 
     def _symbol(self, name: str) -> int:
-        """A number for a symbol, fixed by its name."""
+        """Return a number for a symbol, determined by its name."""
         return int(_mix(np.array(crc32(name.encode()), np.uint64)) % np.uint64(self.prime))
 
     def numbers(self, values: IndexArray) -> Array:
@@ -207,14 +208,14 @@ class PrimeField(_NumpyRing):
         return (key % np.uint64(self.prime)).astype(np.int64)
 
     def _order(self, values: Array) -> NDArray[np.uint64]:
-        """A pseudo-random total order of the elements, -1 least and 0 in the middle."""
+        """Return keys of a pseudo-random total order with -1 as least, and 0 in the middle."""
         with np.errstate(over="ignore"):
             middle = np.uint64(1 << 63) - _mix(np.zeros((), np.uint64))
             key = _mix(np.asarray(values).astype(np.uint64)) + middle
         return np.where(values == self.prime - 1, np.uint64(0), key | np.uint64(1))
 
     def _inverse(self, values: Array) -> Array:
-        """values ** (prime - 2), by squaring (Fermat)."""
+        """Return values ** (prime - 2), the inverse by Fermat's theorem, by squaring."""
         result = np.ones_like(values)
         exponent = self.prime - 2
         while exponent:
@@ -226,7 +227,7 @@ class PrimeField(_NumpyRing):
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of splitmix64: every input bit moves every output bit."""
+    """The finaliser of splitmix64: every input bit affects every output bit."""
     with np.errstate(over="ignore"):
         z = values + np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -1,10 +1,10 @@
-"""Read off an equation which tensors are saved: the operands and outputs the backward pass reads.
+"""Saved tensors: the operands and outputs that the backward pass of an operator reads.
 
-The derivative of a product by one factor reads the others, that of a sum or of anything linear
-reads nothing, and that of a function reads what the function reads. Where the derivative of a
-function is one of its value (``pcg.language.functions``), and the value can be told from the
-operator's output, the output may be read instead: a sigmoid, 1 / (1 + exp(-x)), is found to need
-its output alone.
+They follow from the equation. The derivative of a product by one factor reads the other factors.
+That of a sum, or of anything linear, reads nothing. That of a function reads the function's
+operands. If the derivative of a function can be computed from its value
+(``pcg.language.functions``), and the operator's output determines the value, the output may be read
+instead. For example, a sigmoid, 1 / (1 + exp(-x)), needs its output alone.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from pcg.types.operator import Call
 
 @dataclass(frozen=True)
 class Reads:
-    """Operands and outputs, by position."""
+    """Operands and outputs that are read, by position."""
 
     operands: frozenset[int] = frozenset()
     outputs: frozenset[int] = frozenset()
 
 
 def back_reads(node: Node, needs: frozenset[int]) -> tuple[Reads, ...]:
-    """What back-propagation of an operator reads, for the operands in ``needs``; where there are
-    two ways, any of them will do."""
+    """Return what back-propagation of an operator may read for the gradients of ``needs``. If there
+    are several ways, each of them suffices."""
     call = node.operator_call
     if isinstance(call.operator, TorchFunction):
         every = Reads(frozenset(range(len(node.inputs))), frozenset(range(len(node.types))))
@@ -60,12 +60,12 @@ def back_reads(node: Node, needs: frozenset[int]) -> tuple[Reads, ...]:
 @lru_cache(maxsize=65536)
 def _back_reads(call: Call, ranks: tuple[int, ...], needs: frozenset[int]) -> tuple[Reads, ...]:
     ways: list[Reads] = []
-    for given in (False, True):
+    for by_output in (False, True):
         operands: set[int] = set()
         outputs: set[int] = set()
         for port, output in enumerate(call.instance(ranks).outputs):
-            # What a sum was is not computed again.
-            known = given or is_epilogue(output.body)
+            # The value of a sum is not computed again.
+            known = by_output or is_epilogue(output.body)
             derivative = _Derivative(needs)
             derivative.visit(_reduced(output.body), known)
             operands |= derivative.operands
@@ -83,10 +83,10 @@ class _Derivative:
     def __post_init__(self) -> None:
         self.operands: set[int] = set()
         self.value = False
-        """Whether it reads the whole value."""
+        """Whether the derivative reads the whole value."""
 
     def visit(self, value: Expr, known: bool) -> None:
-        """``known``: whether the output tells the value."""
+        """Visit a value. ``known`` says whether the output determines the value."""
         if not self._wanted(value):
             return
         match value:
@@ -133,7 +133,7 @@ class _Derivative:
 
 
 def _reduced(value: Expr) -> Expr:
-    """The value without terms that are 0 times something."""
+    """Return the value without terms that are 0 times something."""
     match value:
         case Add(terms):
             left = tuple(_reduced(term) for term in terms if not _vanishes(term))
@@ -143,8 +143,8 @@ def _reduced(value: Expr) -> Expr:
 
 
 def read_elements(node: Node) -> frozenset[int]:
-    """The operands whose elements matter to a result. Of others only the lengths do, as of what
-    says how often something is repeated."""
+    """Return the operands whose elements affect a result. Of the others only sizes matter, such as
+    the size to which a tensor is repeated."""
     call = node.operator_call
     if call.operator.parallel is not None or isinstance(call.operator, TorchFunction):
         return frozenset(range(len(node.inputs)))
@@ -154,7 +154,7 @@ def read_elements(node: Node) -> frozenset[int]:
 @lru_cache(maxsize=4096)
 def _read_elements(call: Call, ranks: tuple[int, ...]) -> frozenset[int]:
     outputs = call.instance(ranks).outputs
-    return frozenset(a.operand for one in outputs for a in accesses(_reduced(one.body)))
+    return frozenset(a.operand for output in outputs for a in accesses(_reduced(output.body)))
 
 
 def _vanishes(term: Expr) -> bool:
@@ -164,12 +164,12 @@ def _vanishes(term: Expr) -> bool:
 
 
 def differentiated(node: Node) -> frozenset[int]:
-    """The operands whose values an operator's outputs depend on: others it reads for their shape
-    alone, and no gradient goes back to them."""
+    """Return the operands whose values affect an operator's outputs. The others are read for their
+    shape only, and get no gradient."""
     call = node.operator_call
     if isinstance(call.operator, TorchFunction) or call.operator.parallel is not None:
         return frozenset(range(len(node.inputs)))
-    # Types are known however deep a graph is; ranks would be asked of all that is below.
+    # Types are already inferred, however deep the graph is. Ranks would have to be computed.
     return _differentiated(call, tuple(value.type.rank for value in node.inputs))
 
 
@@ -181,7 +181,7 @@ def _differentiated(call: Call, ranks: tuple[int, ...]) -> frozenset[int]:
 
 @lru_cache(maxsize=16)
 def gradient_parts(graph: Graph) -> Counter[Value]:
-    """How many gradients of each value come back from the operands that it is, to be added up."""
+    """Return the number of gradients of each value that its readers send back, to be added up."""
     trained = gradient_nodes(graph)
     return Counter(
         node.inputs[position]
@@ -193,8 +193,10 @@ def gradient_parts(graph: Graph) -> Counter[Value]:
 
 
 def view_of(node: Node, port: int) -> int | None:
-    """The operand of which an output is a view: all its elements are elements of the operand, as
-    in a transpose, a slice or a repetition; None where elements are computed."""
+    """Return the operand of which an output is a view, or None if elements are computed.
+
+    All elements of a view are elements of the operand, as in a transpose, a slice or a repetition.
+    """
     call = node.operator_call
     if call.operator.parallel is not None or isinstance(call.operator, TorchFunction):
         return None
@@ -218,7 +220,7 @@ def _view_of(call: Call, shapes: tuple[tuple[int, ...], ...], port: int) -> int 
 
 
 def _within(index: Poly, most: Mapping[str, int], names: frozenset[str], size: int) -> bool:
-    """Whether an index stays within a dimension; the symbols ``names`` go from 0 to ``most``."""
+    """Whether an index stays within a dimension if the symbols ``names`` go from 0 to ``most``."""
     low = high = 0
     for monomial, coefficient in index.terms:
         value = coefficient
@@ -231,7 +233,7 @@ def _within(index: Poly, most: Mapping[str, int], names: frozenset[str], size: i
 
 
 def is_pointwise(node: Node) -> bool:
-    """Whether each element of the outputs takes a few elements of the operands, and no sum."""
+    """Whether an operator's equation has no sum and no maximum over an index."""
     call = node.operator_call
     if isinstance(call.operator, Opaque) or call.operator.parallel is not None:
         return False

@@ -1,8 +1,8 @@
-"""How many products torch functions without an equation add up, for those that are contractions.
+"""The number of products in torch functions without an equation that are contractions.
 
-Of any other function the cost is that of what it reads and writes, which its equation tells. Of
-these it is mostly arithmetic, which counts as that of a matrix multiplication: two operations a
-product. The counts are of dense arithmetic, as for the operators that have an equation.
+The cost of any other such function is that of its reads and writes, which its equation gives. The
+cost of these is mostly arithmetic, counted as in a matrix product: two operations per product. The
+counts are of dense arithmetic, as for operators with an equation.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pcg.types.operator import Operator
 
 
 def _convolution(given: CallFormats) -> int:
-    """Each element of the result, or of what is convolved the other way, meets all weights of its
-    channel."""
+    """Return the products of a convolution: each output element, or each input element of a
+    transposed one, meets all weights of its channel."""
     turned = given.values.get("transposed")
     shape = given.shape("input") if turned else given.writes[0].shape
     weight = given.shape("weight")
@@ -31,13 +31,13 @@ def _transposed(given: CallFormats) -> int:
 
 
 def _attention(given: CallFormats) -> int:
-    """Each query meets all keys, and then all values."""
+    """Return the products of attention: each query meets all keys, and then all values."""
     query, key, value = (given.shape(name) for name in ("query", "key", "value"))
     return prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
 
 
 def _recurrent(given: CallFormats) -> int:
-    """Each element of each sequence meets all matrices."""
+    """Return the products of a recurrent network: each sequence element meets all matrices."""
     matrices = (
         given.reads[p.number].shape for p in given.values["params"] if isinstance(p, OperandSlot)
     )
@@ -50,25 +50,25 @@ PRODUCTS: Mapping[str, Callable[[CallFormats], int]] = {
     "scaled_dot_product_attention": _attention,
     **{f"{name}.input": _recurrent for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
 }
-"""By torch's name of the function, or of one of its overloads."""
+"""Counts by torch's name of the function, or of one of its overloads."""
 
 
 def products(operator: Operator, lengths: Mapping[str, int]) -> int:
-    """How many products one task of an operator adds up, beyond what its equation tells.
-    ``lengths``: of its axes, by the names that the equation has for them, on that task."""
+    """Return the products that a task of an operator adds up beyond its equation. ``lengths`` are
+    the lengths of its axes on that task, by their names in the equation."""
     if not isinstance(operator, TorchFunction):
         return 0
     count = _of_whole(operator)
     if not count or not isinstance(operator, Batched):
         return count
     for number, axis in enumerate(operator.axes):
-        whole = operator.writes[0].shape[axis.results[0]]
-        count = count * lengths[f"n{number}"] // whole
+        size = operator.writes[0].shape[axis.results[0]]
+        count = count * lengths[f"n{number}"] // size
     return count
 
 
 def is_contraction(operator: Operator) -> bool:
-    """Whether a torch function without an equation adds products up."""
+    """Whether an operator is a torch function without an equation that adds up products."""
     return isinstance(operator, TorchFunction) and _of_whole(operator) > 0
 
 

@@ -1,26 +1,26 @@
 """Count the floating-point operations and bytes of one task of an operator from its equation.
 
-The expression is walked once. A sub-expression is computed once for each value of the indices that
-are free in it, however often it is written (a softmax takes each exponential once), so that
+The expression is walked once. A sub-expression is computed once for each value of its free indices,
+however often it is written. For example, a softmax computes each exponential once.
 
-- a product of n factors takes n - 1 operations a grid point, an addition of n terms n - 1, a sum
-  one for each summand, and a scalar function what its table says: a contraction of m x k x n
-  takes 2mkn;
-- guards and tests for equality choose, they do not compute: terms under guards are picked one by
-  another, a sum over v with the factor ``eq(.., v)`` is a look-up that touches one v only, and one
-  over e with the factor ``eq(ids[e], n)`` puts each of its summands at one n only;
-- constants are free.
+- A product of n factors takes n - 1 operations per grid point, an addition of n terms n - 1, a sum
+  one per summand, and a scalar function as many as its table entry. So a contraction of m x k x n
+  takes 2mkn.
+- Guards and tests for equality select, they do not compute. Only one term under guards counts. A
+  sum over v with the factor ``eq(.., v)`` is a look-up that reads one v. A sum over e with the
+  factor ``eq(ids[e], n)`` adds each summand at one n only.
+- Constants are free.
 
-Back-propagation differentiates the same walk: in a product, each factor that leads to an operand
-whose gradient is wanted costs as many multiplications as the product has, and an addition where
-the gradient is summed over indices that the factor lacks. So a contraction costs one contraction
-for each such operand, and an element-wise operator about as much as forward.
+The backward pass is derived in the same walk. In a product, each factor with an operand whose
+gradient is needed costs as many multiplications as the product has, and an addition if the gradient
+is summed over indices that the factor lacks. So a contraction costs one contraction for each such
+operand, and an element-wise operator about as much as forward.
 
-A function of a sum, as in a product with its activation, costs no pass of its own over memory
-forward; in the backward pass it takes one, before the sum's operands get their gradients.
+A function of a sum, such as the activation after a product, needs no extra pass over memory in the
+forward pass. In the backward pass it needs one, before the sum's operands get their gradients.
 
-A torch function without an equation of its own counts by what its equation reads and writes, and by
-the products that it adds up (``pcg.readings.torch_work``).
+A torch function without an equation of its own is counted by its reads and writes, and by its
+products (``pcg.readings.torch_work``).
 """
 
 from __future__ import annotations
@@ -49,8 +49,15 @@ from pcg.language.expr import (
 )
 from pcg.language.functions import FUNCTIONS
 from pcg.language.poly import Poly
-from pcg.readings.kernel_use import APART, KernelUse
-from pcg.readings.kind import free_symbols, is_epilogue, look_up, passes_gradients, placed, reads
+from pcg.readings.kernel_use import SEPARATE, KernelUse
+from pcg.readings.kind import (
+    free_symbols,
+    is_epilogue,
+    look_up,
+    passes_gradients,
+    reads,
+    scatter_target,
+)
 from pcg.readings.torch_work import products
 from pcg.types.halo import typing_of
 from pcg.types.infer import bind_sizes
@@ -60,7 +67,7 @@ from pcg.types.tensor import ParallelTensor
 
 @dataclass(frozen=True)
 class Work:
-    """What one task of an operator does in one training step, all its slices in time together."""
+    """The work of one task of an operator in one training step, over all its slices in time."""
 
     flops_forward: int = 0
     bytes_forward: int = 0
@@ -69,25 +76,25 @@ class Work:
     bytes_backward: int = 0
     kernels_forward: int = 0
     kernels_backward: int = 0
-    """Operators launched: one for each operand that needs a gradient."""
+    """The number of kernel launches: one for each operand that needs a gradient."""
     flops_slope: int = 0
     bytes_slope: int = 0
     kernels_slope: int = 0
-    """The pass before those backward that multiplies the gradient of a function of a sum by its
-    slope: it reads both gradient and value, and writes."""
+    """The pass that multiplies the gradient of a function of a sum by the function's slope, before
+    the other backward kernels. It reads the gradient and the value, and writes."""
 
 
 @lru_cache(maxsize=16)
 def gradient_nodes(graph: Graph) -> frozenset[Node]:
-    """The nodes of a graph whose outputs need gradients."""
+    """Return the nodes of a graph whose outputs need gradients."""
     return needing_gradients((node, [v.node for v in node.inputs]) for node in graph.nodes)
 
 
 def needing_gradients(nodes: Iterable[tuple[Node, Iterable[Node]]]) -> frozenset[Node]:
-    """The nodes whose outputs need gradients: weights, and all that depends on one. ``nodes``: in
-    order, each with those that it reads.
+    """Return the nodes whose outputs need gradients: weights, and all that depends on one.
 
-    The ``tensor`` leaves of a part of a model stand for values of the rest and count as well.
+    ``nodes`` are in order, each with the nodes that it reads. The ``tensor`` leaves of a part of a
+    model stand for values of the rest, and count as weights here.
     """
     wanted: set[Node] = set()
     for node, sources in nodes:
@@ -102,14 +109,14 @@ def work(
     needs: frozenset[int],
     narrow: int = 4,
     wide: int = 4,
-    use: KernelUse = APART,
+    use: KernelUse = SEPARATE,
 ) -> Work:
-    """The work of one task of a compute operator; nothing for a join, which moves no data.
+    """Return the work of one task of a compute operator; none for a join, which moves no data.
 
-    ``needs`` are the operands, by position, whose gradients back-propagation has to compute;
-    ``narrow`` and ``wide`` are bytes an element, of the operands that get gradients and of what is
-    made, and of the other operands (``pcg.readings.formats``). Tasks are alike, so one figure is
-    that of them all. Without a ``use``, the operator is a kernel by itself.
+    ``needs`` are the operands, by position, whose gradients have to be computed. ``narrow`` is the
+    bytes of an element of these and of the results, ``wide`` that of the other operands
+    (``pcg.readings.formats``). All tasks have the same work. By default, the operator is a separate
+    kernel.
     """
     if node.operator_call.operator.parallel is not None:
         return Work()
@@ -119,7 +126,7 @@ def work(
 
 @lru_cache(maxsize=65536)
 def _itemsize(operand: int, needs: frozenset[int], narrow: int, wide: int, use: KernelUse) -> int:
-    """Bytes of an element of an operand."""
+    """Return the bytes of an element of an operand."""
     return 1 if operand in use.drawn else narrow if operand in needs else wide
 
 
@@ -144,21 +151,21 @@ def _work(
     written *= narrow
     back = needs - use.as_is
     moved_back = sum(
-        written * (not use.joined)
+        written * (not use.backward_fused)
         + sum(read[other] for other in walk.values.get(operand, ()))
-        + blocks[operand] * narrow * (operand not in use.passed)
+        + blocks[operand] * narrow * (operand not in use.fused_gradients)
         for operand in back
     )
-    # Of a product of two both get a gradient, each by as many products again.
+    # In a product of two operands, each gradient takes as many products again.
     arithmetic = 2 * products(call.operator, lengths)
     return Work(
         flops_forward=walk.forward + arithmetic,
-        bytes_forward=sum(size for i, size in enumerate(read) if i not in use.given)
+        bytes_forward=sum(size for i, size in enumerate(read) if i not in use.unread)
         + written * use.is_written,
         flops_backward=walk.backward + arithmetic * min(len(needs), 2),
         bytes_backward=moved_back,
         kernels_forward=int(use.launches),
-        kernels_backward=0 if use.joined else len(back),
+        kernels_backward=0 if use.backward_fused else len(back),
         flops_slope=walk.slope,
         bytes_slope=narrow * 3 * walk.sloped,
         kernels_slope=1 if walk.sloped else 0,
@@ -168,7 +175,7 @@ def _work(
 def _lengths(
     call: Call, types: tuple[ParallelTensor, ...]
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """How many values of each index one task computes; and the global sizes, by symbol."""
+    """Return the number of values of each index on one task, and the global sizes by symbol."""
     ranks = tuple(t.rank for t in types)
     sizes = bind_sizes(call, call.instance(ranks), [t.shape for t in types])
     lengths = {name[1:-1]: size for name, size in sizes.items() if name.startswith("|")}
@@ -179,7 +186,7 @@ def _lengths(
 
 
 Scope = Mapping[str, int]
-"""The indices that an expression stands under, each with its length on one task."""
+"""The indices in scope of an expression, each with its length on one task."""
 
 
 @dataclass
@@ -194,22 +201,22 @@ class _Walk:
     backward: int = 0
     slope: int = 0
     sloped: int = 0
-    """Elements of outputs that are functions of sums."""
+    """The number of elements of outputs that are functions of sums."""
     values: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
-    """By operand that needs a gradient: the operands whose values the gradient is made of."""
+    """For each operand that needs a gradient, the operands from whose values it is computed."""
     seen: set[object] = field(default_factory=set[object])
     found_by: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
-    """For the index of a look-up: the indices that determine it."""
+    """For the index of a look-up, the indices that determine it."""
     placed_by: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
-    """For the index of the places that summands are put at, within their sum: the same."""
-    whole: set[int] = field(default_factory=set[int])
+    """For the index at which summands are put, the indices that determine it, within their sum."""
+    read_as_whole: set[int] = field(default_factory=set[int])
     """Operands that are read as a whole, and not looked up."""
     looked_up: dict[int, int] = field(default_factory=dict[int, int])
 
     def read(self, operand: int) -> int:
-        """How many elements of its block of an operand a task reads."""
+        """Return the number of elements that a task reads of its block of an operand."""
         block = self.blocks[operand]
-        if operand in self.whole:
+        if operand in self.read_as_whole:
             return block
         return min(block, self.looked_up.get(operand, 0))
 
@@ -259,24 +266,24 @@ class _Walk:
             if access.operand in self.needs:
                 self.backward += points
         else:
-            self.whole.add(access.operand)
+            self.read_as_whole.add(access.operand)
 
     def _sum(self, value: Sum, scope: Scope) -> None:
         length = self.lengths.get(value.var, value.size.evaluate(self.sizes))
         inner = {**scope, value.var: length}
-        by, at = look_up(value), placed(value)
-        if by is not None:
-            self.found_by[value.var] = by & frozenset(scope)
-        elif at is not None:
-            self.placed_by[at[0]] = at[1] & frozenset(inner)
+        determining, target = look_up(value), scatter_target(value)
+        if determining is not None:
+            self.found_by[value.var] = determining & frozenset(scope)
+        elif target is not None:
+            self.placed_by[target[0]] = target[1] & frozenset(inner)
         self._visit(value.body, inner)
-        if by is None:
+        if determining is None:
             self.forward += self._points(value.body, inner)
-        if by is None and at is not None:
-            del self.placed_by[at[0]]
+        if determining is None and target is not None:
+            del self.placed_by[target[0]]
 
     def _greatest(self, value: Max, scope: Scope) -> None:
-        """One comparison a value; the gradient goes to one of them."""
+        """Count a maximum: one comparison per value. The gradient goes to one of the values."""
         length = self.lengths.get(value.var, value.size.evaluate(self.sizes))
         inner = {**scope, value.var: length}
         self._visit(value.body, inner)
@@ -326,7 +333,7 @@ class _Walk:
                 self.backward += (flops + 1) * points
 
     def _points(self, value: Expr, scope: Scope) -> int:
-        """How many values of its free indices an expression is computed for."""
+        """Return for how many values of its free indices an expression is computed."""
         free = free_symbols(value) & frozenset(scope)
         known = {**self.found_by, **self.placed_by}
         for name in free & known.keys():
@@ -349,7 +356,7 @@ def _guards(term: Mul) -> bool:
 
 
 def _key(value: Expr, scope: Scope) -> object:
-    """Equal for sub-expressions that are the same but for the names of their indices."""
+    """Return a key that is equal for sub-expressions that differ only in names of indices."""
     numbers = count()
     names: dict[str, int] = {}
     lengths: list[int] = []

@@ -1,2 +1,2 @@
-"""Parallel types: how a tensor is cut, copied and held in partials, and what an equation lets be
-cut."""
+"""Parallel types: how a tensor is cut, copied and held in partials, and which cuts an equation
+allows."""

@@ -1,20 +1,20 @@
-"""Halos: the elements of neighbouring blocks that a block holds too, for windows to slide over.
+"""Halos: elements of neighbouring blocks that a block also holds, for windows to slide over.
 
-A convolution or a pool whose rows are cut reads a few rows of the blocks above and below. A
-partition may therefore state a halo, ``partition(x, dim=2, degree=4, before=1, after=1)``: each
-block also holds so many elements before and after its own, as far as the tensor goes. With
-``degree=1`` it is the exchange of halos of a dimension that is cut already, and a combine with
-``degree=1`` lays them down again. What the tensor means does not change: the elements of a halo are
-equal by type to those that the neighbours hold.
+A convolution or a pool whose rows are cut reads a few rows of the neighbouring blocks. A partition
+may therefore state a halo, ``partition(x, dim=2, degree=4, before=1, after=1)``: each block also
+holds so many elements before and after its own, within the tensor. With ``degree=1`` it adds a halo
+to a dimension that is already cut, by an exchange between neighbours. A combine with ``degree=1``
+drops the halo. The meaning of the tensor does not change: by type, the elements of a halo are equal
+to those of the neighbours.
 
-A halo has to reach at least as far as the windows read. It may reach further, since what is not
-read does no harm and one exchange then serves operators with different windows; and since at
-least, unlike exactly, also says what to ask of windows that leave elements unread.
+A halo has to reach at least as far as the windows read. It may reach further: additional elements
+do no harm, and one exchange can serve operators with different windows. "At least" also covers
+windows that leave elements of their own block unread.
 
-Back-propagation. Each device has a gradient of its block and of its halo, of what it computed
-alone, so the gradient of an element is the sum of those of all blocks that hold it. The adjoint of
-a partition with a halo thus adds the gradients of halos to those of the elements that they repeat,
-in the neighbours' blocks (the exchange of halos, backwards), and then combines.
+Back-propagation. Each device has a gradient of its block and its halo, from its own computation. So
+the gradient of an element is the sum over all blocks that hold it. The adjoint of a partition with
+a halo adds the gradients of halos to those of the same elements in the neighbours' blocks, which is
+the halo exchange backwards, and then combines.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from pcg.types.tensor import Halo, Halos, ParallelTensor
 
 
 def states_halo(call: Call) -> bool:
-    """Whether it is a partition with a halo."""
+    """Whether a call is a partition with a halo."""
     return not call.values.keys().isdisjoint(call.operator.optional)
 
 
 def stated_halo(call: Call) -> Halo | None:
-    """The halo that a partition states, if it does. Raises OperatorError for one that is none."""
+    """Return the halo that a partition states, if any. Raises OperatorError for invalid widths."""
     if not states_halo(call):
         return None
     widths: list[Poly] = []
@@ -50,8 +50,8 @@ def stated_halo(call: Call) -> Halo | None:
 
 
 def halos_after(call: Call, ranks: Sequence[int], inputs: Sequence[Halos]) -> Halos:
-    """The halos of an operator's outputs. Raises OperatorError where an operand has a halo that
-    the operator has no use for."""
+    """Return the halos of an operator's outputs. Raises OperatorError if an operand has a halo that
+    the operator does not support."""
     match call.operator.parallel:
         case None:
             open_typing(call, ranks, inputs)
@@ -75,8 +75,8 @@ def _partitioned(call: Call, x: Halos) -> Halos:
 
 
 def open_typing(call: Call, ranks: Sequence[int], inputs: Sequence[Halos]) -> LocalTyping:
-    """The typing of a compute operator whose windows slide over the halos of its operands. Raises
-    OperatorError for a halo where none do."""
+    """Return the typing of a compute operator whose windows slide over its operands' halos. Raises
+    OperatorError for a halo in a dimension without such a window."""
     haloed = [(operand, halo.dim) for operand, halos in enumerate(inputs) for halo in halos]
     typing = call.typing(tuple(ranks)).opened(haloed)
     used = {place for window in typing.open_windows for place in window.places}
@@ -88,7 +88,7 @@ def open_typing(call: Call, ranks: Sequence[int], inputs: Sequence[Halos]) -> Lo
 
 
 def typing_of(call: Call, inputs: Sequence[ParallelTensor]) -> LocalTyping:
-    """The typing of an operator on some operands, with the windows that slide over their halos."""
+    """Return the typing of an operator on operands, including windows over their halos."""
     ranks = tuple(tensor.rank for tensor in inputs)
     if not any(tensor.degrees.halos for tensor in inputs):
         return call.typing(ranks)
@@ -98,20 +98,20 @@ def typing_of(call: Call, inputs: Sequence[ParallelTensor]) -> LocalTyping:
 def least_halo(
     call: Call, ranks: tuple[int, ...], sizes: Mapping[str, int], operand: int, dim: int
 ) -> tuple[int, int]:
-    """How many elements before and after its own a block of windows reads at a dimension of an
-    operand, at most."""
+    """Return the least halo for the windows over an operand's dimension: the most elements that a
+    block of windows reads before and after its own."""
     reaches = (reach for window in call.typing(ranks).windows for reach in window.reaches)
-    own = [r for r in reaches if (r.operand, r.dim) == (operand, dim)]
-    before, after = ([r.before for r in own], [r.after for r in own])
+    matching = [r for r in reaches if (r.operand, r.dim) == (operand, dim)]
+    before, after = ([r.before for r in matching], [r.after for r in matching])
     return max(0, *(n.evaluate(sizes) for n in before)), max(0, *(n.evaluate(sizes) for n in after))
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What has to hold for windows to be cut: at a dimension of an operand of size ``size``,
-    ``count`` steps of ``reach.stride`` are the size, and the halo reaches as far as ``reach``.
+    """A condition under which windows may be cut. In a dimension of an operand, ``count`` windows
+    of ``reach.stride`` have to cover the size, and the halo has to reach as far as ``reach``.
 
-    The halo and the size are those of the operand, the rest is in terms of the equation.
+    The halo is the operand's. ``reach`` and ``count`` are in terms of the equation.
     """
 
     halo: Halo
@@ -120,12 +120,12 @@ class Demand:
 
     @property
     def covered(self) -> Poly:
-        """What has to be the size of the dimension."""
+        """The required size of the dimension."""
         return self.count * self.reach.stride
 
     @property
     def widths(self) -> tuple[tuple[str, Poly, Poly], ...]:
-        """(side, what the halo has, what it needs at least)."""
+        """Tuples of a side, the width of the halo, and the least required width."""
         return (
             ("before", self.halo.before, self.reach.before),
             ("after", self.halo.after, self.reach.after),
@@ -133,7 +133,7 @@ class Demand:
 
 
 def demands(call: Call, ranks: Sequence[int], inputs: Sequence[Halos]) -> Iterator[Demand]:
-    """What the windows that are cut ask of sizes and halos."""
+    """Yield the conditions on sizes and halos for the windows that are cut."""
     if call.operator.parallel is not None or not any(inputs):
         return
     for window in open_typing(call, ranks, inputs).open_windows:
@@ -148,7 +148,7 @@ def check_halos(
     shapes: Sequence[tuple[int, ...]],
     sizes: Mapping[str, int],
 ) -> None:
-    """Raise OperatorError where windows do not fit the blocks that they are cut in."""
+    """Raise OperatorError if windows do not fit the blocks into which they are cut."""
     for demand in demands(call, [len(shape) for shape in shapes], inputs):
         reach = demand.reach
         name, size = call.operator.operand_names[reach.operand], shapes[reach.operand][reach.dim]
@@ -165,7 +165,7 @@ def check_halos(
 
 
 def check_widths(call: Call, halos: Halos) -> None:
-    """Raise OperatorError where the width of a halo is no number."""
+    """Raise OperatorError if the width of a halo is symbolic."""
     for halo in halos:
         for width in (halo.before, halo.after):
             _number(call, "x", halo.dim, width)

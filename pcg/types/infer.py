@@ -1,11 +1,11 @@
 """Infer the types of an operator's outputs from those of its operands: shapes, then degrees.
 
-Shapes follow from the equation, degrees from the local typing of a compute operator or from the
-rule of a parallel one.
+Shapes follow from the equation. Degrees follow from the local typing of a compute operator, or from
+the type rule of a parallel operator.
 
-Degrees are inferred by one function for two arithmetics: integers on a graph, where a misfit
-raises, and monomials in a proof, where it is written down as a condition (``Arithmetic``). What
-halos ask of sizes is no matter of degrees: ``pcg.types.halo.demands`` says it for both.
+The same function infers degrees in two arithmetics (``Arithmetic``): integers on a graph, where a
+mismatch raises an error, and monomials in a proof, where a mismatch is recorded as a condition. The
+conditions of halos on sizes are separate: ``pcg.types.halo.demands`` yields them for both.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ class Arithmetic(Protocol[D]):
     """Positive numbers under multiplication. ``where`` is (operand, dimension), for messages."""
 
     def of(self, value: Attribute | int) -> D:
-        """The degree that an attribute or a constant stands for."""
+        """Return the degree for an attribute or a constant."""
         ...
 
     def times(self, a: D, b: D) -> D: ...
 
     def divide(self, a: D, b: D, where: tuple[int, int | None], what: str) -> D:
-        """a / b, which has to be whole."""
+        """Return a / b, which has to be an integer."""
         ...
 
     def same(self, a: D, b: D, where: tuple[int, int | None], what: str) -> None:
-        """Demand a == b."""
+        """Require a == b."""
         ...
 
 
 class Integers:
-    """Concrete degrees: a misfit raises OperatorError."""
+    """Arithmetic of concrete degrees. A mismatch raises OperatorError."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -78,8 +78,8 @@ class Integers:
 
 
 def infer(call: Call, inputs: Sequence[ParallelTensor]) -> tuple[ParallelTensor, ...]:
-    """The types of the outputs. Raises OperatorError naming operator, operand and dimension."""
-    # 2.0 equals 2, and is no degree.
+    """Return the types of the outputs. Raises OperatorError naming operator, operand, dimension."""
+    # 2.0 equals 2, but is no valid degree.
     return _infer(call, tuple(inputs), tuple(type(value) for _, value in call.attributes))
 
 
@@ -91,26 +91,28 @@ def _infer(
     equation = call.instance(ranks)
     sizes = bind_sizes(call, equation, [tensor.shape for tensor in inputs])
     shapes = output_shapes(call, equation, sizes)
-    given = [tensor.degrees for tensor in inputs]
-    degrees = infer_degrees(call, ranks, given, Integers(call), carriers_of(given))
+    operand_degrees = [tensor.degrees for tensor in inputs]
+    degrees = infer_degrees(
+        call, ranks, operand_degrees, Integers(call), carriers_of(operand_degrees)
+    )
     if call.operator.parallel is None:
-        halos = [x.halos for x in given]
+        halos = [x.halos for x in operand_degrees]
         check_halos(call, halos, [tensor.shape for tensor in inputs], sizes)
-        _check_blocks(call, open_typing(call, ranks, halos), given, sizes)
-    for own in degrees:
-        check_widths(call, own.halos)
+        _check_blocks(call, open_typing(call, ranks, halos), operand_degrees, sizes)
+    for output in degrees:
+        check_widths(call, output.halos)
     outputs = tuple(ParallelTensor(s, d) for s, d in zip(shapes, degrees, strict=True))
     _check_divisible(call, outputs)
     return outputs
 
 
 def carriers_of(inputs: Sequence[Degrees[int]]) -> frozenset[int]:
-    """The operands that carry partials."""
+    """Return the operands that carry partials."""
     return frozenset(i for i, degrees in enumerate(inputs) if degrees.partials > 1)
 
 
 def bind_sizes(call: Call, equation: Equation, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
-    """The size of every index, as ``|name|``, and of every size attribute, by its name."""
+    """Return the size of every index, as ``|name|``, and of every size attribute, by its name."""
     sizes = {name: call.integer(name) for name in call.operator.sizes}
     for name, size in sizes.items():
         if size < 0:
@@ -137,7 +139,7 @@ def bind_sizes(call: Call, equation: Equation, shapes: Sequence[tuple[int, ...]]
 
 
 def index_sizes(call: Call, types: Sequence[ParallelTensor]) -> dict[str, int]:
-    """The size of every index by its name, for operands of these types."""
+    """Return the size of every index, by its name, for operands of these types."""
     equation = call.instance(tuple(t.rank for t in types))
     sizes = bind_sizes(call, equation, [t.shape for t in types])
     return {name[1:-1]: size for name, size in sizes.items() if name.startswith("|")}
@@ -146,7 +148,7 @@ def index_sizes(call: Call, types: Sequence[ParallelTensor]) -> dict[str, int]:
 def _divide_merged(
     call: Call, equation: Equation, shapes: Sequence[tuple[int, ...]], sizes: dict[str, int]
 ) -> None:
-    """Find the sizes that are what other indices leave of a merged dimension."""
+    """Add the sizes that follow from a merged dimension and its other indices to ``sizes``."""
     for name, bound in equation.bounds:
         if bound.symbols <= sizes.keys():
             sizes[f"|{name}|"] = bound.evaluate(sizes)
@@ -163,7 +165,7 @@ def _divide_merged(
 def output_shapes(
     call: Call, equation: Equation, sizes: Mapping[str, int]
 ) -> tuple[tuple[int, ...], ...]:
-    """The global shapes of the outputs."""
+    """Return the global shapes of the outputs."""
     shapes = tuple(
         tuple(dim.size.evaluate(sizes) for dim in output.dims) for output in equation.outputs
     )
@@ -182,38 +184,38 @@ def infer_degrees(
     arithmetic: Arithmetic[D],
     carriers: frozenset[int],
 ) -> tuple[Degrees[D], ...]:
-    """The degrees of the outputs, when the operands in ``carriers`` carry partials."""
+    """Return the degrees of the outputs. The operands in ``carriers`` carry partials."""
     kind = call.operator.parallel
     if kind is None:
         return _infer_local(call, ranks, inputs, arithmetic, carriers)
     if kind in PARALLEL:
-        made = _infer_parallel(call, PARALLEL[kind], inputs[0], arithmetic)
+        degrees = _infer_parallel(call, PARALLEL[kind], inputs[0], arithmetic)
     else:
-        made = _infer_join(inputs, arithmetic)
-    return (replace(made, halos=halos_after(call, ranks, [x.halos for x in inputs])),)
+        degrees = _infer_join(inputs, arithmetic)
+    return (replace(degrees, halos=halos_after(call, ranks, [x.halos for x in inputs])),)
 
 
 def _infer_parallel(
-    call: Call, own: ParallelOperator, x: Degrees[D], arithmetic: Arithmetic[D]
+    call: Call, rule: ParallelOperator, x: Degrees[D], arithmetic: Arithmetic[D]
 ) -> Degrees[D]:
-    by = arithmetic.of(call.values["degree"])
+    factor = arithmetic.of(call.values["degree"])
 
     def changed(degree: D, dim: int | None, what: str) -> D:
-        if own.power == 1:
-            return arithmetic.times(degree, by)
-        return arithmetic.divide(degree, by, (0, dim), what)
+        if rule.power == 1:
+            return arithmetic.times(degree, factor)
+        return arithmetic.divide(degree, factor, (0, dim), what)
 
-    if own.entry == "copies":
+    if rule.entry == "copies":
         return replace(x, copies=changed(x.copies, None, "copies"))
-    if own.entry == "partials":
+    if rule.entry == "partials":
         return replace(x, partials=changed(x.partials, None, "partials"))
     dim = call.integer("dim")
     if not 0 <= dim < len(x.dims):
         problem = f"no such dimension, the rank is {len(x.dims)}"
         raise OperatorError(call.name, "x", dim, problem)
-    before = x.dims if own.entry == "dims" else x.slices
+    before = x.dims if rule.entry == "dims" else x.slices
     after = (*before[:dim], changed(before[dim], dim, "degree"), *before[dim + 1 :])
-    return replace(x, dims=after) if own.entry == "dims" else replace(x, slices=after)
+    return replace(x, dims=after) if rule.entry == "dims" else replace(x, slices=after)
 
 
 def _infer_join(inputs: Sequence[Degrees[D]], arithmetic: Arithmetic[D]) -> Degrees[D]:
@@ -234,8 +236,8 @@ def _infer_local(
     arithmetic: Arithmetic[D],
     carriers: frozenset[int],
 ) -> tuple[Degrees[D], ...]:
-    """Design, section 3: the task grid has an axis for each cut index, one for partials that
-    pass through and one for copies of the whole."""
+    """Return the degrees of a compute operator's outputs. Its task grid has an axis for each cut
+    index, one for passing partials and one for copies of the whole."""
     typing = open_typing(call, ranks, [x.halos for x in inputs])
     one = arithmetic.of(1)
     _check_uncut(call, typing, inputs, arithmetic)
@@ -243,7 +245,7 @@ def _infer_local(
     degrees = {a.name: _axis_degree(a, inputs, arithmetic, slices=False) for a in typing.axes}
     slices = {a.name: _axis_degree(a, inputs, arithmetic, slices=True) for a in typing.axes}
     for axis in typing.axes:
-        # Of windows, the next slice in time would be needed too.
+        # A window would need the next slice in time too.
         windows = [window for window in typing.windows if window.axis == axis]
         if windows or None in axis.outputs:
             where = axis.first_place
@@ -255,9 +257,9 @@ def _infer_local(
         for axis in typing.axes:
             if axis.operands[i] is None:
                 used = arithmetic.times(used, degrees[axis.name])
-        whole = arithmetic.divide(x.copies, used, (i, None), "copies")
+        shared = arithmetic.divide(x.copies, used, (i, None), "copies")
         if copies is None:
-            copies = whole
+            copies = shared
         else:
             expected = arithmetic.times(copies, used)
             arithmetic.same(x.copies, expected, (i, None), "copies")
@@ -289,7 +291,7 @@ def _passing_partials(
     arithmetic: Arithmetic[D],
     carriers: frozenset[int],
 ) -> D:
-    """The partials that pass through, the same on all operands that carry them."""
+    """Return the partials that pass through, which are equal on all operands that carry them."""
     one = arithmetic.of(1)
     if carriers and carriers not in typing.carriers:
         names = ", ".join(call.operator.operand_names[i] for i in sorted(carriers))
@@ -345,7 +347,7 @@ def _check_blocks(
     inputs: Sequence[Degrees[int]],
     sizes: Mapping[str, int],
 ) -> None:
-    """An index that leads a merged dimension has to be cut evenly itself."""
+    """Raise OperatorError unless the leading index of a merged dimension is itself cut evenly."""
     for axis in typing.axes:
         operand, dim = axis.first_place
         cut = inputs[operand].dims[dim] * inputs[operand].slices[dim]

@@ -1,13 +1,13 @@
-"""Derive from an operator's equation which of its indices may be cut, and where partials may pass.
+"""Derive from an operator's equation which indices may be cut, and where partials may pass.
 
 A compute operator is local: each task computes its block of the output from its blocks of the
-operands, at global indices. So an index may be cut where every access to a dimension it reads is
-that index itself, and where it is an output index or the index of an outermost sum. Partials may
-enter where every term reads exactly one element of the operands that carry them.
+operands, at global indices. So an index may be cut if two things hold. In every dimension that it
+reads, every access is the index itself. And it is an output index or the index of an outermost sum.
+Partials may enter if every term reads exactly one element of the operands that carry them.
 
-An output index may also slide a window: every access to a dimension is ``stride*h`` plus what does
-not depend on an index of the output. Blocks of it correspond to blocks of the dimension, but reach
-into the neighbours', so it may be cut only where operands hold a halo (``Window``).
+An output index may also slide a window: every access to a dimension is ``stride*h`` plus a rest
+that contains no output index. Blocks of the index correspond to blocks of the dimension, but read
+into the neighbouring blocks. So the index may be cut only if operands hold a halo (``Window``).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from pcg.language.poly import Poly
 
 @dataclass(frozen=True)
 class Axis:
-    """An index that may be cut: where it stands in each operand and output, or None.
+    """An index that may be cut, as a dimension of each operand and output, or None.
 
-    None in an output means that the index is summed away there: its degree becomes partials.
+    None in an output means that the index is summed there: its degree becomes partials.
     """
 
     name: str
@@ -37,17 +37,17 @@ class Axis:
 
     @property
     def first_place(self) -> tuple[int, int]:
-        """The first operand that has the index, and the dimension where it stands there."""
+        """The first operand that has the index, and its dimension there."""
         return next((i, dim) for i, dim in enumerate(self.operands) if dim is not None)
 
 
 @dataclass(frozen=True)
 class Reach:
-    """How far windows read at a dimension of an operand, in sizes and attributes of the equation.
+    """How far windows read in a dimension of an operand, in sizes and attributes of the equation.
 
     Window h owns ``stride*h <= i < stride*(h + 1)``. It reads up to ``before`` elements before
-    these and ``after`` after them, and so does a block of windows; less than 0 means that it leaves
-    some of its own unread.
+    these and ``after`` after them, and so does a block of windows. A negative number means that
+    some own elements stay unread.
     """
 
     operand: int
@@ -59,8 +59,8 @@ class Reach:
 
 @dataclass(frozen=True)
 class Window:
-    """An output index that slides windows over dimensions of operands: an axis where these have a
-    halo that reaches as far as all of ``reaches``, and are of size ``stride * count``."""
+    """An output index that slides windows over dimensions of operands. It is an axis if these
+    dimensions have halos as wide as all of ``reaches``, and are of size ``stride * count``."""
 
     axis: Axis
     count: Poly
@@ -68,38 +68,40 @@ class Window:
 
     @property
     def places(self) -> frozenset[tuple[int, int]]:
-        """The operands and dimensions that it slides over."""
+        """The operands and dimensions that the windows slide over."""
         return frozenset((reach.operand, reach.dim) for reach in self.reaches)
 
 
 @dataclass(frozen=True)
 class LocalTyping:
-    """Everything the parallel type of an operator follows from."""
+    """All properties of an equation from which parallel types follow."""
 
     axes: tuple[Axis, ...]
     carriers: tuple[frozenset[int], ...]
     """Sets of operands that may carry partials together."""
     windows: tuple[Window, ...] = ()
-    """Indices that are axes only where operands have a halo."""
+    """Indices that are axes only if operands have a halo."""
 
     @property
     def open_windows(self) -> tuple[Window, ...]:
-        """The windows that are among the axes."""
+        """The windows that are axes."""
         return tuple(window for window in self.windows if window.axis in self.axes)
 
     def opened(self, haloed: Collection[tuple[int, int]]) -> LocalTyping:
-        """The typing with the windows as axes whose places, as (operand, dimension), all have a
-        halo."""
+        """Return the typing with those windows as axes whose dimensions all have a halo.
+
+        ``haloed`` are (operand, dimension) pairs.
+        """
         opened = tuple(w.axis for w in self.windows if w.places.issubset(haloed))
         return replace(self, axes=(*self.axes, *opened)) if opened else self
 
     def axis_at(self, operand: int, dim: int) -> Axis | None:
-        """The index at a dimension of an operand, if that dimension may be cut."""
+        """Return the axis at a dimension of an operand, or None if it may not be cut."""
         return next((a for a in self.axes if a.operands[operand] == dim), None)
 
 
 def derive(equation: Equation) -> LocalTyping:
-    """The local typing of an equation."""
+    """Return the local typing of an equation."""
     forms = tuple(_form(equation, i) for i in range(len(equation.outputs)))
     candidates = (_axis(equation, forms, name) for name in _candidates(equation, forms))
     axes = tuple(axis for axis in candidates if axis)
@@ -122,11 +124,11 @@ def _candidates(equation: Equation, forms: tuple[NormalForm, ...]) -> list[str]:
 def _axis(equation: Equation, forms: tuple[NormalForm, ...], name: str) -> Axis | None:
     outputs: list[int | None] = []
     for output, form in zip(equation.outputs, forms, strict=True):
-        at = [i for i, dim in enumerate(output.dims) if name in dim.names]
-        if at:
-            if len(at) > 1 or output.dims[at[0]].names[0] != name:
+        dims = [i for i, dim in enumerate(output.dims) if name in dim.names]
+        if dims:
+            if len(dims) > 1 or output.dims[dims[0]].names[0] != name:
                 return None
-            outputs.append(at[0])
+            outputs.append(dims[0])
         elif all(_summed_outermost(term, name) for term in form):
             outputs.append(None)
         else:
@@ -138,17 +140,17 @@ def _axis(equation: Equation, forms: tuple[NormalForm, ...], name: str) -> Axis 
 
 
 def _summed_outermost(term: Term, name: str) -> bool:
-    """Whether the term is one sum over all of the index, which no other sum in it uses too.
+    """Whether a term is one sum over the whole index, and no other sum in it uses the index.
 
-    Of two sums over ``k`` that are multiplied, the normal form renames one (``%k~1``). A cut of
-    ``k`` would cut both, and a product of parts is no part of the product.
+    For a product of two sums over ``k``, the normal form renames one index (``%k~1``). A cut of
+    ``k`` would cut both, and products of parts do not add up to the product.
     """
-    mine = [size for var, size in term.binders if stem(var) == name]
-    return mine == [size_of(name)] and not any(name == var for var in _inner_binders(term))
+    sizes = [size for var, size in term.binders if stem(var) == name]
+    return sizes == [size_of(name)] and not any(name == var for var in _inner_binders(term))
 
 
 def _inner_binders(term: Term) -> Iterator[str]:
-    """The indices summed inside the functions of a term, by the name in the equation."""
+    """Yield the indices summed inside the functions of a term, by their names in the equation."""
     for factor in term.factors:
         if isinstance(factor, Function):
             yield from (stem(var) for arg in factor.args for var, _ in arg.binders)
@@ -158,21 +160,21 @@ def _inner_binders(term: Term) -> Iterator[str]:
 
 
 def _position(equation: Equation, name: str, operand: int) -> int | None:
-    """Where the index stands in the operand; None if nowhere; -1 if it forbids a cut."""
-    at: int | None = None
+    """Return the index's dimension in the operand, None if it has none, -1 if it forbids a cut."""
+    found: int | None = None
     for position, dim in enumerate(equation.operands[operand].dims):
         read = _read(equation, operand, position)
         if not any(name in index.symbols for index in read):
             continue
         lead = {_lead(equation, index, dim) for index in read}
-        if at is not None or lead != {name}:
+        if found is not None or lead != {name}:
             return -1
-        at = position
-    return at
+        found = position
+    return found
 
 
 def _read(equation: Equation, operand: int, position: int) -> list[Poly]:
-    """The indices at which a dimension of an operand is read, each once."""
+    """Return the distinct indices at which a dimension of an operand is read."""
     indices = (
         access.index[position]
         for output in equation.outputs
@@ -183,12 +185,12 @@ def _read(equation: Equation, operand: int, position: int) -> list[Poly]:
 
 
 def _windows(equation: Equation, axes: tuple[Axis, ...]) -> Iterator[Window]:
-    """The indices of all outputs that slide windows, and can be cut in no other way."""
+    """Yield the indices of all outputs that slide windows and can be cut in no other way."""
     names = dict.fromkeys(n for output in equation.outputs for d in output.dims for n in d.names)
     for name in (n for n in names if n not in {axis.name for axis in axes}):
-        at = [[d.names for d in output.dims].count((name,)) for output in equation.outputs]
+        counts = [[d.names for d in output.dims].count((name,)) for output in equation.outputs]
         reaches = _reaches(equation, name)
-        if not reaches or set(at) != {1}:
+        if not reaches or set(counts) != {1}:
             continue
         if any(_never_covers(equation, name, reach) for reach in reaches):
             continue
@@ -201,28 +203,28 @@ def _windows(equation: Equation, axes: tuple[Axis, ...]) -> Iterator[Window]:
 
 
 def _reaches(equation: Equation, name: str) -> tuple[Reach, ...]:
-    """How far windows of an index read, for each way in which operands are read; none where one
-    is read in a way that is no window."""
+    """Return how far windows of an index read, for each way in which operands are read. Empty if an
+    operand is read in a way that is no window."""
     reaches: list[Reach] = []
     for operand, dims in enumerate(o.dims for o in equation.operands):
         if _position(equation, name, operand) != -1:
             continue
         reads = [_read(equation, operand, position) for position in range(len(dims))]
-        at = [i for i, read in enumerate(reads) if any(name in r.symbols for r in read)]
-        if len(at) != 1 or len(dims[at[0]].names) > 1:
+        positions = [i for i, read in enumerate(reads) if any(name in r.symbols for r in read)]
+        if len(positions) != 1 or len(dims[positions[0]].names) > 1:
             return ()
-        for index in reads[at[0]]:
-            reach = _Reading(equation).reach(index, name, operand, at[0])
+        for index in reads[positions[0]]:
+            reach = _Reading(equation).reach(index, name, operand, positions[0])
             if reach is None:
                 return ()
             reaches.append(reach)
-    # Blocks of the index have to be the same blocks of a dimension, however it is read.
+    # A block of the index has to be the same block of a dimension in all of its reads.
     strides = {(reach.operand, reach.stride) for reach in reaches}
     return tuple(reaches) if len(strides) == len({operand for operand, _ in strides}) else ()
 
 
 def _never_covers(equation: Equation, name: str, reach: Reach) -> bool:
-    """Whether the windows never cover the dimension, as those of a concat, which has two."""
+    """Whether the windows can never cover the dimension, such as a concat's two dimensions."""
     size = equation.operands[reach.operand].dims[reach.dim].size
     terms = (_size(equation, name) * reach.stride - size).terms
     sizes = all(symbol.startswith("|") for symbols, _ in terms for symbol in symbols)
@@ -231,13 +233,13 @@ def _never_covers(equation: Equation, name: str, reach: Reach) -> bool:
 
 @dataclass(frozen=True)
 class _Reading:
-    """Reads how far an index gets to from each value of one that is cut."""
+    """Computes how far indices reach from a value of the index that is cut."""
 
     equation: Equation
 
     def reach(self, index: Poly, name: str, operand: int, dim: int) -> Reach | None:
-        """The reach of ``stride*name + rest``, when ``rest`` is made of indices that are reduced
-        inside, sizes and attributes."""
+        """Return the reach of ``stride*name + rest``, or None if ``rest`` has other parts than
+        reduced indices, sizes and attributes."""
         stride = index.coefficient(name)
         first = last = index - stride * Poly.of(name)
         if not self._sign(stride):
@@ -254,8 +256,8 @@ class _Reading:
         return Reach(operand, dim, stride, -first, last - stride + 1)
 
     def _sign(self, factor: Poly) -> bool | None:
-        """Whether a factor of an index is never negative; False where it is never positive, None
-        where it may be either."""
+        """Return True if a factor of an index is never negative, False if it is never positive, and
+        None if it may be either."""
         signs = {coefficient > 0 for _, coefficient in factor.terms}
         if len(signs) != 1 or not self._indices.isdisjoint(factor.symbols):
             return None
@@ -263,7 +265,7 @@ class _Reading:
 
     @cached_property
     def _indices(self) -> frozenset[str]:
-        """All indices: what else stands in an index are sizes and attributes."""
+        """All index names. Other symbols are sizes and attributes."""
         return self._outer.union(self._bound)
 
     @cached_property
@@ -282,7 +284,7 @@ class _Reading:
 
     @cached_property
     def _reduced(self) -> dict[str, Poly]:
-        """The sizes of the indices that are summed, or over which a maximum is taken."""
+        """The sizes of indices over which a sum or a maximum is taken."""
         return {
             name: next(iter(sizes))
             for name, sizes in self._bound.items()
@@ -291,8 +293,11 @@ class _Reading:
 
 
 def _lead(equation: Equation, index: Poly, dim: Dimension) -> str | None:
-    """The index that ``index`` runs through ``dim`` in the order of, if there is one: itself, or
-    the first of a merged dimension of which the second runs through all."""
+    """Return the index whose order ``index`` follows through ``dim``, or None if there is none.
+
+    It is ``index`` itself or, in a merged dimension, the first index, if the second one runs
+    through its whole size.
+    """
     name = index.symbol
     if name is not None and _size(equation, name) == dim.size:
         return name
@@ -307,7 +312,7 @@ def _lead(equation: Equation, index: Poly, dim: Dimension) -> str | None:
 
 
 def _summed(equation: Equation) -> dict[str, Poly]:
-    """The sizes of summed indices; none for a name that is summed over different sizes."""
+    """Return the sizes of summed indices, without those that are summed over different sizes."""
     summed: dict[str, set[Poly]] = {}
     for output in equation.outputs:
         for part in walk(output.body):

@@ -1,10 +1,10 @@
-"""Declare operators: a name and an index equation each, from which every reading is derived.
+"""Declare operators: a name and an index equation, from which all other properties are derived.
 
     matmul = Operator("matmul", "out[a..., n] = sum k: x[a..., k] * w[k, n]")
 
 An operator is called with attributes: positions (``axis``), sizes (``at``), reals (``factor``),
-and, for the parallel operators, a dimension and a degree. A ``Call`` is an operator with values
-for them; in a rule they may be symbolic (a ``Poly``).
+and, for a parallel operator, a dimension and a degree. A ``Call`` is an operator with values for
+its attributes. In a rule the values may be symbolic (``Poly``).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pcg.errors import OperatorError
 from pcg.language.equation import Equation
 from pcg.language.language import expand
 from pcg.language.poly import Poly
-from pcg.language.template import Declared, EquationError, Template, parse_template
+from pcg.language.template import Declaration, EquationError, Template, parse_template
 from pcg.types import local
 from pcg.types.parallel_operators import PARALLEL
 from pcg.types.task import KernelTask
 
 Attribute = int | float | Poly
-"""The value of an attribute; a polynomial where a rule leaves it symbolic."""
+"""The value of an attribute: a polynomial if a rule leaves it symbolic."""
 
 Attributes = tuple[tuple[str, Attribute], ...]
 
@@ -43,9 +43,9 @@ Kernel = (
 class Operator:
     """An operator: a name, an index equation, and the names of its attributes.
 
-    ``sizes`` are integer and ``reals`` real attributes that the equation uses; positions are read
-    from the equation's ``@`` marks. ``kernel`` overrides the evaluation in torch that follows from
-    the equation. Raises EquationError when the equation has no meaning.
+    ``sizes`` are integer attributes and ``reals`` real attributes of the equation. Positions are
+    read from the equation's ``@`` marks. ``kernel`` replaces the evaluation in torch that follows
+    from the equation. Raises EquationError for an equation without a meaning.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Operator:
     kernel: Kernel | None = field(default=None, compare=False)
     commutative: bool = False
     parallel: str | None = None
-    """For an operator that moves data: which type rule it has (``pcg.types.infer``)."""
+    """The name of the type rule of an operator that moves data (``pcg.types.infer``)."""
 
     def __post_init__(self) -> None:
         try:
@@ -64,7 +64,7 @@ class Operator:
             raise EquationError(f"operator {self.name}: {error}") from error
 
     def _check(self) -> None:
-        """Read the equation at two sets of ranks, from which the runs have to be found again."""
+        """Read the equation at two sets of ranks, and check that ranks determine run lengths."""
         if self.parallel not in (None, "join", *PARALLEL):
             raise EquationError(f"no type rule is called {self.parallel!r}")
         for name in self.attributes:
@@ -77,7 +77,7 @@ class Operator:
             ranks = tuple(len(operand.dims) for operand in equation.operands)
             positions = positions_at(self.template, lengths)
             if run_lengths(self, ranks, positions) != lengths:
-                raise EquationError(f"ranks do not tell how long {', '.join(runs)} are")
+                raise EquationError(f"ranks do not determine the lengths of {', '.join(runs)}")
 
     @cached_property
     def runs(self) -> tuple[str, ...]:
@@ -92,18 +92,18 @@ class Operator:
         return f"<operator {self.name}>"
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        """Between processes one of Unity's own goes by its name, any other by its definition: that
-        is without its kernel, a function that may have no name to go by."""
-        if _OWN.get(self.name) == self:
-            return _own_named, (self.name,)
+        """Pickle one of Unity's operators by its name, and any other by its definition, without the
+        kernel: that is a function which may have no name."""
+        if _REGISTERED.get(self.name) == self:
+            return _registered, (self.name,)
         definition = (getattr(self, f.name) if f.compare else f.default for f in fields(self))
         return _defined, (type(self), *definition)
 
     @cached_property
     def identity(self) -> str:
-        """What it is to graphs, equal for equal definitions alone: the name of one of Unity's own;
-        any other name may have many definitions, and a hash of its own goes with it."""
-        if _OWN.get(self.name) == self:
+        """A name for graphs that is equal only for equal definitions. It is the operator's name for
+        Unity's own operators, and the name with a hash of the definition for any other."""
+        if _REGISTERED.get(self.name) == self:
             return self.name
         parts = (self.equation, self.sizes, self.reals, self.commutative, self.parallel)
         return f"{self.name}#{blake2b(repr(parts).encode(), digest_size=12).hexdigest()}"
@@ -143,7 +143,7 @@ class Operator:
 
     @lru_cache(maxsize=4096)  # noqa: B019
     def instance(self, ranks: tuple[int, ...], positions: tuple[int, ...]) -> Equation:
-        """The equation for operands of these ranks. Raises OperatorError where they don't fit."""
+        """Return the equation for these ranks. Raises OperatorError if the ranks do not fit."""
         if len(ranks) != self.arity:
             problem = f"{len(ranks)} operands, expected {self.arity}"
             raise OperatorError(self.name, "*", None, problem)
@@ -152,11 +152,12 @@ class Operator:
 
     @lru_cache(maxsize=4096)  # noqa: B019
     def typing(self, ranks: tuple[int, ...], positions: tuple[int, ...]) -> local.LocalTyping:
-        """Which cuts it allows at these ranks."""
+        """Return the cuts that the operator allows at these ranks."""
         return local.derive(self.instance(ranks, positions))
 
     def __call__(self, **attributes: Attribute) -> Call:
-        """The operator with values for its attributes, the optional ones all or none."""
+        """Return a call with values for all attributes, and for all or none of the optional ones.
+        Raises OperatorError for any others."""
         names = self.attributes
         if not set(attributes).isdisjoint(self.optional):
             names = (*names, *self.optional)
@@ -168,28 +169,28 @@ class Operator:
         raise OperatorError(self.name, "*", None, problem)
 
 
-_OWN: dict[str, Operator] = {}
+_REGISTERED: dict[str, Operator] = {}
 """Unity's own operators by name."""
 
 
-def own(operators: Iterable[Operator]) -> None:
-    """Let names stand for these definitions. Called once, where Unity's operators are declared."""
-    _OWN.update({operator.name: operator for operator in operators})
+def register_operators(operators: Iterable[Operator]) -> None:
+    """Register Unity's operators, whose names then stand for their definitions. Called once."""
+    _REGISTERED.update({operator.name: operator for operator in operators})
 
 
-def _own_named(name: str) -> Operator:
-    return _OWN[name]
+def _registered(name: str) -> Operator:
+    return _REGISTERED[name]
 
 
 @lru_cache(maxsize=1024)
 def _defined(kind: type[Operator], *definition: Any) -> Operator:
-    """The operator of a definition, read once a process."""
+    """Return the operator of a definition, built once in a process."""
     return kind(*definition)
 
 
 @dataclass(frozen=True)
 class Call:
-    """An operator with its attributes."""
+    """An operator with values for its attributes."""
 
     operator: Operator
     attributes: Attributes = ()
@@ -210,7 +211,7 @@ class Call:
         return tuple(self.integer(name) for name in self.operator.template.positions)
 
     def integer(self, name: str) -> int:
-        """A concrete integer attribute. Raises OperatorError if it is none."""
+        """Return an integer attribute. Raises OperatorError if its value is no integer."""
         value = self.values[name]
         if isinstance(value, Poly):
             value = value.constant
@@ -230,7 +231,7 @@ class Call:
 
     @cached_property
     def identity(self) -> str:
-        """Equal for equal calls of equal definitions alone (``Operator.identity``)."""
+        """A text that is equal only for equal calls of equal definitions: ``Operator.identity``."""
         return self._text(self.operator.identity)
 
     def _text(self, name: str) -> str:
@@ -239,23 +240,23 @@ class Call:
 
 
 def positions_at(template: Template, lengths: Mapping[str, int]) -> dict[str, int]:
-    """Where the indices marked ``@`` stand when runs have the given lengths."""
+    """Return the positions of indices marked ``@``, given the lengths of runs."""
     positions: dict[str, int] = {}
     for part in template.placing:
-        at = 0
+        index = 0
         for dim in part.dims:
-            if dim.position is not None and positions.setdefault(dim.position, at) != at:
+            if dim.position is not None and positions.setdefault(dim.position, index) != index:
                 raise EquationError(
-                    f"'@{dim.position}' stands at {positions[dim.position]} and {at}"
+                    f"'@{dim.position}' stands at {positions[dim.position]} and {index}"
                 )
-            at += lengths[dim.names[0]] if dim.run else 1
+            index += lengths[dim.names[0]] if dim.run else 1
     return positions
 
 
 def run_lengths(
     operator: Operator, ranks: tuple[int, ...], positions: Mapping[str, int]
 ) -> dict[str, int]:
-    """How long each run is when the operands have these ranks. Raises OperatorError where they do
+    """Return the lengths of runs for operands of these ranks. Raises OperatorError if the ranks do
     not fit."""
     lengths = _placed_runs(operator, positions)
     for operand, rank in zip(operator.template.operands, ranks, strict=True):
@@ -264,19 +265,19 @@ def run_lengths(
 
 
 def _placed_runs(operator: Operator, positions: Mapping[str, int]) -> dict[str, int]:
-    """The lengths of the runs that stand before an index of an output whose place is given."""
+    """Return the lengths of runs before an output's index whose position is an attribute."""
     lengths: dict[str, int] = {}
     for output in operator.template.placing[operator.arity :]:
-        for at, dim in enumerate(output.dims):
+        for index, dim in enumerate(output.dims):
             if dim.position is not None and dim.position in positions:
                 given = positions[dim.position]
-                pending = [d.names[0] for d in output.dims[:at] if d.run]
-                length = given - (at - len(pending)) - sum(lengths.get(r, 0) for r in pending)
+                pending = [d.names[0] for d in output.dims[:index] if d.run]
+                length = given - (index - len(pending)) - sum(lengths.get(r, 0) for r in pending)
                 unknown = [run for run in pending if run not in lengths]
                 if not unknown and length == 0:
                     continue
                 if length < 0 or len(unknown) != 1:
-                    problem = f"{dim.position} is {given}, where it cannot stand"
+                    problem = f"{dim.position} is {given}, which is no possible position"
                     raise OperatorError(operator.name, output.name, given, problem)
                 lengths[unknown[0]] = length
     return lengths
@@ -284,39 +285,41 @@ def _placed_runs(operator: Operator, positions: Mapping[str, int]) -> dict[str, 
 
 def _solve_operand(
     operator: Operator,
-    operand: Declared,
+    operand: Declaration,
     rank: int,
     positions: Mapping[str, int],
     lengths: dict[str, int],
 ) -> None:
-    """Find the lengths of the runs in one operand from its rank and the position attributes."""
-    at = 0
+    """Find the lengths of the runs of an operand from its rank and the position attributes."""
+    index = 0
     pending: str | None = None
     for dim in operand.dims:
         if dim.run:
             run = dim.names[0]
             if run in lengths:
-                at += lengths[run]
+                index += lengths[run]
             elif pending:
-                problem = f"operand {operand.name}: ranks do not tell how long {pending} is"
+                problem = f"operand {operand.name}: ranks do not determine the length of {pending}"
                 raise EquationError(problem)
             else:
                 pending = run
             continue
         if dim.position is not None:
             given = positions[dim.position]
-            high = rank - 1 if pending else at
-            if at > high or at >= rank:
-                problem = f"rank {rank}, expected at least {at + 1}"
+            high = rank - 1 if pending else index
+            if index > high or index >= rank:
+                problem = f"rank {rank}, expected at least {index + 1}"
                 raise OperatorError(operator.name, operand.name, None, problem)
-            if not at <= given <= high:
-                problem = f"{dim.position} is {given}, expected {at} to {high}"
+            if not index <= given <= high:
+                problem = f"{dim.position} is {given}, expected {index} to {high}"
                 raise OperatorError(operator.name, operand.name, given, problem)
             if pending:
-                lengths[pending], pending, at = given - at, None, given
-        at += 1
-    if pending is not None and rank >= at:
-        lengths[pending], at = rank - at, rank
-    if at != rank:
+                lengths[pending], pending, index = given - index, None, given
+        index += 1
+    if pending is not None and rank >= index:
+        lengths[pending], index = rank - index, rank
+    if index != rank:
         more = "at least " if pending is not None else ""
-        raise OperatorError(operator.name, operand.name, None, f"rank {rank}, expected {more}{at}")
+        raise OperatorError(
+            operator.name, operand.name, None, f"rank {rank}, expected {more}{index}"
+        )

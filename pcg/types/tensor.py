@@ -1,10 +1,10 @@
 """The type of a tensor that is cut, copied or held in partial sums over devices.
 
-A tensor has per dimension a size, a degree (blocks in space) and slices (blocks in time), and two
-degrees of its own: ``copies`` that are equal by type and ``partials`` that add up to its value.
+Each dimension has a size, a degree (blocks in space) and slices (blocks in time). The tensor itself
+has ``copies``, which are equal by type, and ``partials``, which add up to its value.
 
-A dimension that is cut may have a halo: each block then holds some elements of its neighbours too,
-equal by type to those that these hold. It changes what lies where and not what the tensor means.
+A dimension that is cut may have a halo: each block also holds some elements of its neighbours,
+equal by type to theirs. A halo changes where data lies, not what the tensor means.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ D = TypeVar("D")
 
 @dataclass(frozen=True)
 class Halo:
-    """What blocks of a dimension hold of their neighbours: so many elements before and after their
-    own, as far as the tensor goes. Numbers on a graph, of sizes and attributes in a proof."""
+    """The elements of neighbours that blocks of a dimension also hold: so many before and after
+    their own, within the tensor. The widths are numbers on a graph, and polynomials in a proof."""
 
     dim: int
     before: Poly
@@ -30,7 +30,7 @@ class Halo:
 
     @property
     def widths(self) -> tuple[int, int]:
-        """The numbers of elements before and after, on a graph."""
+        """The widths before and after, on a graph."""
         before, after = self.before.constant, self.after.constant
         assert before is not None
         assert after is not None
@@ -52,16 +52,16 @@ class Degrees(Generic[D]):
     copies: D
     partials: D
     halos: Halos = ()
-    """Of the dimensions that have one, in order."""
+    """The halos of the dimensions that have one, in order."""
 
     def halo(self, dim: int) -> Halo | None:
-        """The halo of a dimension, if it has one."""
+        """Return the halo of a dimension, or None."""
         return next((halo for halo in self.halos if halo.dim == dim), None)
 
 
 @dataclass(frozen=True)
 class ParallelTensor:
-    """A shape (global sizes) and how it is cut."""
+    """A shape of global sizes, and how it is cut."""
 
     shape: tuple[int, ...]
     degrees: Degrees[int]
@@ -71,16 +71,16 @@ class ParallelTensor:
 
     @cached_property
     def _hash(self) -> int:
-        # Types are in nearly every key of the search: hashed once.
+        # Types are in nearly every key of the search's caches, so the hash is stored.
         return hash((self.shape, self.degrees))
 
     def __reduce__(self) -> tuple[type[ParallelTensor], tuple[tuple[int, ...], Degrees[int]]]:
-        """Between processes without the hash, which is another in each."""
+        """Pickle without the hash, which differs between processes."""
         return ParallelTensor, (self.shape, self.degrees)
 
     @staticmethod
     def whole(shape: tuple[int, ...]) -> ParallelTensor:
-        """The type of a tensor that lives on one device."""
+        """Return the type of a tensor that lives on one device."""
         ones = (1,) * len(shape)
         return ParallelTensor(shape, Degrees(ones, ones, 1, 1))
 
@@ -90,12 +90,12 @@ class ParallelTensor:
 
     @property
     def block(self) -> tuple[int, ...]:
-        """The shape of what one device holds, without halos."""
+        """The shape of one device's block, without halos."""
         return tuple(s // d for s, d in zip(self.shape, self.degrees.dims, strict=True))
 
     @property
     def held(self) -> tuple[int, ...]:
-        """The shape of what one device holds at most, halos included."""
+        """The largest shape that a device holds, with halos."""
         shape = list(self.block)
         for halo in self.degrees.halos:
             shape[halo.dim] = min(shape[halo.dim] + sum(halo.widths), self.shape[halo.dim])
@@ -103,7 +103,7 @@ class ParallelTensor:
 
     @property
     def without_halos(self) -> ParallelTensor:
-        """The type of the same blocks, of which none holds anything of its neighbours."""
+        """The type of the same blocks without halos."""
         if not self.degrees.halos:
             return self
         return replace(self, degrees=replace(self.degrees, halos=()))
@@ -118,8 +118,10 @@ class ParallelTensor:
         return prod(self.degrees.dims) * self.degrees.copies * self.degrees.partials
 
     def __str__(self) -> str:
-        """Such as ``[64/2, 784] copies=2``; ``/d`` a degree, ``|t`` slices in time, ``(b,a)`` a
-        halo."""
+        """Print the type, such as ``[64/2, 784] copies=2``.
+
+        ``/d`` is a degree, ``|t`` slices in time, and ``(b,a)`` a halo.
+        """
         d = self.degrees
         dims = ", ".join(
             f"{size}{f'/{cut}' if cut > 1 else ''}{f'|{slices}' if slices > 1 else ''}"

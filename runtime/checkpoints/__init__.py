@@ -1,1 +1,1 @@
-"""Checkpoints in a folder: written whole or not at all, read back on any plan, never unpickled."""
+"""Checkpoints in a folder: written completely or not at all, read by any plan, never unpickled."""

@@ -1,9 +1,10 @@
-"""Save, find, verify and load checkpoints, each whole or not there.
+"""Save, find, verify and load checkpoints. A checkpoint is complete or does not exist.
 
-A checkpoint is a folder ``step-N`` with the files of torch.distributed.checkpoint, a table of their
-contents (``runtime.checkpoints.contents``) and a manifest, ``checkpoint.json``, that has their
-hashes and what else a run needs to go on. It is written under another name, which it keeps until
-all ranks are done and everything is on the disk. Nothing in it is ever unpickled.
+A checkpoint is a folder ``step-N`` with the files of torch.distributed.checkpoint (DCP), a table of
+their contents (``runtime.checkpoints.contents``) and a manifest, ``checkpoint.json``. The manifest
+has the hashes of the files and all else that a run needs to go on. A checkpoint is written under a
+temporary name. It gets its final name once all ranks have finished and everything is on the disk.
+Nothing in it is ever unpickled.
 """
 
 from __future__ import annotations
@@ -44,22 +45,22 @@ T = TypeVar("T")
 
 MANIFEST = "checkpoint.json"
 Warn = Callable[[str], None]
-"""Takes one line for the user."""
+"""A callback, which gets one line for the user."""
 
 
 class CheckpointError(AgreedError):
-    """A checkpoint that could not be written, by all ranks' knowledge."""
+    """A checkpoint could not be written. Raised on all ranks together."""
 
     exit_status = TRY_AGAIN
 
 
 FileName = Annotated[str, StringConstraints(pattern=rf"^({DATA}|{CONTENTS}|{PICKLED})$")]
-"""Of the files beside the manifest: a place elsewhere is no name."""
+"""The name of a file beside the manifest. A path to another folder does not match."""
 Count = Annotated[int, Field(ge=0, le=1 << 53)]
 
 
 class FileRecord(FileModel):
-    """What a file of a checkpoint has to be."""
+    """The expected size and hash of a file of a checkpoint."""
 
     bytes: Count
     digest: str
@@ -67,10 +68,11 @@ class FileRecord(FileModel):
 
 
 class ScaleRecord(FileModel):
-    """What the loss is multiplied with in float16, and after how many good steps."""
+    """The loss scale of a float16 run."""
 
     value: Annotated[float, Field(gt=0)]
     good_steps: Count
+    """Updates with finite gradients since the last one without."""
 
 
 class Manifest(FileModel):
@@ -81,39 +83,42 @@ class Manifest(FileModel):
     graph: Name
     """Hash of the model's graph."""
     updates: Count
-    """How often weights had been updated: finished training steps."""
+    """The number of updates of the weights: finished training steps."""
     batches: Count | None = None
-    """Batches that these took; None where each took as many as the recipe says."""
+    """The batches that these steps read. None if each step read as many as the recipe says."""
     seed: int
     recipe: Recipe
     run: Name = ""
     """The identity of the run that wrote it."""
     delayed: bool = False
-    """Whether it has the weights of one update before as well (PipeDream-2BW)."""
+    """Whether the checkpoint also has the weights before the last update (PipeDream-2BW)."""
     loss_scale: ScaleRecord | None = None
     parameters: dict[Name, tuple[Name, ...]]
-    """Every parameter and running statistic in it, with its further names in the module."""
+    """Every parameter and running statistic of the checkpoint, with its other names in the
+    module."""
     files: dict[FileName, FileRecord] = Field(default_factory=dict[str, FileRecord])
     digest: str = ""
-    """BLAKE2b of all else in it."""
+    """BLAKE2b of all other fields."""
 
     def own_digest(self) -> str:
-        """What ``digest`` has to be. Fields that the file does not have are newer than it."""
+        """The value that ``digest`` must have. A field that is absent from the file does not count,
+        because a later version of the format has added it."""
         content = self.model_dump_json(exclude={"digest"}, exclude_unset=True)
         return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that is whole."""
+    """A complete, undamaged checkpoint."""
 
     path: Path
     manifest: Manifest
     passed_over: tuple[int, ...] = ()
-    """The steps of later ones, which are damaged."""
+    """The steps of later checkpoints, which are damaged."""
 
     def contents(self) -> dict[str, TensorFile]:
-        """Its tensors. Raises InputError where its table of contents is wrong."""
+        """The tensors of the checkpoint, by name. Raises InputError if its table of contents is
+        missing or wrong."""
         sizes = {name: record.bytes for name, record in self.manifest.files.items()}
         if CONTENTS not in sizes:
             problem = f"has no {CONTENTS}, as those of earlier versions, which are read no more"
@@ -129,16 +134,17 @@ def save(
     keep: int,
     passed_over: Iterable[int] = (),
 ) -> Path:
-    """Write a checkpoint and remove all but the last ``keep``, and those of the steps that were
-    ``passed_over``, whose damage makes them none to keep. All ranks call together.
+    """Write a checkpoint, and remove all older ones but the newest ``keep``. All ranks call
+    together.
 
-    Raises CheckpointError on all of them where one fails; what was there before stays.
+    ``passed_over``: the steps of damaged checkpoints, which are removed as well. Raises
+    CheckpointError on all ranks if one of them fails; then the older checkpoints stay.
     """
     path = path_of(folder, manifest.updates)
     part = folder / f"{WRITING}{path.name}"
     try:
         _together(world, lambda: _prepare(folder, part) if world.rank == 0 else None)
-        # DCP's own communication tells in its own words that another rank is lost.
+        # DCP communicates by itself, and would report a lost rank in its own words.
         with _quiet(), world.reporting(f"checkpoint {path}"):
             _dcp_save(world, part, shards)
         written = _together(world, lambda: _records(part, world.rank))
@@ -159,10 +165,10 @@ def save(
 
 
 def find(world: World, folder: Path, warn: Warn) -> Checkpoint | None:
-    """The newest checkpoint of a folder that is whole, None where there is none at all. All ranks
-    call together. ``warn`` is told of damaged ones that are passed over.
+    """The newest undamaged checkpoint of a folder. None if the folder has no checkpoint. All ranks
+    call together. ``warn`` gets a line about each damaged checkpoint that is passed over.
 
-    Raises AgreedError where all are damaged.
+    Raises AgreedError if all checkpoints are damaged.
     """
     names = world.gather({step: path.name for step, path in numbered(folder).items()})[0]
     problem, passed_over = "", list[int]()
@@ -181,27 +187,28 @@ def find(world: World, folder: Path, warn: Warn) -> Checkpoint | None:
     return None
 
 
-def load(world: World, kept: Checkpoint, shards: Iterable[Shard]) -> None:
-    """Fill blocks from a checkpoint, whatever blocks it has. All ranks call together.
+def load(world: World, source: Checkpoint, shards: Iterable[Shard]) -> None:
+    """Fill shards from a checkpoint, which may be cut in other pieces. All ranks call together.
 
-    Raises AgreedError for a tensor that is not in it, or has another shape.
+    Raises AgreedError for a tensor that the checkpoint lacks, or has in another shape.
     """
 
     def read() -> None:
         with world.busy("reading a checkpoint"):
-            fill(shards, kept.contents(), kept.path)
+            fill(shards, source.contents(), source.path)
 
     try:
-        _together(world, read, f"checkpoint {kept.path}")
+        _together(world, read, f"checkpoint {source.path}")
     except _AnyFailed as error:
-        where = str(kept.path)
+        where = str(source.path)
         raise AgreedError(where, _reason(error).removeprefix(f"{where}: ")) from error
 
 
 def newest_manifest(path: Path) -> Checkpoint:
-    """The checkpoint at a path, or the newest whole one of a folder of them. For a single process.
+    """The checkpoint at a path, or the newest undamaged one if the path is a folder of checkpoints.
+    For a single process.
 
-    Raises InputError where there is none.
+    Raises InputError if there is none.
     """
     if (path / MANIFEST).exists():
         try:
@@ -215,20 +222,23 @@ def newest_manifest(path: Path) -> Checkpoint:
 
 
 class _Damaged(UnityError):
-    """What is wrong with a checkpoint."""
+    """A checkpoint is damaged. The text says how."""
 
 
 class _AnyFailed(Exception):
-    """A rank's failure, on all of them."""
+    """The failure of one rank, raised on all ranks."""
 
 
 def _together(world: World, act: Callable[[], T], what: str = "all_gather of notes") -> list[T]:
-    """What all ranks' calls return. Where one fails, all raise its error. ``what``: its name where
-    a rank is lost."""
+    """Call a function on all ranks. Return their results, in the order of ranks.
+
+    Raises _AnyFailed on all ranks if the call fails on one. ``what``: the name of this
+    communication in the error about a lost rank.
+    """
     result, problem = None, None
     try:
         result = act()
-    except Exception as error:  # a rank that left would keep the others waiting
+    except Exception as error:  # if this rank left now, the others would wait for it
         rank = f"rank {world.rank}: " if world.size > 1 else ""
         problem = one_line(f"{rank}{words(error)}")
     outcomes = world.gather((result, problem), what)
@@ -239,7 +249,7 @@ def _together(world: World, act: Callable[[], T], what: str = "all_gather of not
 
 
 def run_of(path: Path) -> str | None:
-    """The identity of the run that wrote a checkpoint, if that can be read."""
+    """The identity of the run that wrote a checkpoint. None if its manifest cannot be read."""
     try:
         return _manifest(path).run or None
     except (InputError, _Damaged):
@@ -253,29 +263,29 @@ def _prepare(folder: Path, part: Path) -> None:
 
 
 class _Writer(TableWriter):
-    """Lets other ranks know that this one writes, and does not wait for them."""
+    """Announces to other ranks that this one is writing and does not wait for them."""
 
     world: World
 
-    def write_data(self, *given: Any, **named: Any) -> Any:
+    def write_data(self, *arguments: Any, **keywords: Any) -> Any:
         with self.world.busy("writing a checkpoint"):
-            return super().write_data(*given, **named)
+            return super().write_data(*arguments, **keywords)
 
 
 def _dcp_save(world: World, part: Path, shards: Sequence[Shard]) -> None:
     writer = _Writer(part, sync_files=True)
     writer.world = world
-    alone = world.size == 1
+    is_single = world.size == 1
     group = world.network.everyone
     planner = ShardSaver(shards)
-    dcp_save({}, storage_writer=writer, planner=planner, process_group=group, no_dist=alone)
+    dcp_save({}, storage_writer=writer, planner=planner, process_group=group, no_dist=is_single)
 
 
 def _records(part: Path, rank: int) -> dict[str, FileRecord]:
-    """The files that this rank wrote; the tables of contents are rank 0's."""
-    own = sorted(part.glob(f"__{rank}_*"))
-    own += [part / PICKLED, part / CONTENTS] if rank == 0 else []
-    return {path.name: _record(path) for path in own}
+    """The records of the files that this rank wrote. Rank 0 wrote the tables of contents, too."""
+    paths = sorted(part.glob(f"__{rank}_*"))
+    paths += [part / PICKLED, part / CONTENTS] if rank == 0 else []
+    return {path.name: _record(path) for path in paths}
 
 
 def _record(path: Path) -> FileRecord:
@@ -285,13 +295,13 @@ def _record(path: Path) -> FileRecord:
 
 
 def _publish(part: Path, path: Path, manifest: Manifest) -> None:
-    # Read again, for then all fields count as set.
-    whole = Manifest.model_validate_json(manifest.model_dump_json())
-    signed = whole.model_copy(update={"digest": whole.own_digest()})
+    # Parsed from its own text, all fields count as set, and so enter the digest.
+    parsed = Manifest.model_validate_json(manifest.model_dump_json())
+    signed = parsed.model_copy(update={"digest": parsed.own_digest()})
     write_text_atomic(part / MANIFEST, signed.model_dump_json(indent=1) + "\n")
     sync(part)
     replaced = path.with_name(f"{REPLACED}{path.name}")
-    if path.exists():  # from before a restart, damaged
+    if path.exists():  # a damaged checkpoint from before a restart
         path.rename(replaced)
     part.rename(path)
     sync(path.parent)
@@ -299,13 +309,14 @@ def _publish(part: Path, path: Path, manifest: Manifest) -> None:
 
 
 def _verified(path: Path, world: World) -> Manifest:
-    """The manifest, when this rank's share of the files is as it says."""
+    """The manifest of a checkpoint. Raises _Damaged unless it and this rank's share of the files
+    have the recorded hashes."""
     manifest = _manifest(path)
     if manifest.digest != manifest.own_digest():
         raise _Damaged(f"{MANIFEST} is not what was written")
-    for name, wanted in sorted(manifest.files.items())[world.rank :: world.size]:
+    for name, expected in sorted(manifest.files.items())[world.rank :: world.size]:
         _check_kind(path / name)
-        if (path / name).stat().st_size != wanted.bytes or _record(path / name) != wanted:
+        if (path / name).stat().st_size != expected.bytes or _record(path / name) != expected:
             raise _Damaged(f"{name} is not what was written")
     return manifest
 
@@ -316,8 +327,8 @@ def _manifest(path: Path) -> Manifest:
 
 
 def _check_kind(path: Path) -> None:
-    """Raise _Damaged unless a path is a plain file. A link may lead elsewhere, and to read a pipe
-    or device may take for ever."""
+    """Raise _Damaged unless a path is a plain file. A link may lead to another folder, and reading
+    a pipe or device may never end."""
     if not path.is_file():
         raise _Damaged(f"{path.name} is {'no file' if path.exists() else 'missing'}")
     if path.is_symlink():
@@ -325,7 +336,7 @@ def _check_kind(path: Path) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """The first rank's error behind one of torch.distributed.checkpoint."""
+    """The text of an error. Of one that DCP raises, the error of the lowest rank that failed."""
     if not isinstance(error, CheckpointException):
         return one_line(str(error))
     rank, (first, _) = min(error.failures.items())
@@ -336,7 +347,7 @@ def _reason(error: BaseException) -> str:
 
 @contextmanager
 def _quiet() -> Generator[None]:
-    """Without DCP's remarks that there is a single process, or that it reads its own format."""
+    """Suppress DCP's warnings, such as the one that there is a single process."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -1,8 +1,9 @@
-"""The table of contents of a checkpoint: where each piece of each tensor lies.
+"""The table of contents of a checkpoint: the file and offset of each piece of each tensor.
 
-torch.distributed.checkpoint keeps its own table as a pickle, ``.metadata``, which can run what it
-likes when it is read. So the same is written beside it as JSON, and that is what is read. That
-pickle stays for other tools; it is looked through, not loaded, for names that have no place there.
+torch.distributed.checkpoint (DCP) keeps its own table as a pickle, ``.metadata``. A pickle can run
+any code when it is loaded. So this module writes the same table as JSON beside it, and reads only
+the JSON. The pickle stays for other tools. It is never loaded here, but searched for names that do
+not belong in it.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ CONTENTS = "contents.json"
 PICKLED = ".metadata"
 """The table of contents in DCP's own form."""
 _LIMIT = 256 * 1024 * 1024
-"""Bytes of the table: some three million pieces."""
+"""The largest table in bytes: about three million pieces."""
 DATA = r"__\d{1,7}_\d{1,7}\.distcp"
-"""What files with tensors are called."""
+"""A pattern of the names of files with tensors."""
 
 DTypeName = Literal["float64", "float32", "bfloat16", "float16", "int64"]
 Size = Annotated[int, Field(ge=1, le=1 << 48)]
@@ -39,14 +40,14 @@ DataName = Annotated[str, StringConstraints(pattern=f"^{DATA}$", max_length=32)]
 
 
 class PieceFile(FileModel):
-    """A block of a tensor, as torch.save writes one."""
+    """A block of a tensor, in the format of torch.save."""
 
     offsets: Annotated[tuple[Offset, ...], Field(strict=False, max_length=64)]
     """The global index of its first element."""
     shape: Shape
     file: DataName
     at: Offset
-    """Where in the file it begins."""
+    """The position in the file where the piece begins, in bytes."""
     bytes: Size
 
 
@@ -73,14 +74,14 @@ class TableWriter(FileSystemWriter):
     """Writes the files of torch.distributed.checkpoint, and the table of contents as JSON."""
 
     def finish(self, metadata: Metadata, results: Any) -> None:
-        """Called on one rank, when all have written."""
+        """Write both tables. DCP calls this on one rank, after all ranks have written."""
         super().finish(metadata, results)
         contents = contents_of(metadata)
         write_text_atomic(Path(self.path) / CONTENTS, contents.model_dump_json() + "\n")
 
 
 def contents_of(metadata: Metadata) -> ContentsFile:
-    """What DCP's table says."""
+    """DCP's table in this module's format."""
     places: Mapping[MetadataIndex, Any] = metadata.storage_data
     tensors: dict[Name, TensorFile] = {}
     for name, saved in metadata.state_dict_metadata.items():
@@ -104,10 +105,10 @@ def contents_of(metadata: Metadata) -> ContentsFile:
 
 
 def read_contents(path: Path, sizes: Mapping[str, int]) -> dict[str, TensorFile]:
-    """The tensors of the checkpoint in a folder, whose files are so large.
+    """The tensors of the checkpoint in a folder, by name. ``sizes``: the bytes of each file.
 
-    Raises InputError where the table is missing or wrong: where a piece lies beyond its tensor or
-    its file, pieces overlap, or some are missing.
+    Raises InputError if the table is missing or wrong: if a piece lies outside of its tensor or its
+    file, if pieces overlap, or if a piece is missing.
     """
     where = path / CONTENTS
     if PICKLED in sizes:
@@ -122,8 +123,11 @@ def read_contents(path: Path, sizes: Mapping[str, int]) -> dict[str, TensorFile]
 
 
 def _fault(tensor: TensorFile) -> str | None:
-    """What is wrong with the pieces of a tensor, which have to be the cells of a grid: then each of
-    its elements is in exactly one of them."""
+    """What is wrong with the pieces of a tensor; None if nothing is.
+
+    The pieces have to be the cells of a grid. Then each element of the tensor is in exactly one
+    piece.
+    """
     rank, item = len(tensor.shape), tensor.torch_dtype.itemsize
     for piece in tensor.pieces:
         if not rank == len(piece.offsets) == len(piece.shape):
@@ -141,7 +145,7 @@ def _fault(tensor: TensorFile) -> str | None:
             if start + size != ends[dim][start]:
                 expected = ends[dim][start] - start
                 return f"a piece of {size} at {start} in dimension {dim}, expected {expected}"
-    cells = prod(len(own) for own in ends)
+    cells = prod(len(intervals) for intervals in ends)
     if len({piece.offsets for piece in tensor.pieces}) != len(tensor.pieces):
         return "has a piece twice"
     return None if len(tensor.pieces) == cells else f"{len(tensor.pieces)} of {cells} pieces"
@@ -150,12 +154,13 @@ def _fault(tensor: TensorFile) -> str | None:
 def _misplaced(
     tensors: Mapping[str, TensorFile], sizes: Mapping[str, int]
 ) -> Iterator[tuple[str, str]]:
-    """Tensors with pieces that lie in no file, beyond its end or in each other's place."""
-    held: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
+    """Tensors with a wrongly placed piece, each with the problem: the file does not exist, the
+    piece ends beyond the file, or it overlaps another piece in the file."""
+    spans_by_file: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
     for name, tensor in tensors.items():
         for piece in tensor.pieces:
-            held[piece.file].append((piece.at, piece.at + piece.bytes, name))
-    for file, spans in held.items():
+            spans_by_file[piece.file].append((piece.at, piece.at + piece.bytes, name))
+    for file, spans in spans_by_file.items():
         if file not in sizes:
             yield spans[0][2], f"lies in {file}, which is no file of the checkpoint"
             return

@@ -10,7 +10,7 @@ from pathlib import Path
 
 _NAME = re.compile(r"step-(\d{8,})")
 WRITING, REPLACED = ".writing-", ".replaced-"
-"""What names of checkpoints begin with that are not there yet, or no more."""
+"""The prefixes of a checkpoint that is being written, and of one that is being replaced."""
 
 
 def path_of(folder: Path, step: int) -> Path:
@@ -18,10 +18,10 @@ def path_of(folder: Path, step: int) -> Path:
 
 
 def numbered(folder: Path) -> dict[int, Path]:
-    """The checkpoints of a folder by their steps, the newest first; among them one that had to make
-    way, where the process died before another took its place."""
+    """The checkpoints of a folder by step, the newest first. One that was being replaced counts if
+    the process died before its replacement was there."""
     paths: dict[int, Path] = {}
-    # What made way comes first in order, so that what took its place counts.
+    # A replaced checkpoint sorts first, so that its replacement overwrites its entry.
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if matched := _NAME.fullmatch(path.name.removeprefix(REPLACED)):
             paths[int(matched[1])] = path
@@ -29,35 +29,37 @@ def numbered(folder: Path) -> dict[int, Path]:
 
 
 def try_to_write(folder: Path) -> None:
-    """Make a folder if it is not there, and a file in it that goes at once."""
+    """Create a folder if it does not exist, and a temporary file in it. Raises OSError if that is
+    impossible."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         file.write(b"\0")
 
 
 def tidy(folder: Path) -> None:
-    """Remove what is half written. For who has the folder."""
-    for left in folder.glob(f"{WRITING}*"):
-        shutil.rmtree(left)
-    for left in folder.glob(f"{REPLACED}*"):
-        replacement = left.with_name(left.name.removeprefix(REPLACED))
+    """Remove checkpoints that are half written or replaced, and restore those whose replacement is
+    missing. Only for the owner of the folder."""
+    for partial in folder.glob(f"{WRITING}*"):
+        shutil.rmtree(partial)
+    for replaced in folder.glob(f"{REPLACED}*"):
+        replacement = replaced.with_name(replaced.name.removeprefix(REPLACED))
         if replacement.exists():
-            shutil.rmtree(left)
+            shutil.rmtree(replaced)
         else:
-            left.rename(replacement)
+            replaced.rename(replacement)
 
 
 def remove_others(folder: Path, kept: Path) -> None:
-    """Make room: of the checkpoints of a folder one stays."""
+    """Remove all checkpoints of a folder but one, to make room."""
     for path in numbered(folder).values():
         if path != kept:
             shutil.rmtree(path, ignore_errors=True)
 
 
 def sync(folder: Path) -> None:
-    """Have the names in a folder written to the disk."""
-    opened = os.open(folder, os.O_RDONLY)
+    """Write the names in a folder to the disk (fsync)."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(opened)
+        os.fsync(descriptor)
     finally:
-        os.close(opened)
+        os.close(descriptor)

@@ -1,9 +1,9 @@
 """Write checkpoints in the background while training goes on.
 
-What a checkpoint holds is copied, and a thread of each rank writes the copy while training goes on;
-the threads talk in a group of their own and commit together or not at all. The next checkpoint, and
-the end of the run, wait for the one before. So at most one copy is there, and what a failure of the
-disk costs is known one checkpoint later, or at the end.
+Each rank copies its shards, and a thread of it writes the copy while training goes on. The threads
+of all ranks communicate in a process group of their own, and commit the checkpoint together or not
+at all. The next checkpoint and the end of the run wait until the one before is written. So there is
+at most one copy, and a failure to write is known at the next checkpoint or at the end.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from runtime.job.job import Checkpoints
 from runtime.world.collectives import World
 
 PATIENCE = 60.0
-"""Seconds that a run which fails waits for the checkpoint under way."""
+"""How many seconds a failing run waits for the checkpoint under way."""
 
 
 @dataclass
 class _Writing:
-    """A checkpoint under way, and what became of it."""
+    """A checkpoint that a thread is writing. Its path or error is set when the thread ends."""
 
     updates: int
     thread: Thread
@@ -37,133 +37,138 @@ class _Writing:
 
 
 class Keeper:
-    """All ranks call together, but for ``close``."""
+    """Writes the checkpoints of a run. All ranks call its methods together, except ``close``."""
 
-    def __init__(self, world: World, kept: Checkpoints, tell: Callable[[str], None]) -> None:
-        self._world, self._kept, self._tell = world, kept, tell
-        self.folder = Path(kept.folder)
+    def __init__(self, world: World, options: Checkpoints, warn: Callable[[str], None]) -> None:
+        self._world, self._options, self._warn = world, options, warn
+        self.folder = Path(options.folder)
         self.run = ""
-        """What tells the run from others, where it keeps checkpoints."""
+        """The identity of the run. Empty before ``begin``."""
         self.newest: tuple[int, Path] | None = None
-        """The last checkpoint that was read or written, and its updates."""
+        """The updates and the path of the last checkpoint that was read or written."""
         self._passed_over: tuple[int, ...] = ()
-        """The steps of damaged checkpoints, until there is one to take their place."""
+        """The steps of damaged checkpoints, until a new checkpoint is written."""
         self._lock: Lock | None = None
         self._apart: World | None = None
         self._writing: _Writing | None = None
 
     def begin(self) -> Checkpoint | None:
-        """Take the folder; the checkpoint to go on from, if that is wanted and there is one.
+        """Take the folder. Return the checkpoint from which the run goes on, None if it starts
+        anew.
 
-        Raises AgreedError as ``taking.begin`` and ``checkpoint.find`` do."""
-        begun = begin(self._world, self.folder, resume=self._kept.resume)
-        self.run, self._lock = begun.run, begun.lock
-        if not begun.goes_on:
+        Raises AgreedError as ``taking.begin`` and ``checkpoint.find`` do.
+        """
+        taken = begin(self._world, self.folder, resume=self._options.resume)
+        self.run, self._lock = taken.run, taken.lock
+        if not taken.goes_on:
             return None
-        newest = checkpoint.find(self._world, self.folder, self._tell)
+        newest = checkpoint.find(self._world, self.folder, self._warn)
         if newest is None:
-            self._tell(f"{self.folder}: no checkpoint yet, starting at step 1")
+            self._warn(f"{self.folder}: no checkpoint yet, starting at step 1")
             return None
         self.newest, self._passed_over = (newest.manifest.updates, newest.path), newest.passed_over
         return newest
 
     @property
     def last_good(self) -> str:
-        """The newest checkpoint that is known to be written, in words."""
+        """The newest checkpoint that is known to be complete, in words."""
         return f"last good checkpoint {self.newest[1]}" if self.newest else "no checkpoint before"
 
     def start(self, shards: Sequence[Shard], manifest: Manifest) -> None:
-        """Begin to write a checkpoint, once the one before is written.
+        """Begin to write a checkpoint, after waiting for the one before.
 
-        Raises CheckpointError as ``settle`` does, of the one before; this one is begun all the
-        same."""
-        failed: CheckpointError | None = None
+        Raises CheckpointError if the one before could not be written; the new one is begun even
+        then.
+        """
+        failure: CheckpointError | None = None
         try:
             self.settle()
         except CheckpointError as error:
-            failed = error
+            failure = error
         self._start(_copies(shards), manifest)
-        if failed is not None:
-            raise failed
+        if failure is not None:
+            raise failure
 
     def save(self, shards: Sequence[Shard], manifest: Manifest) -> Path:
-        """Write the last checkpoint of a run and wait for it. Where it cannot be written, older
-        ones but the last good one make room, and it is tried again.
+        """Write the last checkpoint of a run and wait for it. Return its path.
 
-        Raises CheckpointError where that fails too, saying what is lost."""
+        If it cannot be written, all older checkpoints but the newest good one are removed, and it
+        is written again. Raises CheckpointError, which says what is lost, if that fails as well.
+        """
         try:
             self.settle()
         except CheckpointError as error:
-            self._tell(f"warning: no checkpoint: {error}")
-        held = _copies(shards)
-        self._start(held, manifest)
+            self._warn(f"warning: no checkpoint: {error}")
+        copies = _copies(shards)
+        self._start(copies, manifest)
         try:
-            return self._settled()
+            return self._finish()
         except CheckpointError as error:
-            self._tell(f"warning: {error}; trying again without older checkpoints")
+            self._warn(f"warning: {error}; trying again without older checkpoints")
         if self._world.rank == 0 and self.newest is not None:
             remove_others(self.folder, self.newest[1])
-        self._start(held, manifest)
+        self._start(copies, manifest)
         try:
-            return self._settled()
+            return self._finish()
         except CheckpointError as error:
-            lost = f"what was trained up to step {manifest.updates} is lost; {self.last_good}"
-            raise CheckpointError(error.where, f"{error.problem}; {lost}") from error
+            loss = f"what was trained up to step {manifest.updates} is lost; {self.last_good}"
+            raise CheckpointError(error.where, f"{error.problem}; {loss}") from error
 
     def settle(self) -> None:
         """Wait for the checkpoint under way, if there is one. Raises CheckpointError on all ranks
-        where it could not be written."""
+        if it could not be written."""
         if self._writing is not None:
-            self._settled()
+            self._finish()
 
     def close(self) -> None:
-        """Let the checkpoint under way come to its end, whatever that is, and give the folder
-        back."""
+        """Wait up to ``PATIENCE`` seconds for the checkpoint under way, and release the folder. A
+        failure to write it is ignored."""
         if self._writing is not None:
             self._writing.thread.join(PATIENCE)
         if self._lock is not None:
             self._lock.release()
 
-    def _settled(self) -> Path:
+    def _finish(self) -> Path:
+        """Wait for the checkpoint under way and return its path. Raises its error."""
         writing, self._writing = self._writing, None
         assert writing is not None, "a checkpoint is under way"
         self._join(writing.thread)
         if writing.error is not None:
             raise writing.error
-        assert writing.path is not None, "it has been written"
+        assert writing.path is not None, "a checkpoint without an error has been written"
         self.newest, self._passed_over = (writing.updates, writing.path), ()
         return writing.path
 
     def _join(self, thread: Thread) -> None:
-        """Wait for the thread; what it does, this rank does."""
+        """Wait for the thread. Meanwhile the heartbeat of this rank shows what the thread does."""
         apart = self._apart
-        assert apart is not None, "the thread talks in it"
+        assert apart is not None, "the thread communicates through it"
         with self._world.busy("writing a checkpoint"):
             while thread.is_alive():
                 thread.join(0.2)
                 self._world.waits = apart.waits
 
-    def _start(self, held: Sequence[Shard], manifest: Manifest) -> None:
+    def _start(self, copies: Sequence[Shard], manifest: Manifest) -> None:
         if self._apart is None:
             self._apart = self._world.apart()
         apart = self._apart
         apart.step = self._world.step
-        given = self.folder, held, manifest, self._kept.keep, self._passed_over
+        arguments = self.folder, copies, manifest, self._options.keep, self._passed_over
 
         def write() -> None:
             try:
-                writing.path = checkpoint.save(apart, *given)
+                writing.path = checkpoint.save(apart, *arguments)
             except BaseException as error:
                 writing.error = error
 
-        # A thread that waits for a rank that never answers must not keep the process from its end.
+        # A daemon: if it waits for a rank that never answers, the process can end nevertheless.
         writing = _Writing(manifest.updates, Thread(target=write, daemon=True))
         self._writing = writing
         writing.thread.start()
 
 
 def _copies(shards: Sequence[Shard]) -> list[Shard]:
-    """What this rank writes, with tensors of their own on the CPU, which training leaves alone."""
+    """The shards that this rank writes, copied to the CPU. Training does not change the copies."""
     return [
         replace(shard, tensor=shard.tensor.detach().to("cpu", copy=True))
         for shard in shards

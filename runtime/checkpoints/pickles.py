@@ -1,7 +1,8 @@
 """List the names that a pickle refers to, without unpickling it.
 
-A pickle is a program. It is read here as a list of instructions, none of which is carried out: the
-names of classes and functions are found in their operands, and anything unusual is refused.
+A pickle is a program. This module reads it as a list of instructions and executes none of them. It
+collects the names of classes and functions from their operands, and refuses any instruction that
+could name something in another way.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from pathlib import Path
 from pcg.errors import InputError
 
 LIMIT = 64 * 1024 * 1024
-"""Bytes of a table of contents."""
+"""The largest table of contents, in bytes."""
 _TEXT = frozenset({"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "UNICODE"})
 _PUT = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
 _GET = frozenset({"GET", "BINGET", "LONG_BINGET"})
 _REFUSED = frozenset({"INST", "EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID"})
-"""Further ways to name something."""
+"""Instructions that name a class or function in other ways."""
 
 _METADATA = "torch.distributed.checkpoint.metadata"
 _NAMES = frozenset(
@@ -45,12 +46,12 @@ _NAMES = frozenset(
         *(f"torch.{name}" for name in ("float64", "float32", "bfloat16", "float16", "int64")),
     }
 )
-"""All that a table of contents of ours is made of."""
+"""The only names in a table of contents that this package writes."""
 
 
 def check_names(path: Path) -> None:
-    """Raise InputError for a pickled table of contents that names anything else: whoever loads it
-    with another tool would run that."""
+    """Raise InputError if a pickled table of contents names anything else. Another tool that loads
+    the table would run it."""
     try:
         with path.open("rb") as file:
             content = file.read(LIMIT + 1)
@@ -69,9 +70,9 @@ def check_names(path: Path) -> None:
 
 
 def names_in(content: bytes) -> Iterator[str]:
-    """Every ``module.name`` that a pickle loads, each time it does.
+    """Every ``module.name`` that a pickle loads, with repetitions.
 
-    Raises ValueError for what is no pickle, and where a name is not written out before its use.
+    Raises ValueError if the content is no pickle, or if a name is not written out before its use.
     """
     memo: dict[int, str | None] = {}
     texts: list[str | None] = [None, None]
@@ -93,7 +94,7 @@ def names_in(content: bytes) -> Iterator[str]:
 
 
 def _text(operation: str, argument: object, memo: dict[int, str | None]) -> str | None:
-    """The text that an instruction puts on the stack, if it does."""
+    """The text that an instruction pushes on the stack. None if it pushes something else."""
     if operation in _TEXT:
         return str(argument)
     return memo.get(int(str(argument))) if operation in _GET else None

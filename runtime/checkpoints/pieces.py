@@ -1,8 +1,8 @@
 """Read pieces of tensors from a checkpoint's files as bytes, without unpickling.
 
-A piece is what torch.save writes of one tensor: a zip archive, whose entries are not compressed, of
-a pickle that describes the tensor and of its elements. The description is compared with the table
-of contents, which is what is believed.
+A piece is the output of torch.save for one tensor: a zip archive without compression. One entry is
+a pickle that describes the tensor, another has its elements. The description is compared with the
+table of contents, and a piece that differs from the table is refused.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ _STORAGES = {
     "int64": "LongStorage",
 }
 _DESCRIPTION = 1 << 16
-"""Bytes of a description at most."""
+"""The largest description, in bytes."""
 _NUMBERS = frozenset({"BININT", "BININT1", "BININT2", "LONG1"})
 _INSTRUCTIONS = _NUMBERS | {
     *("PROTO", "GLOBAL", "MARK", "BINUNICODE", "BINPERSID", "NEWFALSE", "REDUCE", "STOP"),
     *("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_TUPLE", "BINPUT", "LONG_BINPUT", "BINGET"),
 }
-"""All that describe one tensor."""
+"""The only pickle instructions in the description of a tensor."""
 
-_WRONG = (ValueError, EOFError, RuntimeError, struct.error, zipfile.BadZipFile)
-"""What an archive that is damaged, encrypted or of another kind is met with."""
+_ARCHIVE_ERRORS = (ValueError, EOFError, RuntimeError, struct.error, zipfile.BadZipFile)
+"""The errors of ``zipfile`` for an archive that is damaged, encrypted or of another kind."""
 
-Cut = tuple[slice, ...]
+Slices = tuple[slice, ...]
 
 
 def fill(shards: Iterable[Shard], tensors: Mapping[str, TensorFile], folder: Path) -> None:
-    """Fill blocks from the pieces of a checkpoint, whatever pieces it has.
+    """Fill shards from the pieces of a checkpoint. A shard may need parts of several pieces.
 
-    Raises InputError for a tensor that is not in it, has another shape or numbers of another kind,
-    and for a piece that is not as the table says.
+    Raises InputError for a tensor that the checkpoint lacks, or has in another shape or kind of
+    number, and for a piece that differs from the table of contents.
     """
-    wanted: dict[str, dict[PieceFile, list[Shard]]] = defaultdict(lambda: defaultdict(list))
+    readers_of: dict[str, dict[PieceFile, list[Shard]]] = defaultdict(lambda: defaultdict(list))
     for shard in shards:
         tensor = _tensor(shard, tensors, str(folder))
         for piece in tensor.pieces:
             if _overlap(shard, piece) is not None:
-                wanted[piece.file][piece].append(shard)
-    for name, pieces in wanted.items():
+                readers_of[piece.file][piece].append(shard)
+    for name, pieces in readers_of.items():
         path = folder / name
         try:
             with path.open("rb") as file:
@@ -69,11 +69,12 @@ def fill(shards: Iterable[Shard], tensors: Mapping[str, TensorFile], folder: Pat
                         _copy(values, piece, shard)
         except OSError as error:
             raise InputError(str(path), f"cannot be read: {error.strerror}") from None
-        except _WRONG as error:
+        except _ARCHIVE_ERRORS as error:
             raise InputError(str(path), f"has no such piece: {error}") from None
 
 
 def _tensor(shard: Shard, tensors: Mapping[str, TensorFile], where: str) -> TensorFile:
+    """The tensor in the checkpoint to which a shard belongs. Raises InputError as ``fill``."""
     tensor = tensors.get(shard.name)
     if tensor is None:
         raise InputError(where, f"has no tensor {shard.name}")
@@ -86,17 +87,20 @@ def _tensor(shard: Shard, tensors: Mapping[str, TensorFile], where: str) -> Tens
     return tensor
 
 
-def _overlap(shard: Shard, piece: PieceFile) -> tuple[Cut, Cut] | None:
-    """The elements that a block and a piece share, as cut from each; None where there are none."""
-    cuts: tuple[list[slice], list[slice]] = ([], [])
+def _overlap(shard: Shard, piece: PieceFile) -> tuple[Slices, Slices] | None:
+    """The elements that a shard and a piece share, as slices of the shard and slices of the piece.
+    None if they share none."""
+    in_shard: list[slice] = []
+    in_piece: list[slice] = []
     sizes = zip(shard.offsets, shard.tensor.shape, piece.offsets, piece.shape, strict=True)
-    for own, own_size, its, its_size in sizes:
-        first, end = max(own, its), min(own + own_size, its + its_size)
-        if first >= end:
+    for shard_start, shard_size, piece_start, piece_size in sizes:
+        start = max(shard_start, piece_start)
+        end = min(shard_start + shard_size, piece_start + piece_size)
+        if start >= end:
             return None
-        cuts[0].append(slice(first - own, end - own))
-        cuts[1].append(slice(first - its, end - its))
-    return tuple(cuts[0]), tuple(cuts[1])
+        in_shard.append(slice(start - shard_start, end - shard_start))
+        in_piece.append(slice(start - piece_start, end - piece_start))
+    return tuple(in_shard), tuple(in_piece)
 
 
 def _copy(values: Tensor, piece: PieceFile, shard: Shard) -> None:
@@ -106,7 +110,7 @@ def _copy(values: Tensor, piece: PieceFile, shard: Shard) -> None:
 
 
 def _read(file: BinaryIO, piece: PieceFile, dtype: str) -> Tensor:
-    """The elements of a piece. Raises ValueError where they are not what the table says."""
+    """The elements of a piece. Raises one of ``_ARCHIVE_ERRORS`` if they differ from the table."""
     with zipfile.ZipFile(_Window(file, piece.at, piece.bytes)) as archive:
         entries = {entry.filename.partition("/")[2]: entry for entry in archive.infolist()}
         description, data = entries.get("data.pkl"), entries.get("data/0")
@@ -124,8 +128,8 @@ def _read(file: BinaryIO, piece: PieceFile, dtype: str) -> Tensor:
         if data.file_size != size:
             raise ValueError(f"{data.file_size} bytes of elements, expected {size}")
         buffer = values.reshape(-1).view(torch.uint8).numpy()
-        with archive.open(data) as opened:  # which compares its checksum at the end
-            elements: Any = opened
+        with archive.open(data) as entry:  # zipfile verifies the checksum at the end
+            elements: Any = entry
             read = elements.readinto(buffer)
             while read < size and (more := elements.readinto(buffer[read:])):
                 read += more
@@ -135,8 +139,8 @@ def _read(file: BinaryIO, piece: PieceFile, dtype: str) -> Tensor:
 
 
 def _check(description: bytes, piece: PieceFile, dtype: str) -> None:
-    """Raise ValueError unless a pickle describes a contiguous tensor of a piece's shape and of the
-    number format. The pickle is looked at, not loaded."""
+    """Raise ValueError unless a pickle describes a contiguous tensor with the shape of a piece and
+    the given number format. The pickle's instructions are read, not executed."""
     names: list[str] = []
     numbers: list[int] = []
     for operation, argument, _ in pickletools.genops(description):
@@ -151,12 +155,13 @@ def _check(description: bytes, piece: PieceFile, dtype: str) -> None:
         raise ValueError(f"expected a tensor of {dtype}, got {', '.join(names)[:80]}")
     rank = len(piece.shape)
     strides = [prod(piece.shape[dim + 1 :]) for dim in range(rank)]
-    # Of a dimension of size 1 the stride may be any.
-    written = [
+    # A dimension of size 1 may have any stride.
+    normal_strides = [
         expected if size == 1 else stride
         for stride, expected, size in zip(numbers[2 + rank :], strides, piece.shape, strict=True)
     ]
-    if [*numbers[: 2 + rank], *written] != [prod(piece.shape), 0, *piece.shape, *strides]:
+    found = [*numbers[: 2 + rank], *normal_strides]
+    if found != [prod(piece.shape), 0, *piece.shape, *strides]:
         raise ValueError(f"expected a tensor of shape {list(piece.shape)}")
 
 
@@ -166,11 +171,11 @@ def _check_order(order: bytes) -> None:
 
 
 class _Window(io.RawIOBase):
-    """A part of a file, as a file."""
+    """A byte range of a file, as a file."""
 
     def __init__(self, file: BinaryIO, start: int, size: int) -> None:
         super().__init__()
-        self._file, self._start, self._size, self._at = file, start, size, 0
+        self._file, self._start, self._size, self._position = file, start, size, 0
 
     def readable(self) -> bool:
         return True
@@ -179,18 +184,18 @@ class _Window(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
         if base + offset < 0:
             raise ValueError("a place before the beginning")
-        self._at = base + offset
-        return self._at
+        self._position = base + offset
+        return self._position
 
     def readinto(self, buffer: memoryview) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        size = max(0, min(len(buffer), self._size - self._at))
-        self._file.seek(self._start + self._at)
+        size = max(0, min(len(buffer), self._size - self._position))
+        self._file.seek(self._start + self._position)
         read = self._file.readinto(memoryview(buffer)[:size])  # pyright: ignore[reportAttributeAccessIssue]
-        self._at += read
+        self._position += read
         return read

@@ -1,7 +1,7 @@
-"""Describe the blocks that a rank saves, as torch.distributed.checkpoint wants them.
+"""Describe the shards that a rank saves to torch.distributed.checkpoint.
 
-A checkpoint knows whole tensors by name and global offsets, so that whoever reads it may be cut
-otherwise than who wrote it.
+A checkpoint identifies blocks by the name of the whole tensor and global offsets. So it can be read
+by a plan that cuts tensors differently.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from pcg.plan.naming import ParameterFile, swapped_last
 
 @dataclass(frozen=True)
 class Shard:
-    """A block of a tensor."""
+    """A block of a tensor on this rank."""
 
     name: str
     shape: tuple[int, ...]
-    """Of the whole tensor."""
+    """The shape of the whole tensor."""
     offsets: tuple[int, ...]
     """The global index of the block's first element."""
     tensor: Tensor
-    """The block; a view of where it lives, so that what is read into it arrives there."""
+    """The block. It is a view of the weight, so that loading into it changes the weight."""
     writes: bool
-    """Whether this rank writes it: of the holders of a block one does."""
+    """Whether this rank writes the block. One of the ranks that hold it does."""
 
     @property
     def chunk(self) -> ChunkStorageMetadata:
@@ -51,24 +51,28 @@ class Shard:
 
     @property
     def transposed(self) -> Shard:
-        """The same block of the transposed matrix, or matrices."""
+        """The same block of the transposed matrix, or of the transposed stack of matrices."""
         shape, offsets = swapped_last(self.shape), swapped_last(self.offsets)
         return replace(self, shape=shape, offsets=offsets, tensor=self.tensor.mT)
 
 
 def apart(shard: Shard, key: str, parameter: ParameterFile) -> Iterator[Shard]:
-    """The blocks of the module's parameters that a block of a weight holds, which is given as the
-    module has it. ``key``: what a checkpoint calls them, with {} for the parameter's name."""
+    """Split a shard of a weight into shards of the module's parameters.
+
+    A weight may stack several parameters along its first dimension. The shard already has the
+    module's orientation. ``key``: the pattern of the names in the checkpoint, with {} for the
+    parameter's name.
+    """
     if not parameter.stacked:
         yield replace(shard, name=key.format(parameter.names[0]))
         return
-    for at, part in enumerate(shard.tensor, shard.offsets[0]):
-        name = key.format(parameter.stacked[at])
+    for index, part in enumerate(shard.tensor, shard.offsets[0]):
+        name = key.format(parameter.stacked[index])
         yield Shard(name, shard.shape[1:], shard.offsets[1:], part, shard.writes)
 
 
 class ShardSaver(SavePlanner):
-    """Plans which rank writes what: every block is written once."""
+    """Tells DCP which rank writes which shards. Each block is written once."""
 
     def __init__(self, shards: Iterable[Shard]) -> None:
         self._shards = {_index(shard): shard for shard in shards if shard.writes}
@@ -76,7 +80,7 @@ class ShardSaver(SavePlanner):
     def set_up_planner(
         self, state_dict: Any, storage_meta: Any = None, is_coordinator: bool = False
     ) -> None:
-        """Everything is known already."""
+        """Do nothing: the shards are known from the beginning."""
 
     def create_local_plan(self) -> SavePlan:
         return SavePlan([_write_item(shard) for shard in self._shards.values()])
@@ -87,8 +91,8 @@ class ShardSaver(SavePlanner):
             data = item.tensor_data
             assert data is not None
             name = item.index.fqn
-            known = tensors.setdefault(name, TensorStorageMetadata(data.properties, data.size, []))
-            known.chunks.append(data.chunk)
+            tensor = tensors.setdefault(name, TensorStorageMetadata(data.properties, data.size, []))
+            tensor.chunks.append(data.chunk)
         return all_plans, Metadata(tensors)
 
     def finish_plan(self, new_plan: SavePlan) -> SavePlan:

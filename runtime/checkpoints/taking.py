@@ -17,8 +17,8 @@ from runtime.world.rendezvous import identity
 
 @dataclass(frozen=True)
 class TakenFolder:
-    """A folder that a run has taken. ``goes_on``: whether from the checkpoints there; ``lock``: on
-    rank 0."""
+    """A folder that a run has taken. ``goes_on``: whether the run goes on from a checkpoint there.
+    ``lock``: its lock on rank 0, None on other ranks."""
 
     run: str
     """The identity of the run."""
@@ -27,33 +27,34 @@ class TakenFolder:
 
 
 def begin(world: World, folder: Path, *, resume: bool) -> TakenFolder:
-    """Take a folder for this run, which goes on from the checkpoints there because it is asked to
-    (``resume``), or because an earlier start of it wrote them. What killed runs left half written
-    goes. All ranks call together, and rank 0 decides.
+    """Take a folder of checkpoints for this run. All ranks call together, and rank 0 decides.
 
-    Raises AgreedError where others' checkpoints are there, or none can be written, and FolderTaken
-    where another run writes there.
+    The run goes on from the checkpoints there if ``resume`` is set, or if an earlier start of the
+    same run wrote one of them. Half-written checkpoints of killed runs are removed.
+
+    Raises AgreedError if the folder has checkpoints and the run does not go on from them, or if no
+    checkpoint can be written. Raises TryAgain if another run writes there, or the disk is full.
     """
-    begun: TakenFolder | None = None
+    taken: TakenFolder | None = None
     problem: tuple[str, bool] | None = None
     if world.rank == 0:
         try:
-            begun = _taken(folder, resume)
+            taken = _take(folder, resume)
         except AgreedError as error:
             problem = error.problem, isinstance(error, TryAgain)
-    shared = (begun.run, begun.goes_on) if begun else ("", False)
-    (run, goes_on), refused = world.gather((shared, problem))[0]
-    if refused is not None:
-        raise (TryAgain if refused[1] else AgreedError)(str(folder), refused[0])
-    return begun or TakenFolder(run, goes_on, None)
+    answer = (taken.run, taken.goes_on) if taken else ("", False)
+    (run, goes_on), refusal = world.gather((answer, problem))[0]
+    if refusal is not None:
+        raise (TryAgain if refusal[1] else AgreedError)(str(folder), refusal[0])
+    return taken or TakenFolder(run, goes_on, None)
 
 
-def _taken(folder: Path, resume: bool) -> TakenFolder:
-    """A folder taken, and cleared of what other runs left half written."""
+def _take(folder: Path, resume: bool) -> TakenFolder:
+    """Take a folder, and remove half-written checkpoints. Raises as ``begin``."""
     run = identity()
     try:
         try_to_write(folder)
-        held = lock.take(folder, run)
+        folder_lock = lock.take(folder, run)
     except OSError as error:
         reason = error.strerror or str(error)
         problem = f"cannot write checkpoints: {reason[:1].lower()}{reason[1:]}"
@@ -61,13 +62,14 @@ def _taken(folder: Path, resume: bool) -> TakenFolder:
         raise kind(str(folder), problem) from error
     try:
         tidy(folder)
-        known = [run_of(path) for path in numbered(folder).values()]
+        writers = [run_of(path) for path in numbered(folder).values()]
     except OSError as error:
-        held.release()
-        raise AgreedError(str(folder), f"cannot be cleared of what is left: {error}") from error
-    goes_on = resume or run in known
-    if known and not goes_on:
-        held.release()
+        folder_lock.release()
+        problem = f"half-written checkpoints cannot be removed: {error}"
+        raise AgreedError(str(folder), problem) from error
+    goes_on = resume or run in writers
+    if writers and not goes_on:
+        folder_lock.release()
         problem = "has checkpoints already, expected --resume or another folder"
         raise AgreedError(str(folder), problem)
-    return TakenFolder(run, goes_on, held)
+    return TakenFolder(run, goes_on, folder_lock)

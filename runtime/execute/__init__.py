@@ -1,1 +1,1 @@
-"""Running and differentiating a program on one rank, with torch."""
+"""Execution of a program on one rank, with torch: forward pass, backward pass, update."""

@@ -1,10 +1,10 @@
-"""Run operators in the formats of a step with two: what is wide is computed in the wide one.
+"""Choose the number format in which each operator of a mixed-precision step computes.
 
-``pcg.readings.formats`` says which values are wide. An operator with a wide result is computed in
-the wide format; a product of matrices with a narrow one in the narrow format, as are torch's own
-functions of single elements. Other functions of torch, which may know no narrow format, are
-computed in the wide one. What is left has operands of either format, as torch promotes them. Each
-result is brought into its own format.
+``pcg.readings.formats`` says which values are wide. An operator with a wide result computes in the
+wide format. A matrix product with a narrow result computes in the narrow format. A torch function
+without an equation, which may have no kernel for the narrow format, computes in the wide one,
+unless it is element-wise. All other operators get their operands as they are, and torch's type
+promotion applies. Each result is converted to its own format.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ from runtime.program.program import Run
 def in_formats(
     instruction: Run, compute: BlockFunction, wide: Collection[str], formats: RunFormats
 ) -> BlockFunction:
-    """``compute`` of an instruction, in the formats of a run. ``wide``: the registers that are."""
-    makes = [formats.wide if name in wide else formats.narrow for name in instruction.results]
-    given = _format_of_operands(instruction, formats, is_wide=formats.wide in makes)
+    """The function ``compute`` of an instruction, with operands and results in the formats of the
+    run. ``wide``: the registers that are wide."""
+    result_types = [formats.wide if r in wide else formats.narrow for r in instruction.results]
+    operand_type = _format_of_operands(instruction, formats, is_wide=formats.wide in result_types)
 
     def run(blocks: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        if given is not None:
-            # A mask stays a byte an element.
-            blocks = [b if b.dtype is torch.bool else b.to(given) for b in blocks]
-        return tuple(made.to(own) for made, own in zip(compute(blocks), makes, strict=True))
+        if operand_type is not None:
+            # A mask of bools stays one byte per element.
+            blocks = [b if b.dtype is torch.bool else b.to(operand_type) for b in blocks]
+        results = compute(blocks)
+        return tuple(r.to(dtype) for r, dtype in zip(results, result_types, strict=True))
 
     return run
 
@@ -42,7 +44,7 @@ def in_formats(
 def _format_of_operands(
     instruction: Run, formats: RunFormats, *, is_wide: bool
 ) -> torch.dtype | None:
-    """The format in which an instruction computes; None where that is what torch promotes to."""
+    """The format in which an instruction computes. None if torch's type promotion decides."""
     call = instruction.call
     if is_wide:
         return formats.wide
@@ -54,7 +56,8 @@ def _format_of_operands(
 
 
 class _Narrowed(Function):
-    """A weight, of which a copy in the narrow format is at hand; its gradient is wide."""
+    """The conversion of a weight to the narrow format, by a copy that exists already. Its gradient
+    is converted to the wide format."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, copy: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -67,7 +70,7 @@ class _Narrowed(Function):
 
 
 def narrowed(weight: Tensor, copy: Tensor) -> Tensor:
-    """The copy of a weight in the narrow format, whose gradients go to the weight."""
-    made = _Narrowed.apply(weight, copy)
-    assert isinstance(made, Tensor)
-    return made
+    """A copy of a weight in the narrow format, recorded by autograd as computed from the weight."""
+    result = _Narrowed.apply(weight, copy)
+    assert isinstance(result, Tensor)
+    return result

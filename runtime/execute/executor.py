@@ -1,4 +1,4 @@
-"""Execute a rank's program: forward, backward, and the update of its weights."""
+"""Execute a rank's program: forward pass, backward pass, and the update of its weights."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import Tensor
 from pcg.errors import InputError
 from pcg.placement.region import extent
 from pcg.plan.precision import Precision
-from runtime.execute.frame import Frame, Machinery
-from runtime.execute.passes import Passes, Told
+from runtime.execute.frame import Frame, FrameContext
+from runtime.execute.passes import PassCallbacks, Passes
 from runtime.execute.precision import LossScale, RunFormats, run_formats
 from runtime.execute.running_statistics import RunningStatistics
-from runtime.execute.segment import Block, Meeting, MeetingAgain
+from runtime.execute.segment import Block, Meeting, RepeatedMeeting
 from runtime.execute.sync import GradientSync
-from runtime.inputs.prefetch import Ahead
+from runtime.inputs.prefetch import Prefetcher
 from runtime.inputs.seeded import InputSource, Synthetic, initial_weight
 from runtime.inputs.tensor_checks import exact_in
 from runtime.program.buckets import buckets
@@ -29,8 +29,8 @@ from runtime.world.messages import run_exchange
 
 @dataclass(frozen=True)
 class StepResult:
-    """One training step: the loss before its update, and its wall-clock seconds, with the reading
-    of a user's data and without the making of synthetic data."""
+    """The result of a training step: the loss before its update, and the wall-clock seconds. The
+    time includes reading a user's data, but not generating synthetic data."""
 
     loss: float
     seconds: float
@@ -38,25 +38,28 @@ class StepResult:
 
 @dataclass(frozen=True)
 class PendingBatch:
-    """A batch that went forward, to be taken back once: ``loss`` is this rank's part. A pipeline,
-    which takes slices back meanwhile, has the gradients of a loss that counts once already."""
+    """A batch after its forward pass. It can have one backward pass."""
 
     loss: Tensor | None
-    form: RunFormats
-    """In what it was computed."""
+    """This rank's part of the loss, if it has one."""
+    formats: RunFormats
+    """The number formats in which it was computed."""
     frame: Frame | None = None
+    """The frame for the backward pass. None for a pipeline."""
     gradients: Mapping[str, Tensor] | None = None
+    """For a pipeline, whose backward passes run among the forward passes: the gradients of the
+    loss, unscaled."""
 
 
 Update = Callable[[Mapping[str, Tensor]], None]
-"""Takes the complete gradient of every trained weight's piece, by register, and changes the pieces
-in place."""
+"""Updates this rank's blocks of weights in place. Its argument is the complete gradient of each
+trained block, by register."""
 
 
 class Executor:
-    """A rank's weights and registers. All ranks of the world have to step together.
+    """A rank's weights and registers. All ranks of the world call its methods together.
 
-    ``weights`` are the pieces kept here, by register; who updates them does so in place.
+    ``weights``: the blocks that this rank stores, by register. They are updated in place.
     """
 
     def __init__(
@@ -72,11 +75,11 @@ class Executor:
         reuses: bool = True,
         turned: Collection[str] = (),
     ) -> None:
-        """``source`` of the inputs: synthetic ones by default. ``compiles``: whether segments
-        between communications go through torch.compile. ``drawn``: whether weights begin with
-        values from the seed; else with zeros, for others to fill. ``reuses``: whether the memory of
-        gradients is that of the next step's too. ``turned``: the weights, by leaf and on all ranks
-        alike, whose memory is that of their transpose, as torch's linear layers have it."""
+        """``source``: where inputs come from; synthetic ones by default. ``compiles``: whether
+        segments go through torch.compile. ``drawn``: whether weights begin with values drawn from
+        the seed; otherwise with zeros, for the caller to fill. ``reuses``: whether the next step
+        reuses the memory of gradients. ``turned``: the leaves of weights, the same on all ranks,
+        that are stored transposed in memory, as torch's linear layers store them."""
         self.program, self._world = program, world
         self._formats = run_formats(precision, world.device)
         world.prepare(program.groups, program.channels)
@@ -84,44 +87,47 @@ class Executor:
         self._turned = frozenset(w.register for w in program.weights if w.leaf.name in turned)
         self.weights = {w.register: self._initial(w, seed, drawn) for w in program.weights}
         self.loss_scale = LossScale() if self._formats.needs_scale else None
-        """What the loss is multiplied with in float16."""
-        given = source or Synthetic(seed)
-        self._ahead = self._read_ahead(given) if given.counts else None
-        self._passes = Passes(program, self._ahead or given)
+        """The loss scale in float16. None for other formats."""
+        inputs = source or Synthetic(seed)
+        self._ahead = self._read_ahead(inputs) if inputs.counts else None
+        self._passes = Passes(program, self._ahead or inputs)
         self._blocks = self._passes.backward_blocks
         self._closing = _first_readers(self._blocks)
         self._late = {w.register for w in program.weights if w.late is not None}
         self._sync = self._make_sync(reuses=reuses)
         self.older = {r: w.clone() for r, w in self.weights.items()} if self._is_delayed else {}
-        """The weights of one update before, where gradients are of those."""
-        self._versions = self._made_versions(Machinery(program, world, self._formats, compiles))
+        """For PipeDream-2BW, the weights before the last update, by register. Else empty."""
+        self._versions = self._make_versions(FrameContext(program, world, self._formats, compiles))
         self._number = 0
         """The batch under way."""
         self._reads = 0
-        """The version that the gradients under way are of."""
+        """The index in ``_versions`` that this batch reads."""
 
-    def _made_versions(self, shared: Machinery) -> list[Machinery]:
-        """Two versions are read in turns, so that a batch may begin before the last update."""
+    def _make_versions(self, shared: FrameContext) -> list[FrameContext]:
+        """The versions of the weights: two for delayed gradients, which batches read in turns, so
+        that a batch may begin before the last update; else one."""
         versions = [replace(shared, leaves=self._leaves(self.older or self.weights))]
         if self.older:
             versions.append(replace(shared, leaves=self._leaves(self.weights), copies={}))
         return versions
 
     def _initial(self, weight: Weight, seed: int, drawn: bool) -> Tensor:
-        """A weight's piece from the seed, or else zeros."""
+        """The initial block of a weight, drawn from the seed or zeros."""
         dtype, device = self._formats.wide, self._world.device
         if drawn:
-            made = initial_weight(weight.leaf, seed, weight.region, dtype).to(device)
+            block = initial_weight(weight.leaf, seed, weight.region, dtype).to(device)
         else:
-            made = torch.zeros(extent(weight.region), dtype=dtype, device=device)
-        return made.mT.contiguous().mT if weight.register in self._turned else made
+            block = torch.zeros(extent(weight.region), dtype=dtype, device=device)
+        return block.mT.contiguous().mT if weight.register in self._turned else block
 
     @torch.no_grad()
     def step(self, number: int, update: Update | None, *, more: bool = False) -> StepResult:
-        """One pass over the data of batch ``number``. ``update`` is given the sums of its gradients
-        and those of the batches before that had none; without one they stay here, and no rank
-        learns of another's. ``more``: whether the next step is that of the next batch, which then
-        may begin before this one has ended."""
+        """Run the forward and backward pass of batch ``number``, and update the weights.
+
+        ``update`` gets the gradients, added to those of earlier batches without an update. Without
+        ``update`` the gradients stay on this rank and are not exchanged. ``more``: whether a step
+        with the next batch follows, which then may begin before this one has ended.
+        """
         begins: list[float] = []
 
         def start() -> None:
@@ -130,76 +136,78 @@ class Executor:
 
         totals: list[Callable[[], float]] = []
 
-        def known(loss: Tensor | None) -> None:
-            """Ranks add their parts of the loss up while the backward pass goes on."""
+        def add_up(loss: Tensor | None) -> None:
+            """Begin to add up the loss over all ranks, while the backward pass goes on."""
             totals.append(self._world.start_total(0.0 if loss is None else loss))
 
         self._number = number
-        # Until the backward pass is told of, nothing is complete.
+        # No gradient is complete before the first call of _done.
         self._block = 0
         self._passes.scale = self.loss_scale.value if self.loss_scale else 1.0
         self._updates = update is not None
         following = self._next_version() if more else None
-        told = Told(start, known, self._done, self._complete)
-        self._passes.run(number, self._versions[self._reads], told, following)
+        callbacks = PassCallbacks(start, add_up, self._done, self._complete)
+        self._passes.run(number, self._versions[self._reads], callbacks, following)
         gradients = self._sync.finish() if self._updates else {}
         self._world.settle()
         self.running.update(self._passes.outputs)
         self._keep_outputs()
         if update is not None:
             self._update(update, gradients)
-        # Last, because it waits for other ranks, the slowest of which sets the pace.
+        # Last, because it waits for all other ranks.
         (total,) = (wait() for wait in totals)
         self._world.synchronize()
         return StepResult(total, perf_counter() - begins[0])
 
     @torch.no_grad()
-    def forward(self, number: int, form: RunFormats, *, trains: bool) -> PendingBatch:
-        """The first half of a step that others control: batch ``number``, in the
-        formats ``form``. ``trains``: whether ``backward`` may follow. Not for delayed weights."""
-        (own,) = self._versions
-        own.copies.clear()  # Who changes the weights is not known.
-        shared = replace(own, formats=form)
+    def forward(self, number: int, formats: RunFormats, *, trains: bool) -> PendingBatch:
+        """Run the forward pass of batch ``number`` in some formats, for a training loop of the
+        user's. ``trains``: whether ``backward`` may follow. Not for delayed gradients."""
+        (version,) = self._versions
+        version.copies.clear()  # The user may have changed the weights.
+        shared = replace(version, formats=formats)
         self._number, self._block, self._passes.scale = number, 0, 1.0
         if trains and self.program.pipeline is not None:
             self._updates = True
             parts: list[Tensor | None] = []
-            self._passes.run(
-                number, shared, Told(_nothing, parts.append, self._done, self._complete)
-            )
-            begun = PendingBatch(parts[0], form, gradients=self._sync.finish())
+            callbacks = PassCallbacks(_nothing, parts.append, self._done, self._complete)
+            self._passes.run(number, shared, callbacks)
+            batch = PendingBatch(parts[0], formats, gradients=self._sync.finish())
         else:
             if not trains:
-                # Nothing is kept for a way back.
+                # Without active registers nothing is saved for a backward pass.
                 shared = replace(shared, program=replace(self.program, active=frozenset()))
             frame, loss = self._passes.forward(number, shared)
-            begun = PendingBatch(loss, form, frame if trains else None)
+            batch = PendingBatch(loss, formats, frame if trains else None)
         self._world.settle()
-        return begun
+        return batch
 
     @torch.no_grad()
     def backward(
-        self, begun: PendingBatch, scale: Tensor, *, exchanges: bool = True
+        self, batch: PendingBatch, scale: Tensor, *, exchanges: bool = True
     ) -> Mapping[str, Tensor]:
-        """The second half: the complete gradients of the loss times ``scale``, by register. Without
-        ``exchanges`` they stay here, to be added to those of a later batch; but those of a pipeline
-        do not."""
-        if begun.gradients is not None:
-            return {register: g.mul_(scale) for register, g in begun.gradients.items()}
-        assert begun.frame is not None, "went forward to be taken back"
+        """Run the backward pass of a batch. Return the gradients of the loss times ``scale``, by
+        register, summed over the ranks that share a block.
+
+        Without ``exchanges`` the gradients stay on this rank, to be added to those of a later
+        batch, and the result is empty. A pipeline has always exchanged them.
+        """
+        if batch.gradients is not None:
+            return {register: g.mul_(scale) for register, g in batch.gradients.items()}
+        assert batch.frame is not None, "forward was called with trains"
         self._block, self._updates = 0, exchanges
-        self._passes.backward(begun.frame, scale, self._done)
+        self._passes.backward(batch.frame, scale, self._done)
         gradients = self._sync.finish() if exchanges else {}
         self._world.settle()
         return gradients
 
     def keep_statistics(self) -> None:
-        """Take the last batch into the running statistics."""
+        """Update the running statistics with those of the last batch."""
         self.running.update(self._passes.outputs)
 
     @property
-    def form(self) -> RunFormats:
-        """The number formats that it was made with."""
+    def formats(self) -> RunFormats:
+        """The number formats of the run."""
         return self._formats
 
     def _update(self, update: Update, gradients: Mapping[str, Tensor]) -> None:
@@ -208,42 +216,46 @@ class Executor:
         for register, older in self.older.items():
             weight = self.weights[register]
             older.copy_(weight)
-            # What the next batch has begun to read stays where it is, and becomes the older one.
+            # The next batch may read the current weights already. So their memory becomes that of
+            # the older weights, and the copy is updated.
             older.data, weight.data = weight.data, older.data
-        read, self._reads = self._reads, (self._reads + 1) % len(self._versions)
+        updated, self._reads = self._reads, (self._reads + 1) % len(self._versions)
         update(gradients)
-        self._versions[read].copies.clear()
+        self._versions[updated].copies.clear()
 
     @torch.no_grad()
     def collect(
         self, exchange: Exchange, shape: tuple[int, ...], *, weight: bool = False
     ) -> Tensor | None:
-        """Gather a weight, or an output of the last step, of global ``shape``, by an exchange."""
-        held = self.weights if weight else self._passes.outputs
-        source = held[exchange.source] if exchange.source else None
-        wanted = shape if exchange.target else None
+        """Gather a weight, or an output of the last step, of global ``shape``, by an exchange.
+        Return it on the exchange's target rank, None on others."""
+        registers = self.weights if weight else self._passes.outputs
+        source = registers[exchange.source] if exchange.source else None
+        target_shape = shape if exchange.target else None
         dtype = self._formats.wide
-        given = None if source is None else source.to(dtype)
-        whole = run_exchange(self._world, exchange, given, wanted, dtype)
+        block = None if source is None else source.to(dtype)
+        whole = run_exchange(self._world, exchange, block, target_shape, dtype)
         self._world.settle()
         return whole
 
     def ends_before(self, number: int) -> None:
-        """Say which batch is the first that no step will ask for."""
+        """Set the first batch that no step will read, so that it is not read ahead."""
         if self._ahead is not None:
             self._ahead.end = number
 
     def bad_inputs(self) -> list[str]:
-        """The inputs of the last batch, of a user's data, that are not finite."""
+        """The inputs of the last batch of a user's data that are not finite."""
         return [] if self._ahead is None else self._ahead.bad(self._number)
 
-    def _read_ahead(self, source: InputSource) -> Ahead:
-        wanted = [(load.leaf, load.region) for load in self.program.inputs]
-        for leaf, _ in wanted:
+    def _read_ahead(self, source: InputSource) -> Prefetcher:
+        """A reader ahead of a user's data. Raises InputError for integers that are not exact in the
+        run's number format."""
+        blocks = [(load.leaf, load.region) for load in self.program.inputs]
+        for leaf, _ in blocks:
             if not exact_in(leaf, self._formats.wide):
                 problem = f"has integers up to {leaf.below}, which {self._formats.wide} does not"
                 raise InputError(f"input {leaf.name}", f"{problem} hold, expected float64")
-        return Ahead(source, wanted, self._formats.wide, self._world.device)
+        return Prefetcher(source, blocks, self._formats.wide, self._world.device)
 
     @property
     def _is_delayed(self) -> bool:
@@ -256,20 +268,20 @@ class Executor:
             buckets(trained, sizes), self._world, self._take_gradient, reuses, self._turned
         )
 
-    def _next_version(self) -> Machinery | None:
-        """What the next batch reads, where it may begin before this one has ended. With a scale of
-        the loss, which an update may change, it may not."""
+    def _next_version(self) -> FrameContext | None:
+        """The version that the next batch reads, if it may begin before this one has ended. It may
+        not with a loss scale, which an update may change."""
         pipeline = self.program.pipeline
-        if pipeline is None or not pipeline.runs_on or self.loss_scale:
+        if pipeline is None or not pipeline.overlaps_batches or self.loss_scale:
             return None
         return self._versions[(self._reads + self._updates) % len(self._versions)]
 
     def _leaves(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Weights as autograd reads them: the same memory, so that updates show."""
+        """Autograd leaves of the weights, by register. They share memory with the weights."""
         trained = {weight.register for weight in self.program.trained}
         leaves: dict[str, Tensor] = {}
         for register, weight in weights.items():
-            # Not detached, which would count updates of the weight as changes of what was read.
+            # Not .detach(): with it, autograd would take an update for a change of a saved tensor.
             leaf = leaves[register] = weight.data.requires_grad_(register in trained)
             if register in trained:
                 leaf.register_post_accumulate_grad_hook(self._hook(register))
@@ -277,9 +289,9 @@ class Executor:
 
     def _hook(self, register: str) -> Callable[[Tensor], None]:
         def added(_: Tensor) -> None:
-            """The backward pass of the block under way has added to the weight's gradient."""
-            closing = self._closing.get(register) == self._block - 1
-            if self._updates and closing and register not in self._late:
+            """Handle an addition to the weight's gradient by the current block's backward pass."""
+            is_last = self._closing.get(register) == self._block - 1
+            if self._updates and is_last and register not in self._late:
                 self._sync.complete(register)
 
         return added
@@ -290,40 +302,42 @@ class Executor:
         return torch.zeros_like(leaf) if gradient is None else gradient
 
     def _done(self, number: int | None) -> None:
-        """Communication of gradients keeps its place among that of the program: what a later
-        step of the schedule completes is sent before an earlier one communicates."""
+        """Handle the end of a block's backward pass, as ``BlockCallback``. Gradients that are
+        complete by then are sent before the next block communicates, so that all ranks communicate
+        in the same order."""
         self._block = number or 0
         if not self._updates or number is None:
             return
-        done = self._blocks[number] if number < len(self._blocks) else None
-        if isinstance(done, Meeting):
-            # What was computed meanwhile is complete, too.
-            self._sync.flush(done.position)
+        block = self._blocks[number] if number < len(self._blocks) else None
+        if isinstance(block, Meeting):
+            # Gradients that were computed during the communication are complete, too.
+            self._sync.flush(block.position)
         following = self._blocks[number - 1] if number else None
-        if isinstance(following, Meeting | MeetingAgain):
+        if isinstance(following, Meeting | RepeatedMeeting):
             self._sync.flush(following.position + 1)
 
     def _complete(self, register: str) -> None:
-        """A weight has its gradient of all slices."""
+        """Handle a weight whose gradient is complete by a pass for weights."""
         if self._updates:
             self._sync.complete(register)
 
     def _keep_outputs(self) -> None:
-        """Copy the outputs that are views of weights, which are about to change in place."""
+        """Copy the outputs that are views of weights, before the update changes these in place."""
         weights = (*self.weights.values(), *self.older.values())
-        kept = {weight.untyped_storage().data_ptr() for weight in weights}
+        storages = {weight.untyped_storage().data_ptr() for weight in weights}
         outputs = self._passes.outputs
         for name, value in outputs.items():
-            if value.untyped_storage().data_ptr() in kept:
+            if value.untyped_storage().data_ptr() in storages:
                 outputs[name] = value.clone()
 
 
 def _nothing() -> None:
-    """Nobody takes the time."""
+    """Do nothing at the start: no time is taken."""
 
 
 def _first_readers(blocks: tuple[Block, ...]) -> dict[str, int]:
-    """By register, the first block that reads it: the last one to add to its gradient."""
+    """The first block that reads each register, by register. Its backward pass is the last one to
+    add to the register's gradient."""
     readers: dict[str, int] = {}
     for number, block in enumerate(blocks):
         for name in block.reads:

@@ -1,7 +1,7 @@
-"""Run one part of a rank's program forward and back, and hold its registers meanwhile.
+"""Run one part of a rank's program forward and backward, and hold its registers.
 
-The order of the backward pass is the program's, reversed, and not autograd's choice, so that all
-ranks communicate in the same order; autograd differentiates the segments in between.
+The backward pass follows the program's order, reversed. It is not left to autograd, so that all
+ranks communicate in the same order. Autograd differentiates the segments in between.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from runtime.execute.casts import in_formats, narrowed
 from runtime.execute.kernels import BlockFunction, prepare
-from runtime.execute.late import PutOff, WeightsPass, parted
+from runtime.execute.late import DelayedGradient, WeightsPass, parted
 from runtime.execute.masks import with_masks
 from runtime.execute.precision import RunFormats
-from runtime.execute.recompute import Moved, Notes
+from runtime.execute.recompute import Notes, RepeatedCommunication
 from runtime.execute.segment import (
     Action,
     Block,
@@ -47,27 +47,31 @@ Compiled = Callable[..., tuple[Tensor, ...]]
 
 
 @dataclass
-class Machinery:
-    """What the parts of a program share: where they run, how, and the weights' leaves."""
+class FrameContext:
+    """The context that all frames of a program share: the world, the number formats, the weights,
+    and the functions of its segments."""
 
     program: Program
     world: World
     formats: RunFormats
     compiles: bool = False
+    """Whether segments go through torch.compile."""
     leaves: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
-    """Weights by register; those that are trained collect their gradients."""
+    """Weights by register, as leaves of autograd. Trained ones collect their gradients."""
     copies: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
-    """Those of them that were read since they changed, in the narrow format."""
+    """Copies of weights in the narrow format, made when they are first read after an update."""
     _actions: dict[int, tuple[Action, ...]] = field(default_factory=dict[int, tuple[Action, ...]])
+    """The actions of each segment, by its id."""
     _compiled: dict[int, Compiled] = field(default_factory=dict[int, Compiled])
+    """The compiled function of each segment, by its id."""
 
     def format_of(self, register: str | None) -> torch.dtype:
-        """The format of a register, and of its gradient."""
+        """The number format of a register and of its gradient."""
         is_wide = register is None or register in self.program.wide
         return self.formats.wide if is_wide else self.formats.narrow
 
     def narrow(self, register: str, *, tracked: bool) -> Tensor:
-        """A weight in the narrow format; ``tracked``: within autograd's record."""
+        """A weight in the narrow format. ``tracked``: whether autograd records the conversion."""
         leaf = self.leaves[register]
         if (copy := self.copies.get(register)) is None:
             copy = self.copies[register] = leaf.detach().to(self.formats.narrow)
@@ -78,17 +82,20 @@ class Machinery:
         actions = self._actions.get(id(segment))
         if actions is None:
             actions = tuple(
-                Action(self._compute(instruction), sources(instruction), targets(instruction), gone)
-                for instruction, gone in zip(segment.instructions, segment.drops, strict=True)
+                Action(
+                    self._compute(instruction), sources(instruction), targets(instruction), drops
+                )
+                for instruction, drops in zip(segment.instructions, segment.drops, strict=True)
             )
             self._actions[id(segment)] = actions
         return actions
 
     def compiled(self, segment: Segment) -> Compiled:
-        """A segment as one function of what it reads. The first time it is not compiled yet:
-        kernels then look up torch's functions, which the compiler could not follow."""
-        if (known := self._compiled.get(id(segment))) is not None:
-            return known
+        """A segment as a function of the registers that it reads. The first call returns a function
+        that is not compiled: in its run kernels look up torch's functions, which torch.compile
+        could not follow. Later calls return the compiled function."""
+        if (compiled := self._compiled.get(id(segment))) is not None:
+            return compiled
         actions = self.actions(segment)
 
         def run(*values: Tensor) -> tuple[Tensor, ...]:
@@ -121,7 +128,7 @@ class Machinery:
 def _constant(
     device: torch.device, dtype: torch.dtype, make: BlockFunction, blocks: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
-    """What no operand gives a number format and a device, in those of the run."""
+    """Run an operator without operands, and convert its results to the run's device and format."""
     return tuple(tensor.to(device, dtype) for tensor in make(blocks))
 
 
@@ -130,38 +137,44 @@ def _slice(
     exchange: Exchange,
     shape: tuple[int, ...] | None,
     dtype: torch.dtype,
-    given: Sequence[Tensor],
+    operands: Sequence[Tensor],
 ) -> tuple[Tensor, ...]:
-    part = run_exchange(world, exchange, given[0] if given else None, shape, dtype)
+    """Run a local exchange."""
+    part = run_exchange(world, exchange, operands[0] if operands else None, shape, dtype)
     return () if part is None else (part,)
 
 
 @dataclass
 class Frame:
-    """One pass over a part of a program. Registers of the part before it are read from ``outer``,
-    to which their gradients go. ``sums``: registers of a later part that this one adds to, with
-    their gradients, which are known before."""
+    """One forward and backward pass over a part of a program."""
 
-    shared: Machinery
+    shared: FrameContext
     blocks: Sequence[Block]
     outer: Frame | None = None
+    """The frame of the part before. Its registers can be read, and get gradients."""
     sums: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """Registers of a later part, to which this part adds."""
     known: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """The gradients of ``sums``, which are known before."""
     values: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """The registers of this part."""
     gradients: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """The gradients so far, by register."""
     _records: list[list[tuple[str, GradientEdge, torch.dtype]]] = field(
         default_factory=list[list[tuple[str, GradientEdge, torch.dtype]]]
     )
-    """Of each segment, the registers by which gradients come back into it."""
+    """For each segment: its active results, with the edges at which its backward pass begins."""
     _notes: Notes = field(default_factory=Notes)
-    _moved: dict[int, Moved] = field(default_factory=dict[int, Moved])
-    """What is communicated again, by position."""
+    _moved: dict[int, RepeatedCommunication] = field(
+        default_factory=dict[int, RepeatedCommunication]
+    )
+    """The communications that the backward pass repeats, by position."""
     weights_pass: WeightsPass = field(default_factory=WeightsPass)
-    """The gradients that are left after the backward pass."""
-    _off: PutOff = field(default_factory=PutOff)
+    """The gradients of weights that the pass for weights computes after the backward pass."""
+    _off: DelayedGradient = field(default_factory=DelayedGradient)
 
     def forward(self) -> None:
-        """Make all registers; those that are not kept for later parts are dropped."""
+        """Run the forward pass. Registers that no later part reads are dropped."""
         self.shared.world.begin("forward")
         for number, block in enumerate(self.blocks):
             self._notes.begin(number, block.position)
@@ -173,7 +186,7 @@ class Frame:
                 self.values.pop(name, None)
 
     def backward(self, done: Callable[[int], None] | None = None) -> None:
-        """Take gradients back. ``done`` is told the number of each block that has been."""
+        """Run the backward pass. ``done`` is called with the number of each finished block."""
         self.shared.world.begin("backward")
         for number in range(len(self.blocks) - 1, -1, -1):
             block = self.blocks[number]
@@ -192,27 +205,28 @@ class Frame:
 
     def value(self, name: str) -> Tensor:
         """A register of this part, a weight, or a register of the part before."""
-        for known in (self.values, self.shared.leaves):
-            if name in known:
-                return known[name]
+        for registers in (self.values, self.shared.leaves):
+            if name in registers:
+                return registers[name]
         assert self.outer is not None, f"nothing has made {name}"
         return self.outer.value(name)
 
     def add(self, name: str, gradient: Tensor) -> None:
-        """One more user's share of a register's gradient."""
+        """Add to the gradient of a register, a weight, or a register of the part before."""
         leaf = self.shared.leaves.get(name)
         if leaf is not None:
             gradient = gradient.to(leaf.dtype)
             leaf.grad = gradient if leaf.grad is None else leaf.grad + gradient
         elif name in self._made:
-            known = self.gradients.get(name)
-            self.gradients[name] = gradient if known is None else known + gradient
+            total = self.gradients.get(name)
+            self.gradients[name] = gradient if total is None else total + gradient
         else:
             assert self.outer is not None, f"nothing has made {name}"
             self.outer.add(name, gradient)
 
     def take(self, name: str) -> Tensor:
-        """A register's gradient, complete because all its users come later in the program."""
+        """Remove and return a register's gradient, zeros if it has none. It is complete, because
+        all readers of the register come later in the program."""
         gradient = self.known.get(name) if name in self.sums else self.gradients.pop(name, None)
         if gradient is not None:
             return gradient
@@ -221,7 +235,7 @@ class Frame:
 
     def __post_init__(self) -> None:
         self._made: set[str] = set()
-        """Registers whose gradients are collected here."""
+        """The registers whose gradients this frame collects."""
         self._made.update(self.values)
         for block in self.blocks:
             self._made.update(block.makes)
@@ -242,7 +256,8 @@ class Frame:
         self._records.append(record)
 
     def _entered(self, segment: Segment, *, tracked: bool) -> dict[str, Tensor]:
-        """What a segment reads; gradients of it find their way out."""
+        """The values of the registers that a segment reads. Its backward pass sends their gradients
+        to ``add``."""
         local: dict[str, Tensor] = {}
         for name in segment.reads:
             value = self.value(name)
@@ -264,13 +279,15 @@ class Frame:
         actions: Sequence[Action] = self.shared.actions(segment)
         if noted or (tracked and segment.has_late):
             pairs = zip(segment.instructions, actions, strict=True)
-            actions = [self._action(instruction, own, noted=noted) for instruction, own in pairs]
+            actions = [
+                self._action(instruction, action, noted=noted) for instruction, action in pairs
+            ]
         with self._notes.hooks() if noted else nullcontext():
             return run_segment(segment.results, actions, local)
 
     def _action(self, instruction: Local, action: Action, *, noted: bool) -> Action:
-        """An instruction as this pass runs it: such that it can be computed again, or such that the
-        gradient of its weight comes late. ``noted``: whether what it saves may be made again."""
+        """The action of an instruction in this pass: one that can be recomputed, or one that puts
+        the gradient of its weight off. ``noted``: whether its saved tensors may be recomputed."""
         compute = action.compute
         if _is_recomputed(instruction):
             compute = partial(self._notes.run, partial(_compute, self.shared.formats, compute))
@@ -281,12 +298,12 @@ class Frame:
             if not instruction.late.in_weights_pass:
                 compute = partial(parted, compute, operand, leaf, self._off.put_off, beside)
             else:
-                off, pack = self.weights_pass.of(register), self._notes.pack if noted else None
-                compute = partial(parted, compute, operand, leaf, off, beside, pack=pack)
+                delay, pack = self.weights_pass.of(register), self._notes.pack if noted else None
+                compute = partial(parted, compute, operand, leaf, delay, beside, pack=pack)
         return action._replace(compute=compute)
 
     def _differentiate(self, record: list[tuple[str, GradientEdge, torch.dtype]]) -> None:
-        """Pull the gradients of a segment's results back to what it read."""
+        """Run the backward pass of a segment. ``record``: its entry of ``_records``."""
         roots: list[GradientEdge] = []
         gradients: list[Tensor] = []
         for name, edge, dtype in record:
@@ -302,9 +319,9 @@ class Frame:
         source = None if instruction.source is None else self.value(instruction.source)
         received = self._communicate(instruction, source, "forward")
         if block.again is not None and self.shared.program.active:
-            move = partial(self._communicate, instruction, channel="backward")
-            moved = self._notes.moved(move, block.again, source, received)
-            self._moved[instruction.position] = moved
+            communicate_again = partial(self._communicate, instruction, channel="backward")
+            repeated = self._notes.moved(communicate_again, block.again, source, received)
+            self._moved[instruction.position] = repeated
         if received is None or instruction.target is None:
             return
         if instruction.target in self.sums:
@@ -314,8 +331,8 @@ class Frame:
 
     def _meet_back(self, block: Meeting) -> None:
         instruction, active = block.instruction, self.shared.program.active
-        known = isinstance(instruction, Exchange) and instruction.active
-        if not known and instruction.target not in active:
+        is_active = isinstance(instruction, Exchange) and instruction.active
+        if not is_active and instruction.target not in active:
             self._off.settle()
             return
         target, source = instruction.target, instruction.source
@@ -334,8 +351,8 @@ class Frame:
         shared = self.shared
         shape = None if instruction.target is None else shared.program.shapes[instruction.target]
         dtype = shared.format_of(instruction.source or instruction.target)
-        given = None if source is None else source.to(dtype)
-        return communicate(shared.world, instruction, given, shape, dtype, channel, meanwhile)
+        block = None if source is None else source.to(dtype)
+        return communicate(shared.world, instruction, block, shape, dtype, channel, meanwhile)
 
 
 def _is_recomputed(instruction: Local) -> bool:

@@ -1,8 +1,8 @@
 """Fuse operators of a segment for which torch has one kernel.
 
-A linear layer with a bias comes out of a model as three operators: the product, the bias repeated
-along all axes but the last, and their sum. Where nothing else reads the first two, they are one
-call, in which the sum is no pass over memory of its own.
+A linear layer with a bias is captured as three operators: the product, the bias repeated along all
+axes but the last, and their sum. If nothing else reads the first two results, a single call
+replaces the three operators. It needs no separate pass over memory for the sum.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ LINEAR = Operator("linear", "out[a..., n] = (sum k: x[a..., k] * w[k, n]) + b[n]
 
 
 def fused(instructions: Sequence[Local], later: Iterable[str]) -> tuple[Local, ...]:
-    """The instructions with products and their biases as one. ``later``: registers that are read
-    after all of them, and so have to be made."""
+    """The instructions, with each product and its bias fused. ``later``: the registers that are
+    read after the instructions, so that they must be computed."""
     readers = Counter(later)
     makers: dict[str, Run] = {}
     for instruction in instructions:
         readers.update(sources(instruction))
         if isinstance(instruction, Run) and not instruction.recomputed:
             makers.update(dict.fromkeys(instruction.results, instruction))
-    made: dict[int, Run] = {}
-    gone: set[int] = set()
+    replacements: dict[int, Run] = {}
+    removed: set[int] = set()
     for instruction in makers.values():
         parts = _parts(instruction, makers, readers)
         if parts is not None:
             product, bias = parts
-            made[id(instruction)] = _together(product, bias, instruction)
-            gone |= {id(product), id(bias)}
-    return tuple(made.get(id(i), i) for i in instructions if id(i) not in gone)
+            replacements[id(instruction)] = _together(product, bias, instruction)
+            removed |= {id(product), id(bias)}
+    return tuple(replacements.get(id(i), i) for i in instructions if id(i) not in removed)
 
 
 def _parts(total: Run, makers: dict[str, Run], readers: Counter[str]) -> tuple[Run, Run] | None:
-    """The product and the repeated bias that an operator adds up, if it does and nothing else
-    reads them."""
+    """The product and the repeated bias that an operator adds. None if it does not add such, or
+    another operator reads one of them."""
     if total.call.operator != add:
         return None
     for first, second in (total.operands, total.operands[::-1]):
@@ -60,7 +60,7 @@ def _parts(total: Run, makers: dict[str, Run], readers: Counter[str]) -> tuple[R
             continue
         if product.call.operator != matmul or not _is_bias(bias):
             continue
-        # The repeated bias reads the product too, for its shape, unless another gave that.
+        # The repeated bias may read the product, too, for its shape.
         uses = 1 + (bias.operands[0] == first)
         if readers[first] == uses and readers[second] == 1:
             return product, bias
@@ -68,7 +68,7 @@ def _parts(total: Run, makers: dict[str, Run], readers: Counter[str]) -> tuple[R
 
 
 def _is_bias(run: Run) -> bool:
-    """Whether it repeats a vector along all axes but the last."""
+    """Whether an operator repeats a vector along all axes but the last."""
     last = len(run.starts[0]) - 1
     return run.call.operator == expand_vector and run.call.integer("axis") == last
 
@@ -76,5 +76,5 @@ def _is_bias(run: Run) -> bool:
 def _together(product: Run, bias: Run, total: Run) -> Run:
     starts = (*product.starts, bias.starts[1])
     operands = (*product.operands, bias.operands[1])
-    made = replace(total, call=LINEAR(), task=product.task, starts=starts, operands=operands)
-    return replace(made, late=product.late)
+    call = replace(total, call=LINEAR(), task=product.task, starts=starts, operands=operands)
+    return replace(call, late=product.late)

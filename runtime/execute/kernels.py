@@ -1,4 +1,4 @@
-"""Run one task of an operator in torch, by its kernel or else by its equation."""
+"""Run a task of an operator in torch, by its kernel or by its equation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from runtime.execute.pointwise import pointwise
 class TorchReals:
     """Real numbers as torch tensors of one floating-point type, differentiable by autograd.
 
-    It satisfies ``pcg.readings.ring.Ring``. Indices are numpy's, converted where elements are read.
+    It satisfies ``pcg.readings.ring.Ring``. Indices are numpy arrays, which are converted to
+    tensors when elements are read.
     """
 
     dtype: torch.dtype
@@ -90,8 +91,9 @@ BlockFunction = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 
 
 def prepare(call: Call, task: KernelTask, starts: Sequence[tuple[int, ...]]) -> BlockFunction:
-    """What runs a task on its operands' blocks, which begin at ``starts``: the operator's kernel,
-    or its equation, read as torch functions of whole blocks where it is element by element."""
+    """A function that runs a task on its operands' blocks, which begin at ``starts``: by the kernel
+    of the operator, by torch functions of whole blocks if the equation is element-wise, or by
+    evaluating the equation."""
     kernel = call.operator.kernel
     if kernel is not None:
         placed = replace(task, starts=tuple(starts))
@@ -117,8 +119,8 @@ def run_task(
 def run_equation(
     call: Call, task: KernelTask, blocks: Sequence[Tensor], starts: Sequence[tuple[int, ...]]
 ) -> tuple[Tensor, ...]:
-    """The output blocks of a task by the operator's equation alone. The first block sets dtype and
-    device; a constant, which has no block, takes torch's default."""
+    """The output blocks of a task by the operator's equation, without its kernel. The first operand
+    sets dtype and device. An operator without operands has torch's defaults."""
     equation = call.instance(tuple(block.dim() for block in blocks))
     sizes = {f"|{name}|": size for name, size in task.sizes.items()}
     sizes |= {name: call.integer(name) for name in call.operator.sizes}
@@ -132,11 +134,11 @@ def run_equation(
 
 
 def whole_task(call: Call, shapes: Sequence[tuple[int, ...]]) -> KernelTask:
-    """The one task of an operator that is not cut, on operands of these shapes."""
+    """The single task of an operator that is not cut, on operands of these shapes."""
     return KernelTask(call.values, index_sizes(call, [ParallelTensor.whole(s) for s in shapes]), {})
 
 
 def run_whole(call: Call, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """An operator on whole tensors."""
+    """Run an operator on whole tensors."""
     task = whole_task(call, [tuple(tensor.shape) for tensor in tensors])
     return run_task(call, task, tensors, [(0,) * tensor.dim() for tensor in tensors])

@@ -1,10 +1,12 @@
-"""Products whose weight gets its gradient while that of the other operand is sent, or in a pass
-for weights.
+"""Products whose weight gets its gradient late: during a communication, or in a pass for weights.
 
-Autograd knows the backward pass of a product as one thing. Here it is entered twice: by the other
-operands, and later by the weight alone. Each time torch computes what is asked for and no more, so
-that nothing is done twice. At most one gradient is put off beside communication at a time. What is
-put off to a pass for weights is held until then, also where it is recomputed in the backward pass.
+Problem. Autograd computes the gradients of a product's weight and of its other operand together.
+But the communication of the latter need not wait for the former.
+
+Method. The backward pass of a product runs twice: first for the other operand, later for the weight
+alone. Each run computes only the gradients that are asked for, so nothing is computed twice. At
+most one gradient at a time waits for a communication. Tensors for a pass for weights (ZB-H1) are
+held until then, even if the backward pass has recomputed them.
 """
 
 from __future__ import annotations
@@ -24,25 +26,26 @@ from runtime.execute.kernels import BlockFunction
 from runtime.execute.recompute import unpacked
 from runtime.execute.segment import enter
 
-PutsOff = Callable[[Callable[[], None], int], None]
-"""Told how to compute a gradient later, and beside the communication of which position."""
+Delay = Callable[[Callable[[], None], int], None]
+"""Delays a gradient. Arguments: the function that computes it, and the position of the
+communication during which it may run."""
 
 
 @dataclass
-class PutOff:
-    """The gradient of a weight that is still to be computed, if there is one. ``beside``: the
-    position of the communication beside which it may be."""
+class DelayedGradient:
+    """At most one gradient of a weight that is still to be computed. ``beside``: the position of
+    the communication during which it may be computed."""
 
     beside: int = -1
     _compute: Callable[[], None] | None = None
 
     def put_off(self, compute: Callable[[], None], beside: int) -> None:
-        """Compute a gradient later, and the one before now."""
+        """Delay a gradient. One that was delayed before is computed now."""
         self.settle()
         self._compute, self.beside = compute, beside
 
     def settle(self) -> None:
-        """Compute what was put off."""
+        """Compute the delayed gradient, if there is one."""
         compute, self._compute, self.beside = self._compute, None, -1
         if compute is not None:
             compute()
@@ -50,19 +53,19 @@ class PutOff:
 
 @dataclass
 class WeightsPass:
-    """The gradients of weights that a slice has still to compute, in the order of its backward
-    pass."""
+    """The gradients of weights that the pass for weights of a slice computes, in the order of its
+    backward pass."""
 
     _waiting: list[tuple[str, Callable[[], None]]] = field(
         default_factory=list[tuple[str, Callable[[], None]]]
     )
 
-    def of(self, register: str) -> PutsOff:
-        """Where the gradient of a weight is put off to."""
+    def of(self, register: str) -> Delay:
+        """A function that delays the gradient of a weight until this pass."""
         return lambda compute, _: self._waiting.append((register, compute))
 
     def run(self) -> Iterator[str]:
-        """Compute them; the register of each weight once it has its gradient."""
+        """Compute the gradients. Yield the register of each weight after its gradient."""
         while self._waiting:
             register, compute = self._waiting.pop(0)
             compute()
@@ -71,7 +74,7 @@ class WeightsPass:
 
 @dataclass
 class _Saved:
-    """What a product saves: a tensor, or a note of how to make it again."""
+    """A saved tensor of a product, or a note by which it can be recomputed."""
 
     packed: Any
 
@@ -80,31 +83,33 @@ class _Saved:
         return unpacked(self.packed)
 
     def hold(self) -> None:
-        """Keep what is there now."""
+        """Replace a note by the tensor."""
         self.packed = self.value
 
 
 @dataclass
 class _Product:
-    """A product that is entered twice: ``leaf`` is the weight that collects the gradient, and
-    ``weight`` what is computed with, at position ``operand``."""
+    """A product whose backward pass runs twice."""
 
     compute: BlockFunction
     operand: int
+    """The index of the weight among the operands."""
     weight: Tensor
+    """The weight as an operand, such as a copy in the narrow format."""
     leaf: Tensor
+    """The leaf of autograd that collects the weight's gradient."""
     beside: int
-    puts_off: PutsOff
+    delay: Delay
     pack: Callable[[Tensor], Any] | None = None
-    """What stands for a saved tensor that is not kept until the backward pass. Then what the
-    weight's gradient reads is held from the backward pass on."""
+    """Replaces a saved tensor by a note if it can be recomputed. The notes are replaced by tensors
+    in the backward pass, and held until the weight's gradient is computed."""
     saved: list[_Saved] = field(default_factory=list[_Saved])
     gradients: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
+    """The gradients of the other operands, by their number."""
 
-    def made(self, read: Sequence[Tensor]) -> Tensor:
-        """The result, of what is read."""
+    def result(self, operands: Sequence[Tensor]) -> Tensor:
         with self._hooks():
-            (result,) = self.compute(read)
+            (result,) = self.compute(operands)
         return result
 
     def _hooks(self) -> AbstractContextManager[object]:
@@ -116,23 +121,23 @@ class _Product:
             self.saved.append(_Saved(pack(value)))
             return self.saved[-1]
 
-        return torch.autograd.graph.saved_tensors_hooks(saved, lambda own: own.value)
+        return torch.autograd.graph.saved_tensors_hooks(saved, lambda entry: entry.value)
 
 
 class _Parted(Function):
-    """A product of a weight and other operands, which autograd knows alone."""
+    """A product of a weight and other operands. For autograd it depends on the others only."""
 
     @staticmethod
     def forward(ctx: Any, product: _Product, *others: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         anchor = torch.empty((), requires_grad=True)
         with torch.enable_grad():
-            # What is entered by is not held: it may be among what is computed again.
-            read = [
+            # The operands are not kept here, because they may be among the recomputed tensors.
+            operands = [
                 enter(value.detach(), anchor, partial(product.gradients.__setitem__, number))
                 for number, value in enumerate(others)
             ]
-            read.insert(product.operand, product.weight)
-            result = product.made(read)
+            operands.insert(product.operand, product.weight)
+            result = product.result(operands)
         ctx.product, ctx.anchor, ctx.edge = product, anchor, get_gradient_edge(result)
         ctx.count = len(others)
         return result.detach()
@@ -143,30 +148,33 @@ class _Parted(Function):
         edge: GradientEdge = ctx.edge
         gradient = gradients[0].detach()
         torch.autograd.backward([edge], [gradient], retain_graph=True, inputs=[ctx.anchor])
-        popped = tuple(product.gradients.pop(number) for number in range(ctx.count))
-        later = partial(torch.autograd.backward, [edge], [gradient], inputs=[product.leaf])
+        of_others = tuple(product.gradients.pop(number) for number in range(ctx.count))
+        compute_later = partial(torch.autograd.backward, [edge], [gradient], inputs=[product.leaf])
         for saved in product.saved:
             saved.hold()
-        product.puts_off(later, product.beside)
-        return None, *popped
+        product.delay(compute_later, product.beside)
+        return None, *of_others
 
 
 def parted(
     compute: BlockFunction,
     operand: int,
     leaf: Tensor,
-    puts_off: PutsOff,
+    delay: Delay,
     beside: int,
     blocks: Sequence[Tensor],
     pack: Callable[[Tensor], Any] | None = None,
 ) -> tuple[Tensor, ...]:
-    """Run a product such that its weight, at a position, gets its gradient after the others.
-    ``leaf``: what collects it; ``puts_off``: told how to compute it, and ``beside``; ``pack``: as
-    of a product whose saved tensors may be made again, to be held from the backward pass on."""
+    """Run a product such that the gradient of its weight is computed after that of the others.
+
+    ``operand``: the index of the weight. ``leaf``: the leaf of autograd that collects its gradient.
+    ``delay``: called in the backward pass with the function that computes this gradient, and with
+    ``beside``. ``pack``: as ``_Product.pack``; None if no saved tensor is recomputed.
+    """
     others = [block for number, block in enumerate(blocks) if number != operand]
     if not (leaf.requires_grad and all(other.requires_grad for other in others)):
         return compute(blocks)
-    product = _Product(compute, operand, blocks[operand], leaf, beside, puts_off, pack)
+    product = _Product(compute, operand, blocks[operand], leaf, beside, delay, pack)
     result = _Parted.apply(product, *others)
     assert isinstance(result, Tensor)
     return (result,)

@@ -1,7 +1,8 @@
-"""Give operators the masks that they read, drawn for each of them.
+"""Draw the masks that operators read, anew for each operator.
 
-In the place of such a mask stands the key that it is drawn with. An operator that multiplies by the
-mask gets it as bools, of which autograd saves one byte an element; others get it as numbers.
+The register of such a mask holds the key from which it is drawn. An operator that multiplies by the
+mask gets it as bools, so that autograd saves one byte per element. Other operators get it as
+numbers.
 """
 
 from __future__ import annotations
@@ -25,19 +26,22 @@ def with_masks(
     shapes: Mapping[str, tuple[int, ...]],
     dtype: torch.dtype,
 ) -> BlockFunction:
-    """``compute`` of an instruction on operands of which some are keys of ``masks``, by register.
-    ``shapes``: those of registers; ``dtype``: the format of masks that are read as numbers."""
+    """The function ``compute`` of an instruction, for operands of which some are keys of masks.
+
+    ``masks``: the leaves of masks, by register. ``shapes``: those of registers. ``dtype``: the
+    format of masks that are read as numbers.
+    """
     masked = [(i, masks[name]) for i, name in enumerate(instruction.operands) if name in masks]
     if not masked:
         return compute
-    alone = multiplied(instruction.call, [name in masks for name in instruction.operands])
+    factor = multiplied(instruction.call, [name in masks for name in instruction.operands])
 
     def run(blocks: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        given = list(blocks)
+        operands = list(blocks)
         for i, leaf in masked:
             extent = shapes[instruction.operands[i]]
-            mask = drawn_mask(leaf, instruction.starts[i], extent, given[i])
-            given[i] = mask if i == alone else mask.to(dtype)
-        return compute(given)
+            mask = drawn_mask(leaf, instruction.starts[i], extent, operands[i])
+            operands[i] = mask if i == factor else mask.to(dtype)
+        return compute(operands)
 
     return run

@@ -1,4 +1,4 @@
-"""Take one batch through a rank's program, at once or in micro-batches."""
+"""Run a batch through a rank's program, as a whole or in slices (micro-batches)."""
 
 from __future__ import annotations
 
@@ -8,44 +8,45 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from runtime.execute.batch import Done, Parts, SlicedBatch, begin_back, results
-from runtime.execute.frame import Frame, Machinery
+from runtime.execute.batch import BlockCallback, ProgramBlocks, SlicedBatch, begin_back, results
+from runtime.execute.frame import Frame, FrameContext
 from runtime.execute.segment import Block, blocks_of
 from runtime.inputs.seeded import InputSource, mask_key
-from runtime.program.pipelined import Pipelined
+from runtime.program.pipelined import PipelineProgram
 from runtime.program.program import Instruction, Load, Program, sources
 
-Known = Callable[[Tensor | None], None]
-"""Told this rank's part of the loss, if it has one, as soon as that is known."""
+LossCallback = Callable[[Tensor | None], None]
+"""Called with this rank's part of the loss, or None, as soon as that is known."""
 
 
 @dataclass(frozen=True)
-class Told:
-    """Who is told of what in a pass. ``start``: that what its time is of begins."""
+class PassCallbacks:
+    """The callbacks of a pass."""
 
     start: Callable[[], None]
-    loss: Known
-    done: Done
+    """Called when the timed part begins."""
+    loss: LossCallback
+    done: BlockCallback
     weight: Callable[[str], None]
-    """Told the register of a weight whose gradient is complete by a pass for weights."""
+    """Called with the register of each weight whose gradient a pass for weights has completed."""
 
 
 @dataclass
 class Passes:
-    """Passes over batches; the gradients of weights gather at their leaves. ``source``: where the
-    inputs are from."""
+    """Forward and backward passes over batches. The gradients of weights add up at their leaves.
+    ``source``: where inputs come from."""
 
     program: Program
     source: InputSource
     blocks: tuple[Block, ...] = field(init=False)
     """The blocks that run once, before any slices."""
     backward_blocks: tuple[Block, ...] = field(init=False)
-    """The blocks that add to gradients last, in such an order that they go back from the end: what
-    is done once, what joins slices, and the last slice."""
+    """The blocks whose backward passes complete gradients: those before the slices, those of the
+    tail, and those of the last slice. Their backward passes run from the last to the first."""
     outputs: dict[str, Tensor] = field(init=False, default_factory=dict[str, Tensor])
-    """Of the last pass, by register."""
+    """The outputs of the last pass, by register."""
     scale: float = field(init=False, default=1.0)
-    """What gradients are multiplied with."""
+    """The loss scale, by which gradients are multiplied."""
     _under_way: SlicedBatch | None = field(init=False, default=None)
     """The next batch, if some of its slices have gone forward."""
 
@@ -63,44 +64,48 @@ class Passes:
         slices = [
             _chunks_of(pipeline.chunks(number), joined) for number in range(len(pipeline.slices))
         ]
-        self._parts = Parts(self.blocks, slices, blocks_of(pipeline.tail, frozenset(kept)))
+        self._parts = ProgramBlocks(self.blocks, slices, blocks_of(pipeline.tail, frozenset(kept)))
         last = (block for chunk in slices[-1] for block in chunk)
         self.backward_blocks = (*self.blocks, *self._parts.tail, *last)
 
     def run(
-        self, number: int, shared: Machinery, told: Told, following: Machinery | None = None
+        self,
+        number: int,
+        shared: FrameContext,
+        callbacks: PassCallbacks,
+        following: FrameContext | None = None,
     ) -> None:
-        """Take batch ``number``, with the weights of ``shared``. ``following``: those of the next
-        batch, if its slices may begin before this one has ended."""
+        """Run batch ``number`` forward and backward, with the weights of ``shared``. ``following``:
+        has the weights for the next batch, if its slices may begin before this one has ended."""
         self.outputs = {}
         if self.source.counts:
-            told.start()
+            callbacks.start()
         if (pipeline := self.program.pipeline) is not None:
-            self._run_slices(number, pipeline, shared, told, following)
+            self._run_slices(number, pipeline, shared, callbacks, following)
             return
         frame = self._loaded_frame(shared, number)
         if not self.source.counts:
-            told.start()
-        told.loss(self._forward(frame))
-        self.backward(frame, self.scale, told.done)
+            callbacks.start()
+        callbacks.loss(self._forward(frame))
+        self.backward(frame, self.scale, callbacks.done)
 
-    def forward(self, number: int, shared: Machinery) -> tuple[Frame | None, Tensor | None]:
-        """Take batch ``number`` forward alone. What ``backward`` goes back on, without a pipeline,
-        and this rank's part of the loss."""
+    def forward(self, number: int, shared: FrameContext) -> tuple[Frame | None, Tensor | None]:
+        """Run batch ``number`` forward only. Return the frame for ``backward``, which is None for a
+        pipeline, and this rank's part of the loss, if it has one."""
         self.outputs = {}
         if (pipeline := self.program.pipeline) is not None:
             return None, self._slices_forward(number, pipeline, shared)
         frame = self._loaded_frame(shared, number)
         return frame, self._forward(frame)
 
-    def backward(self, frame: Frame, scale: float | Tensor, done: Done) -> None:
-        """Take back what went forward. ``scale``: the gradient of the loss."""
+    def backward(self, frame: Frame, scale: float | Tensor, done: BlockCallback) -> None:
+        """Run the backward pass of a frame. ``scale``: the gradient of the loss."""
         begin_back(frame, scale)
         frame.values.clear()
         done(len(self.backward_blocks))
         frame.backward(done)
 
-    def _loaded_frame(self, shared: Machinery, number: int) -> Frame:
+    def _loaded_frame(self, shared: FrameContext, number: int) -> Frame:
         frame = Frame(shared, self.blocks)
         frame.values.update(self._loaded(shared, self.program.instructions, number))
         return frame
@@ -110,7 +115,9 @@ class Passes:
         self.outputs, loss = results(frame)
         return loss
 
-    def _slices_forward(self, number: int, pipeline: Pipelined, shared: Machinery) -> Tensor | None:
+    def _slices_forward(
+        self, number: int, pipeline: PipelineProgram, shared: FrameContext
+    ) -> Tensor | None:
         batch = self._batch(number, pipeline, shared)
         for turn in pipeline.turns:
             if turn.is_forward:
@@ -124,28 +131,28 @@ class Passes:
     def _run_slices(
         self,
         number: int,
-        pipeline: Pipelined,
-        shared: Machinery,
-        told: Told,
-        following: Machinery | None,
+        pipeline: PipelineProgram,
+        shared: FrameContext,
+        callbacks: PassCallbacks,
+        following: FrameContext | None,
     ) -> None:
         batch, self._under_way = self._under_way or self._batch(number, pipeline, shared), None
-        assert batch.number == number, "the batch that was begun is the next one"
+        assert batch.number == number, "the batch under way is the next one"
         ahead = None
         if following is not None and pipeline.lead:
             ahead = self._batch(number + 1, pipeline, following)
         world = shared.world
         world.batch = number
         if not self.source.counts:
-            told.start()
-        early = self.program.loss is None
-        if early:
+            callbacks.start()
+        has_no_loss = self.program.loss is None
+        if has_no_loss:
             # At once, so that ranks with the loss need not wait for the backward pass of this one.
-            told.loss(None)
+            callbacks.loss(None)
         for kind, part, chunk in pipeline.turns:
             if kind == "weights":
                 for register in batch.weights(part, chunk):
-                    told.weight(register)
+                    callbacks.weight(register)
                 continue
             if kind == "forward":
                 if part >= batch.started[chunk]:
@@ -153,15 +160,15 @@ class Passes:
                 continue
             if ahead is not None and part + pipeline.lead >= len(pipeline.slices):
                 ahead.forward()
-            batch.backward(part, chunk, told.done)
-        loss = batch.finish(told.done)
+            batch.backward(part, chunk, callbacks.done)
+        loss = batch.finish(callbacks.done)
         self.outputs = dict(batch.outputs)
-        if not early:
-            told.loss(loss)
-        batch.go_back(told.done)
+        if not has_no_loss:
+            callbacks.loss(loss)
+        batch.go_back(callbacks.done)
         self._under_way = ahead
 
-    def _batch(self, number: int, pipeline: Pipelined, shared: Machinery) -> SlicedBatch:
+    def _batch(self, number: int, pipeline: PipelineProgram, shared: FrameContext) -> SlicedBatch:
         once = (*self.program.instructions, *pipeline.tail)
         inputs = (
             self._loaded(shared, once, number),
@@ -170,24 +177,24 @@ class Passes:
         return SlicedBatch(number, shared, self._parts, pipeline, inputs, self.scale)
 
     def _loaded(
-        self, shared: Machinery, instructions: Iterable[Instruction], number: int
+        self, shared: FrameContext, instructions: Iterable[Instruction], number: int
     ) -> dict[str, Tensor]:
-        """The inputs that instructions load, in the format in which the run computes; of masks,
-        their keys."""
+        """The inputs that instructions load, by register, in the format of the run. For a mask, its
+        key."""
         device = shared.world.device
         loads = [i for i in instructions if isinstance(i, Load) and i.leaf.kind != "weight"]
         masks, seed = self.program.masks, self.source.seed if self.program.masks else 0
-        drawn = {i.target: mask_key(i.leaf, seed, number) for i in loads if i.target in masks}
-        keys = torch.tensor(list(drawn.values()), dtype=torch.int64).to(device)
-        return dict(zip(drawn, keys, strict=True)) | {
-            # From pinned memory.
+        mask_keys = {i.target: mask_key(i.leaf, seed, number) for i in loads if i.target in masks}
+        keys = torch.tensor(list(mask_keys.values()), dtype=torch.int64).to(device)
+        return dict(zip(mask_keys, keys, strict=True)) | {
+            # The source is pinned memory, so the copy need not block.
             i.target: piece.to(device, shared.format_of(i.target), non_blocking=True)
             for i in loads
             if i.target not in masks
             for piece in (self._read(shared, i, number),)
         }
 
-    def _read(self, shared: Machinery, load: Load, number: int) -> Tensor:
+    def _read(self, shared: FrameContext, load: Load, number: int) -> Tensor:
         with shared.world.busy("reading its data"):
             return self.source.piece(load.leaf, load.region, number)
 
@@ -195,10 +202,10 @@ class Passes:
 def _chunks_of(
     chunks: Sequence[Sequence[Instruction]], joined: frozenset[str]
 ) -> tuple[tuple[Block, ...], ...]:
-    """The blocks of the chunks of a slice. What later ones read is kept."""
-    made: list[tuple[Block, ...]] = []
+    """The blocks of each chunk of a slice. Registers that later chunks read are kept."""
+    blocks: list[tuple[Block, ...]] = []
     kept: frozenset[str] = frozenset()
     for chunk in reversed(chunks):
-        made.append(blocks_of(chunk, kept, joined))
+        blocks.append(blocks_of(chunk, kept, joined))
         kept |= {name for instruction in chunk for name in sources(instruction)}
-    return tuple(reversed(made))
+    return tuple(reversed(blocks))

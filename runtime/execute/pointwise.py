@@ -1,7 +1,7 @@
-"""Compile equations that work element by element into torch functions of whole blocks.
+"""Compile element-wise equations into torch functions of whole blocks.
 
 An equation such as ``out[i...] = x[i...] + y[i...]`` reads every operand at the index that it
-writes. A task's blocks then lie just as its output does, and no index need be looked at.
+writes. So a task's blocks have the same indices as its output, and no index need be evaluated.
 """
 
 from __future__ import annotations
@@ -25,26 +25,27 @@ _Part = PointwiseFunction | float
 
 
 def pointwise(call: Call, ranks: tuple[int, ...]) -> PointwiseFunction | None:
-    """The function of an operator on operands of these ranks; None for one that is of another kind,
-    or has not just one output."""
+    """The function of an operator on operands of these ranks. None if the operator is not
+    element-wise, has no operand, or has several outputs."""
     if not ranks:
         return None
     outputs = call.instance(ranks).outputs
     if len(outputs) != 1:
         return None
     try:
-        made = _Reader(call.values, outputs[0]).read(outputs[0].body)
+        result = _Reader(call.values, outputs[0]).read(outputs[0].body)
     except _OtherKind:
         return None
-    return made if callable(made) else None
+    return result if callable(result) else None
 
 
 class _OtherKind(Exception):
-    """The equation does more than work element by element."""
+    """The equation is not element-wise."""
 
 
 class _Reader:
-    """Turns the expression of an output into functions; what no operand is in, into numbers."""
+    """Compiles the expression of an output. A part without operands becomes a number, any other
+    part a function."""
 
     def __init__(self, attributes: Mapping[str, Any], output: Output) -> None:
         self._attributes = attributes
@@ -91,7 +92,7 @@ def _times(a: _Part, b: _Part) -> _Part:
 
 
 def _combined(combine: Callable[[Any, Any], Any], a: _Part, b: _Part) -> _Part:
-    """A sum or product, in which the order does not matter."""
+    """A sum or product of two parts. The operation is commutative."""
     if not callable(a):
         if not callable(b):
             return combine(a, b)
@@ -103,15 +104,15 @@ def _combined(combine: Callable[[Any, Any], Any], a: _Part, b: _Part) -> _Part:
 
 def _applied(function: str, args: list[_Part]) -> _Part:
     kernel: Callable[..., Tensor] = FUNCTIONS[function].kernel
-    given = [arg for arg in args if callable(arg)]
-    if not given:
+    functions = [arg for arg in args if callable(arg)]
+    if not functions:
         numbers = [torch.tensor(arg, dtype=torch.float64) for arg in args]
         return float(kernel(*numbers).item())
     if len(args) == 1:
-        (only,) = given
+        (argument,) = functions
 
         def run_one(blocks: Blocks) -> Tensor:
-            value = only(blocks)
+            value = argument(blocks)
             return _like(kernel(value), value)
 
         return run_one
@@ -126,5 +127,5 @@ def _applied(function: str, args: list[_Part]) -> _Part:
 
 
 def _like(value: Tensor, operand: Tensor) -> Tensor:
-    """In the number format of an operand: a comparison has another."""
+    """A value in the number format of an operand. The result of a comparison has another one."""
     return value if value.dtype is operand.dtype else value.to(operand.dtype)

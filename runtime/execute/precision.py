@@ -1,4 +1,4 @@
-"""Number formats of a run as torch has them, and the scale of the loss."""
+"""The number formats of a run in torch, and the loss scale."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pcg.plan.precision import FORMATS, Precision
 
 @contextmanager
 def in_float64() -> Generator[None]:
-    """As long as it is entered, torch makes tensors in float64 unless told otherwise."""
+    """Make float64 torch's default format within a block."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -26,27 +26,29 @@ def in_float64() -> Generator[None]:
 
 @dataclass(frozen=True)
 class RunFormats:
-    """``wide`` of weights, their gradients, and values that stay wide; ``narrow`` of what else
-    operators make. ``autocast``: where a loop of one's own asks torch for it, the format of the
-    operators that torch gives it."""
+    """The number formats of a run."""
 
     wide: torch.dtype
+    """The format of weights, their gradients, and values that stay wide."""
     narrow: torch.dtype
+    """The format of all other results of operators."""
     autocast: torch.dtype | None = None
+    """The format of torch.autocast, if the user's training loop runs within it."""
     device: str = "cpu"
+    """The type of the device, for torch.autocast."""
 
     @property
     def is_mixed(self) -> bool:
-        """Whether there are two formats."""
+        """Whether wide and narrow format differ."""
         return self.wide != self.narrow
 
     @property
     def needs_scale(self) -> bool:
-        """Whether gradients may be too small for the format."""
+        """Whether gradients may underflow in the narrow format."""
         return self.narrow == torch.float16
 
     def context(self) -> AbstractContextManager[object]:
-        """Operators within it compute as wanted."""
+        """A context in which operators run: torch.autocast if it is set, else nothing."""
         if self.autocast is None:
             return nullcontext()
         return torch.autocast(self.device, self.autocast)
@@ -54,20 +56,22 @@ class RunFormats:
 
 @dataclass
 class LossScale:
-    """What the loss is multiplied with, so that small gradients are not 0 in float16.
+    """The factor by which the loss is multiplied, so that small gradients do not underflow to 0 in
+    float16.
 
-    As torch's GradScaler has it (Micikevicius et al., ICLR 2018): halved whenever a gradient is not
-    finite, for which the update is left out, and doubled after ``PATIENCE`` good steps. A scale
-    that has come down to 1 was not the reason: then gradients are used as they are.
+    As in torch's GradScaler (Micikevicius et al., ICLR 2018): if a gradient is not finite, the
+    update is skipped and the scale is halved. After every ``PATIENCE`` good steps it is doubled.
+    At a scale of 1 the scale is not the reason, so that gradients are used even if not finite.
     """
 
     value: float = 2.0**15
-    """At first the largest power of two that float16 holds."""
+    """The scale. It begins at the largest power of two that float16 can represent."""
     good_steps: int = 0
+    """Accepted updates since the last skipped one."""
 
     def accepts(self, gradients: Mapping[str, Tensor], total: Callable[[float], float]) -> bool:
-        """Take the scale out of gradients, in place, and say whether to update with them.
-        ``total`` adds numbers up over all ranks, which have to agree."""
+        """Divide gradients by the scale, in place. Return whether to update with them. ``total``
+        adds up a number over all ranks, so that all ranks return the same."""
         bad = sum(float((~torch.isfinite(g)).any()) for g in gradients.values())
         for gradient in gradients.values():
             gradient.div_(self.value)
@@ -81,7 +85,7 @@ class LossScale:
 
 
 PATIENCE = 2000
-"""Steps."""
+"""Good steps until the loss scale is doubled."""
 DTYPES: Mapping[DType, torch.dtype] = {
     "float64": torch.float64,
     "float32": torch.float32,
@@ -89,7 +93,7 @@ DTYPES: Mapping[DType, torch.dtype] = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
 }
-"""Number formats as torch has them; tf32 is a setting for float32."""
+"""Torch's name of each number format. tf32 is float32 with another setting."""
 
 
 def run_formats(precision: Precision, device: torch.device) -> RunFormats:
@@ -100,6 +104,6 @@ def run_formats(precision: Precision, device: torch.device) -> RunFormats:
 
 
 def allow_tf32(*, allowed: bool) -> None:
-    """Whether CUDA's matrix units may take float32 operands as tf32, from now on."""
+    """Set whether CUDA's matrix units may compute with float32 operands in tf32."""
     torch.backends.cuda.matmul.allow_tf32 = allowed
     torch.backends.cudnn.allow_tf32 = allowed

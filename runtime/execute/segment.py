@@ -1,8 +1,8 @@
 """Segments: the instructions between two communications, run and differentiated together.
 
-A segment is one graph of autograd. It enters by registers made before and leaves by those that are
-read after it; all others are dropped as soon as nothing more of the segment reads them, and live on
-only where the backward pass needs them.
+A segment is one graph of autograd. Its inputs are registers from before, and its results are the
+registers that are read after it. All other registers are dropped as soon as no instruction of the
+segment reads them any more. Their tensors live on only if the backward pass needs them.
 """
 
 from __future__ import annotations
@@ -31,43 +31,43 @@ from runtime.program.program import (
 )
 
 Sink = Callable[[Tensor], None]
-"""Takes the gradient of a register."""
+"""Receives the gradient of a register."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Instructions of one rank in a row that need no other rank."""
+    """A sequence of instructions of one rank that need no other rank."""
 
     instructions: tuple[Local, ...]
     reads: tuple[str, ...]
-    """Registers made before it."""
+    """The registers from before the segment that it reads."""
     results: tuple[str, ...]
-    """Registers that it makes and that are read after it."""
+    """The registers that it writes and that are read after it."""
     drops: tuple[tuple[str, ...], ...]
-    """After each instruction, the registers that nothing more of the segment reads."""
+    """For each instruction: the registers that no later instruction of the segment reads."""
     ends: frozenset[str]
     """The registers of ``reads`` that nothing reads after the segment."""
 
     @cached_property
     def has_late(self) -> bool:
-        """Whether the gradient of some weight comes late."""
+        """Whether the gradient of any weight is computed late."""
         return any(isinstance(i, Run) and i.late is not None for i in self.instructions)
 
     @property
     def makes(self) -> tuple[str, ...]:
-        """The registers that are there after it."""
+        """The registers that it leaves behind."""
         return self.results
 
     @property
     def position(self) -> int:
-        """The position of its first instruction in the schedule."""
+        """The position of its first instruction."""
         return self.instructions[0].position
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """A communication between segments. ``ends``: the source, if nothing reads it later;
-    ``again``: the position before whose backward pass it is done again, if it is."""
+    """A communication between segments. ``ends``: the source, if nothing reads it later.
+    ``again``: if the communication is repeated, the position before whose backward pass that is."""
 
     instruction: Communication
     ends: frozenset[str]
@@ -80,7 +80,7 @@ class Meeting:
 
     @property
     def makes(self) -> tuple[str, ...]:
-        """The registers that are there after it."""
+        """The registers that it leaves behind."""
         return targets(self.instruction)
 
     @property
@@ -89,8 +89,8 @@ class Meeting:
 
 
 @dataclass(frozen=True)
-class MeetingAgain:
-    """A communication that is done again in the backward pass; forward it is nothing."""
+class RepeatedMeeting:
+    """A communication that the backward pass repeats. The forward pass skips it."""
 
     instruction: Communication
     position: int
@@ -99,7 +99,7 @@ class MeetingAgain:
     ends: frozenset[str] = frozenset()
 
 
-Block = Segment | Meeting | MeetingAgain
+Block = Segment | Meeting | RepeatedMeeting
 
 
 def blocks_of(
@@ -107,28 +107,31 @@ def blocks_of(
     kept: frozenset[str],
     joined: frozenset[str] = frozenset(),
 ) -> tuple[Block, ...]:
-    """Instructions as segments and what is between them. ``kept``: registers that are read after
-    all of them; ``joined``: those that others add to as well, so that to move something into one
-    is taken for communication. Loads are left out: they are done before."""
+    """Split instructions into segments and the communications between them.
+
+    ``kept``: the registers that are read after all instructions. ``joined``: registers to which
+    several slices add; a local exchange into one counts as communication. Loads are left out,
+    because they run before.
+    """
     instructions = tuple(instructions)
     again = {i.of.position: i.position for i in instructions if isinstance(i, Repeat)}
-    grouped: list[list[Local] | Communication | Repeat] = []
+    groups: list[list[Local] | Communication | Repeat] = []
     for instruction in instructions:
         if isinstance(instruction, Load):
             continue
         if not is_local(instruction) or not joined.isdisjoint(targets(instruction)):
-            grouped.append(instruction)  # pyright: ignore[reportArgumentType]
-        elif grouped and isinstance(grouped[-1], list):
-            grouped[-1].append(instruction)  # pyright: ignore[reportArgumentType]
+            groups.append(instruction)  # pyright: ignore[reportArgumentType]
+        elif groups and isinstance(groups[-1], list):
+            groups[-1].append(instruction)  # pyright: ignore[reportArgumentType]
         else:
-            grouped.append([instruction])  # pyright: ignore[reportArgumentType]
+            groups.append([instruction])  # pyright: ignore[reportArgumentType]
     blocks: list[Block] = []
     later = set(kept)
-    for group in reversed(grouped):
+    for group in reversed(groups):
         if isinstance(group, list):
             block = _segment(group, later)
         elif isinstance(group, Repeat):
-            block = MeetingAgain(group.of, group.position)
+            block = RepeatedMeeting(group.of, group.position)
         else:
             block = Meeting(group, frozenset(sources(group)) - later, again.get(group.position))
         later.update(block.reads)
@@ -136,25 +139,26 @@ def blocks_of(
     return tuple(reversed(blocks))
 
 
-def _segment(given: Sequence[Local], later: set[str]) -> Segment:
-    instructions = fused(given, later)
-    made = {name for instruction in instructions for name in targets(instruction)}
+def _segment(unfused: Sequence[Local], later: set[str]) -> Segment:
+    """A segment of some instructions. ``later``: the registers that are read after it."""
+    instructions = fused(unfused, later)
+    written = {name for instruction in instructions for name in targets(instruction)}
     reads = dict.fromkeys(
-        name for instruction in instructions for name in sources(instruction) if name not in made
+        name for instruction in instructions for name in sources(instruction) if name not in written
     )
     results = [n for i in instructions for n in targets(i) if n in later]
     drops: list[tuple[str, ...]] = []
     needed = set(results)
     for instruction in reversed(instructions):
-        touched = dict.fromkeys((*sources(instruction), *targets(instruction)))
-        drops.append(tuple(name for name in touched if name not in needed))
-        needed.update(touched)
+        registers = dict.fromkeys((*sources(instruction), *targets(instruction)))
+        drops.append(tuple(name for name in registers if name not in needed))
+        needed.update(registers)
     ends = frozenset(reads) - later
     return Segment(instructions, tuple(reads), tuple(results), tuple(reversed(drops)), ends)
 
 
 class _Enter(Function):
-    """The identity, whose backward pass hands the gradient to a sink and ends there."""
+    """The identity. Its backward pass passes the gradient to a sink and ends there."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, anchor: Tensor, sink: Sink) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -168,12 +172,14 @@ class _Enter(Function):
 
 
 def entering(value: Tensor, sink: Sink) -> Tensor:
-    """A value from before a segment, within autograd's record of it."""
+    """A value from before a segment, as an input of the segment's graph of autograd. ``sink`` gets
+    its gradient."""
     return enter(value, torch.empty((), requires_grad=True), sink)
 
 
 def enter(value: Tensor, anchor: Tensor, sink: Sink) -> Tensor:
-    """The same, by way of a leaf of autograd's record that stands for the value."""
+    """As ``entering``, with a given leaf of autograd. A backward pass that asks for the gradient of
+    ``anchor`` calls ``sink``."""
     entered = _Enter.apply(value, anchor, sink)
     assert isinstance(entered, Tensor)
     return entered
@@ -186,16 +192,17 @@ class Action(NamedTuple):
     reads: tuple[str, ...]
     makes: tuple[str, ...]
     drops: tuple[str, ...]
-    """The registers that nothing more of the segment reads."""
+    """The registers that no later instruction of the segment reads."""
 
 
 def run_segment(
     results: Sequence[str], actions: Iterable[Action], local: dict[str, Tensor]
 ) -> tuple[Tensor, ...]:
-    """The results from the registers read, which are used up."""
+    """Run a segment. ``local``: the registers that it reads; they are removed from it. Return the
+    values of the registers ``results``."""
     for compute, reads, makes, drops in actions:
-        made = compute([local[name] for name in reads])
-        for name, value in zip(makes, made, strict=False):
+        values = compute([local[name] for name in reads])
+        for name, value in zip(makes, values, strict=False):
             local[name] = value
         for name in drops:
             local.pop(name, None)

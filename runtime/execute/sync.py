@@ -1,8 +1,8 @@
 """Sum gradients of shared weights by all_reduce while the backward pass goes on.
 
-Gradients are sent in the buffers that they share (``runtime.program.buckets``), as soon as one is
-full. All ranks start their communication in the same order, so none waits for one that waits for
-it.
+Gradients are sent in buckets (``runtime.program.buckets``), as soon as all gradients of a bucket
+are complete. All ranks start their communication in the same order, so no two ranks wait for each
+other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Sum:
-    """A bucket that has been sent: the gradients that it will hold, and what waits for them."""
+    """A bucket that has been sent: its gradients by register, and a function that waits until they
+    are summed."""
 
     gradients: dict[str, Tensor]
     wait: Callable[[], None]
@@ -32,30 +33,35 @@ class _Sum:
 
 @dataclass
 class GradientSync:
-    """The gradients of one step's weights. ``take`` gives a weight's own gradient, once."""
+    """The sums of the gradients of a step's weights, over the ranks that share a block."""
 
     buckets: tuple[Bucket, ...]
     world: World
     take: Callable[[str], Tensor]
+    """Removes and returns this rank's gradient of a weight."""
     reuses: bool = True
-    """Whether buffers are used again in the next step; else the gradients of a step stay valid."""
+    """Whether the next step reuses the buffers. If not, the gradients of a step stay valid."""
     turned: frozenset[str] = frozenset()
-    """The weights, on all ranks alike, whose memory is that of their transpose; so is that of their
-    gradients."""
+    """The weights, the same on all ranks, that are stored transposed in memory, as their gradients
+    are."""
     _buffers: dict[int, Tensor] = field(default_factory=dict[int, "Tensor"])
+    """The buffer of each bucket, by number."""
     _spare: dict[int, Tensor] = field(default_factory=dict[int, "Tensor"])
-    """Of the step before: used again where nobody holds its gradients any more."""
+    """The buffers of the step before, which are reused if no gradient in them is held any more."""
     _views: dict[str, Tensor] = field(default_factory=dict[str, "Tensor"])
+    """The gradient of each weight, a view of its buffer if it has one."""
     _filled: set[str] = field(default_factory=set[str])
+    """The weights whose gradients of this step are in ``_views``."""
     _bucket_of: dict[str, int] = field(default_factory=dict[str, int])
     _sent: list[_Sum] = field(default_factory=list[_Sum])
+    """The buckets that have been sent in this step, in order."""
 
     def __post_init__(self) -> None:
         for number, bucket in enumerate(self.buckets):
             self._bucket_of.update((weight.register, number) for weight in bucket.weights)
 
     def complete(self, register: str) -> None:
-        """A weight's gradient is complete: start what can be started."""
+        """Note that a weight's gradient is complete, and send all buckets that are complete now."""
         self._fill(register)
         while len(self._sent) < len(self.buckets):
             bucket = self.buckets[len(self._sent)]
@@ -64,8 +70,8 @@ class GradientSync:
             self._send(bucket)
 
     def flush(self, position: int) -> None:
-        """All steps of the schedule from ``position`` on have been taken back: start all that waits
-        for these only. Weights without a gradient have 0."""
+        """Send all buckets that wait only for steps of the schedule from ``position`` on, because
+        the backward passes of these have finished. A weight without a gradient counts as zeros."""
         while len(self._sent) < len(self.buckets):
             bucket = self.buckets[len(self._sent)]
             if bucket.position < position:
@@ -75,7 +81,8 @@ class GradientSync:
             self._send(bucket)
 
     def finish(self) -> dict[str, Tensor]:
-        """The complete gradient of every weight. They are valid until the next step."""
+        """Wait for all sums. Return the gradient of every weight, by register. With ``reuses`` they
+        are valid until the next step."""
         self.flush(0)
         gradients: dict[str, Tensor] = {}
         for sent in self._sent:
@@ -95,15 +102,17 @@ class GradientSync:
         gradient = self.take(register)
         number = self._bucket_of[register]
         if self._is_alone(self.buckets[number]):
-            turned = register in self.turned
-            self._views[register] = gradient.mT.contiguous().mT if turned else gradient.contiguous()
+            if register in self.turned:
+                self._views[register] = gradient.mT.contiguous().mT
+            else:
+                self._views[register] = gradient.contiguous()
             return
         if number not in self._buffers:
             self._make_buffer(number, gradient)
         self._views[register].copy_(gradient)
 
     def _is_alone(self, bucket: Bucket) -> bool:
-        """Whether gradients need no buffer to be put together in."""
+        """Whether the gradients of a bucket need no common buffer."""
         return len(bucket.weights) == 1 or len(bucket.group) == 1
 
     def _make_buffer(self, number: int, like: Tensor) -> None:
@@ -131,13 +140,13 @@ class GradientSync:
             return
         flat = self._buffers.get(number)
         if flat is None:
-            ((register, own),) = gradients.items()
-            flat = own.mT if register in self.turned else own
+            ((register, gradient),) = gradients.items()
+            flat = gradient.mT if register in self.turned else gradient
             self._drop(bucket)
         self._sent.append(_Sum(gradients, self.world.start_all_reduce(flat, bucket.group)))
 
     def _drop(self, bucket: Bucket) -> None:
-        """Tensors of this step only must not outlive it."""
+        """Forget gradients that are tensors of their own, so that they do not outlive the step."""
         for weight in bucket.weights:
             del self._views[weight.register]
 
@@ -145,9 +154,9 @@ class GradientSync:
 def _is_held(tensor: Tensor) -> bool:
     """Whether another tensor has the same memory."""
     memory = tensor.untyped_storage()
-    # By the tensor itself, and by what was just made to ask.
+    # One use is the tensor itself, another the storage object of the line above.
     return torch._C._storage_Use_Count(memory._cdata) > 2  # pyright: ignore[reportPrivateUsage]
 
 
 def _nothing() -> None:
-    """Nothing to wait for."""
+    """Do nothing: there is nothing to wait for."""

@@ -1,1 +1,2 @@
-"""Where weights and inputs come from: drawn from a seed, or a user's dataset, read ahead."""
+"""The sources of weights and inputs: drawn from a seed, or a user's dataset, which is read
+ahead."""

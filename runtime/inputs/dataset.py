@@ -1,8 +1,8 @@
 """Read the inputs of each step from a user's dataset.
 
-What a step reads depends on the seed and its number only, never on the plan, so that a run that is
-resumed, on whatever number of processes, reads on where it stopped. A rank reads the samples of its
-own rows.
+The samples of a step depend only on the seed and the number of the step, never on the plan. So a
+resumed run, on any number of processes, continues with the next samples. A rank reads only the
+samples of its own rows.
 """
 
 from __future__ import annotations
@@ -29,18 +29,20 @@ from runtime.inputs.tensor_checks import as_tensor, fitting
 
 
 class Samples(Protocol):
-    """Samples in an order of their own that has no end."""
+    """An endless sequence of samples."""
 
-    def at(self, position: int) -> Any: ...
+    def at(self, position: int) -> Any:
+        """The sample at a position of the sequence."""
+        ...
 
     def place(self, position: int) -> str:
-        """Where in the dataset that sample is, in words."""
+        """Where in the dataset the sample at a position is, in words."""
         ...
 
 
 class MapSamples:
-    """A map-style dataset, in an order drawn anew for every pass; the last samples of a pass that
-    fill no batch are left out of it."""
+    """The samples of a map-style dataset, in an order that is drawn anew for every pass over it.
+    The last samples of a pass that do not fill a batch are left out."""
 
     def __init__(self, dataset: Any, batch: int, seed: int, where: str) -> None:
         self._dataset, self._seed, self._where = dataset, seed, where
@@ -66,8 +68,8 @@ class MapSamples:
 
 
 class StreamSamples:
-    """An iterable of samples, as it gives them, from the start again at its end. To go back it
-    starts anew and skips; those of the last ``kept`` positions are remembered."""
+    """The samples of an iterable in its order. At its end it starts again. To go back it is
+    iterated again from the start. The samples of the last ``kept`` positions are kept."""
 
     def __init__(self, dataset: Iterable[Any], kept: int, where: str) -> None:
         self._dataset, self._kept, self._where = dataset, kept, where
@@ -98,41 +100,46 @@ class StreamSamples:
 
 
 class SharedSamples:
-    """An iterable that can be divided, as datasets of Hugging Face can: ``shard(num_shards,
-    index)`` gives a part of it. The rows of a batch are cut in as many groups as there are parts,
-    and each group has the samples of one part. A rank goes through the parts of its own rows alone,
-    and which sample lands in which row does not depend on how many ranks there are."""
+    """The samples of an iterable that can be divided, as datasets of Hugging Face can:
+    ``shard(num_shards, index)`` returns a part of it.
+
+    The rows of a batch are cut in as many groups as there are parts, and each group has the samples
+    of one part. A rank iterates only over the parts of its own rows. The sample of a row does not
+    depend on the number of ranks.
+    """
 
     def __init__(self, dataset: Any, batch: int, where: str) -> None:
         self._dataset, self._batch, self._where = dataset, batch, where
         most = getattr(dataset, "num_shards", None) or getattr(dataset, "n_shards", None) or batch
-        # The most parts that rows can be cut for evenly.
+        # The largest number of parts by which the number of rows can be divided.
         self._parts = max(n for n in range(1, batch + 1) if batch % n == 0 and n <= int(most))
         self._streams: dict[int, StreamSamples] = {}
 
     def at(self, position: int) -> Any:
-        part, own = self._own(position)
+        part, index = self._in_part(position)
         if part not in self._streams:
-            given = self._dataset.shard(num_shards=self._parts, index=part)
-            self._streams[part] = StreamSamples(given, self._batch // self._parts, self._where)
-        return self._streams[part].at(own)
+            shard = self._dataset.shard(num_shards=self._parts, index=part)
+            self._streams[part] = StreamSamples(shard, self._batch // self._parts, self._where)
+        return self._streams[part].at(index)
 
     def place(self, position: int) -> str:
-        part, own = self._own(position)
-        return f"sample {own} of part {part} of {self._parts}"
+        part, index = self._in_part(position)
+        return f"sample {index} of part {part} of {self._parts}"
 
-    def _own(self, position: int) -> tuple[int, int]:
-        """The part that has a sample, and its position there."""
+    def _in_part(self, position: int) -> tuple[int, int]:
+        """The part of the sample at a position, and the sample's position in the part."""
         batch, row = divmod(position, self._batch)
         rows = self._batch // self._parts
-        part, own = divmod(row, rows)
-        return part, batch * rows + own
+        part, row_in_part = divmod(row, rows)
+        return part, batch * rows + row_in_part
 
 
 class UserData:
-    """A user's dataset. A sample has a tensor for each input, without the dimension of the batch:
-    by the input's name, or in the order of the model's arguments. What is no part of samples, such
-    as a buffer of the model, is looked up in ``constants`` of the dataset, by name.
+    """The inputs from a user's dataset.
+
+    A sample has a tensor for each input, without the batch dimension: by the input's name, or in
+    the order of the model's arguments. Inputs that are no part of samples, such as buffers of the
+    model, are read from the attribute ``constants`` of the dataset, by name.
     """
 
     def __init__(
@@ -145,7 +152,8 @@ class UserData:
         *,
         alone: bool = True,
     ) -> None:
-        """``alone``: whether nobody else knows what is no part of samples."""
+        """``alone``: whether the dataset is the only source of inputs that are no part of samples.
+        Raises InputError if the dataset or its constants do not fit."""
         self._where = where
         constants: Mapping[str, Any] = getattr(dataset, "constants", {})
         self._constants = {
@@ -154,8 +162,8 @@ class UserData:
         }
         self._order = [name for name in naming.inputs if name is not None]
         self._drawn = Synthetic(seed)
-        given = [leaf for leaf in leaves if not leaf.name.startswith(DRAWN)]
-        batched = [leaf for leaf in given if leaf.name not in self._constants]
+        not_drawn = [leaf for leaf in leaves if not leaf.name.startswith(DRAWN)]
+        batched = [leaf for leaf in not_drawn if leaf.name not in self._constants]
         if not alone:
             batched = [leaf for leaf in batched if leaf.name not in naming.buffers]
         for leaf in batched:
@@ -179,8 +187,8 @@ class UserData:
         return self._constants.keys()
 
     def piece(self, leaf: Leaf, region: Region, step: int) -> Tensor:
-        """As ``runtime.inputs.seeded.InputSource`` says. Raises InputError for what does not fit
-        the model."""
+        """As ``runtime.inputs.seeded.InputSource.piece``. Raises InputError for a sample or
+        constant that does not fit the model."""
         if leaf.name.startswith(DRAWN):
             return self._drawn.piece(leaf, region, step)
         if leaf.name in self._constants:
@@ -228,9 +236,9 @@ class UserData:
 def make_source(
     name: str | None, leaves: Iterable[Leaf], naming: NamingFile, seed: int, *, alone: bool = True
 ) -> InputSource:
-    """The inputs ``leaves`` from a dataset that ``name``, module:function or FILE.py:function,
-    returns; synthetic ones without a name. ``alone``: whether nobody else knows what is of the
-    module."""
+    """The source of the inputs ``leaves``. ``name``: the function that returns a dataset, as
+    module:function or FILE.py:function; without it inputs are synthetic. ``alone``: as in
+    ``UserData``. Raises InputError if there is no such function, or it fails."""
     if name is None:
         return Synthetic(seed)
     path, colon, function = name.rpartition(":")
@@ -253,7 +261,7 @@ def _module(path: str, where: str) -> ModuleType:
         if not Path(path).is_file():
             raise InputError(where, f"{path}: no such file")
         return run_file(Path(path), "user_data")
-    # As `python -m` does: modules of the working directory can be named.
+    # As with `python -m`, modules of the working directory can be imported.
     if (here := os.getcwd()) not in sys.path:  # noqa: PTH109  # sys.path holds text
         sys.path.insert(0, here)
     try:
@@ -263,7 +271,7 @@ def _module(path: str, where: str) -> ModuleType:
 
 
 def _batch_size(leaves: Iterable[Leaf], where: str) -> int:
-    """Of the inputs that have a batch. Raises InputError where they differ, or there are none."""
+    """The batch size of inputs. Raises InputError if they differ, or there are no inputs."""
     sizes = {leaf.name: leaf.shape[0] if leaf.rank else 0 for leaf in leaves}
     if len(set(sizes.values())) != 1:
         text = ", ".join(f"{name} {size}" for name, size in sizes.items()) or "none"
@@ -272,7 +280,7 @@ def _batch_size(leaves: Iterable[Leaf], where: str) -> int:
 
 
 def _samples(dataset: Any, batch: int, seed: int, where: str) -> Samples:
-    """How samples of a dataset are found. Raises InputError for what is none."""
+    """The samples of a dataset, by its kind. Raises InputError if it is no dataset."""
     if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
         return MapSamples(dataset, batch, seed, where)
     if isinstance(dataset, Iterable) and callable(getattr(dataset, "shard", None)):

@@ -1,8 +1,8 @@
 """Read a user's data one batch ahead in a thread.
 
-The thread alone touches the dataset, in the order of batches, so that a dataset need not be safe
-for several. What it meets, an error too, is handed over when that batch is asked for, and a batch
-that nobody will ask for is not read.
+Only this thread uses the dataset, in the order of batches, so that a dataset need not be
+thread-safe. An error is raised when its batch is requested. A batch that will not be requested is
+not read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from runtime.inputs.seeded import InputSource, LeafRegion
 
 @dataclass
 class _Batch:
-    """A batch that is read or will be: its pieces, or the error instead."""
+    """A batch that has been or will be read: its blocks, or the error."""
 
     number: int
     ready: Event = field(default_factory=Event)
@@ -30,25 +30,26 @@ class _Batch:
     error: BaseException | None = None
 
 
-class Ahead:
-    """A source that reads the next batch while the last one is used. ``wanted``: the pieces that
-    each batch is asked for; ``dtype``: what they are turned into; ``device``: where they go."""
+class Prefetcher:
+    """A source that reads the next batch while the last one is used. ``blocks``: the blocks that
+    this rank reads of each batch. ``dtype``: the number format to which they are converted.
+    ``device``: the device that will read them."""
 
     def __init__(
         self,
         source: InputSource,
-        wanted: Sequence[tuple[Leaf, Region]],
+        blocks: Sequence[tuple[Leaf, Region]],
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
         self._source, self._dtype, self._device = source, dtype, device
-        self._wanted = {LeafRegion(leaf.name, region): leaf for leaf, region in wanted}
+        self._blocks = {LeafRegion(leaf.name, region): leaf for leaf, region in blocks}
         self._batches: dict[int, _Batch] = {}
         self._orders: SimpleQueue[_Batch] = SimpleQueue()
         self._thread: Thread | None = None
         self.end: int | None = None
-        """The number of the first batch that will not be asked for; None if that is not known,
-        and then nothing is read ahead."""
+        """The number of the first batch that will not be requested. None if unknown; then nothing
+        is read ahead."""
 
     @property
     def seed(self) -> int:
@@ -63,7 +64,8 @@ class Ahead:
         return self._source.constants
 
     def piece(self, leaf: Leaf, region: Region, step: int) -> Tensor:
-        """As ``runtime.inputs.seeded.InputSource`` says. Raises what the source did."""
+        """As ``runtime.inputs.seeded.InputSource.piece``. Raises the source's error for the
+        batch."""
         batch = self._batch(step)
         for old in [number for number in self._batches if number not in (step, step + 1)]:
             del self._batches[old]
@@ -71,13 +73,13 @@ class Ahead:
             self._batch(step + 1)
         batch.ready.wait()
         if batch.error is not None:
-            # Another try, after an update that was left out, reads again.
+            # The batch is read again if it is requested again.
             self._batches.pop(step, None)
             raise batch.error
         return batch.pieces[LeafRegion(leaf.name, region)]
 
     def bad(self, step: int) -> list[str]:
-        """The inputs of a batch, if it is still known, that are not finite."""
+        """The inputs of a batch that are not finite. Empty if the batch is not kept any more."""
         batch = self._batches.get(step)
         if batch is None or not batch.ready.is_set() or batch.error is not None:
             return []
@@ -86,15 +88,16 @@ class Ahead:
         return [f"input {name}" for name in dict.fromkeys(bad)]
 
     def _batch(self, number: int) -> _Batch:
-        if (known := self._batches.get(number)) is not None:
-            return known
-        made = self._batches[number] = _Batch(number)
+        """The batch of a number. It is requested from the thread if it has not been."""
+        if (requested := self._batches.get(number)) is not None:
+            return requested
+        batch = self._batches[number] = _Batch(number)
         if self._thread is None:
-            # A dataset that hangs must not keep the process from its end.
+            # A daemon: if the dataset hangs, the process can end nevertheless.
             self._thread = Thread(target=self._serve, daemon=True)
             self._thread.start()
-        self._orders.put(made)
-        return made
+        self._orders.put(batch)
+        return batch
 
     def _serve(self) -> None:
         if self._device.type == "cuda":
@@ -102,7 +105,7 @@ class Ahead:
         while True:
             batch = self._orders.get()
             try:
-                for key, leaf in self._wanted.items():
+                for key, leaf in self._blocks.items():
                     batch.pieces[key] = self._read(leaf, key.region, batch.number)
             except BaseException as error:
                 batch.error = error

@@ -1,10 +1,10 @@
 """Draw weights and data from a seed, the same on any plan.
 
-Every element is a hash of its global index under a key made of the seed and the tensor's name, so
-a rank makes the region that it holds and nothing else, and any plan, like the run on one process
-that it is checked against, starts from the same values. The hash is the finalizer of SplitMix64 on
-a Weyl sequence (Steele, Lea and Flood, OOPSLA 2014, figure 19); normal values follow by the
-transformation of Box and Muller from its two halves.
+Each element is a hash of its global index, under a key from the seed and the tensor's name. So a
+rank computes only the region that it holds. All plans, and the run on one process to which they are
+compared, start from the same values. The hash is the finalizer of SplitMix64 on a Weyl sequence
+(Steele, Lea and Flood, OOPSLA 2014, figure 19). Normal values are computed from its two halves by
+the Box-Muller transform.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 CHUNK = 1 << 18
-"""Elements that are made at a time, so that what is only used on the way stays small."""
+"""The elements that are computed at a time, so that intermediate arrays stay small."""
 
 Words = NDArray[np.uint64]
 Floats = NDArray[np.float64]
@@ -36,32 +36,32 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class LeafRegion:
-    """A region of a leaf, by the leaf's name, as a rank holds or reads one."""
+    """A region of a leaf that a rank holds or reads. ``leaf``: the leaf's name."""
 
     leaf: str
     region: Region
 
 
 class InputSource(Protocol):
-    """What gives the inputs of each step."""
+    """A source of the inputs of each step."""
 
     @property
     def seed(self) -> int:
-        """Of what is drawn."""
+        """The seed of random inputs, such as dropout masks."""
         ...
 
     @property
     def counts(self) -> bool:
-        """Whether to read it is a part of training, and so of the time of a step."""
+        """Whether the time to read inputs counts as a part of the step."""
         ...
 
     @property
     def constants(self) -> Collection[str]:
-        """The inputs of which it gives the same in every step."""
+        """The names of the inputs that are the same in every step."""
         ...
 
     def piece(self, leaf: Leaf, region: Region, step: int) -> Tensor:
-        """A region of an input in a step, from 0; of any number format."""
+        """A region of an input in a step, in any number format. Steps are counted from 0."""
         ...
 
 
@@ -73,7 +73,7 @@ class Synthetic:
 
     @property
     def counts(self) -> bool:
-        """No: it stands for data that is there."""
+        """False: synthetic data stands for data that is in memory already."""
         return False
 
     @property
@@ -87,8 +87,8 @@ class Synthetic:
 def initial_weight(
     leaf: Leaf, seed: int, region: Region | None = None, dtype: torch.dtype = torch.float64
 ) -> Tensor:
-    """A region of a weight, by default all: normal values scaled by 1/sqrt(fan-in), the second to
-    last dimension (Kaiming)."""
+    """A region of an initial weight, by default the whole weight: normal values times
+    1/sqrt(fan-in) (Kaiming). The fan-in is the second to last dimension."""
     shape = leaf.shape
     fan_in = shape[-2] if len(shape) > 1 else 1
     scale = fan_in**-0.5
@@ -102,20 +102,20 @@ def input_batch(
     region: Region | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> Tensor:
-    """A region of the data of a step, by default all: normal values, whole numbers in
-    [0, below) as floats, or ones and zeros; other values in every step."""
+    """A region of an input in a step, by default the whole input: normal values, integers in
+    [0, below) as floats, or a mask of ones and zeros. Each step has other values."""
     name, below = _step_name(leaf, seed, step), leaf.below
     if leaf.share is not None:
-        wanted = whole_region(leaf.shape) if region is None else region
+        mask_region = whole_region(leaf.shape) if region is None else region
         key = torch.tensor(mask_key(leaf, seed, step))
-        return drawn_mask(leaf, starts_of(wanted), extent(wanted), key).to(dtype)
+        return drawn_mask(leaf, starts_of(mask_region), extent(mask_region), key).to(dtype)
     if below is None:
         return _filled(leaf.shape, region, name, normal, dtype)
     return _filled(leaf.shape, region, name, lambda words: whole_numbers(words, below), dtype)
 
 
 def mask_key(leaf: Leaf, seed: int, step: int) -> int:
-    """What a mask is drawn with in a step; see ``drawn_mask``."""
+    """The key from which a mask is drawn in a step; see ``drawn_mask``."""
     return signed(_key(_step_name(leaf, seed, step)))
 
 
@@ -128,20 +128,21 @@ def _key(name: str) -> int:
 
 
 def normal(words: Words) -> Floats:
-    """Standard normal numbers from random words, one of each."""
-    # The first half lies in (0, 1], for it goes into a logarithm.
+    """Standard normal numbers, one per random word."""
+    # The first half is mapped to (0, 1], because its logarithm is taken.
     radius = ((words >> _HALF).astype(np.float64) + 1.0) * 2.0**-32
     angle = (words & _LOW).astype(np.float64) * (2.0 * np.pi * 2.0**-32)
     return np.sqrt(-2.0 * np.log(radius)) * np.cos(angle)
 
 
 def whole_numbers(words: Words, below: int) -> Floats:
-    """Whole numbers in [0, below) from random words, for bounds far below 2^32."""
+    """Integers in [0, below), one per random word. Nearly uniform if ``below`` is far below
+    2^32."""
     return (((words >> _HALF) * np.uint64(below)) >> _HALF).astype(np.float64)
 
 
 def random_words(key: int, index: Words) -> Words:
-    """A random 64-bit word for each index, other ones under another key."""
+    """A random 64-bit word for each index. Another key gives other words."""
     z = np.uint64(key) + (index + np.uint64(1)) * _WEYL
     z = (z ^ (z >> np.uint64(30))) * _MIX[0]
     z = (z ^ (z >> np.uint64(27))) * _MIX[1]
@@ -152,30 +153,31 @@ def _filled(
     shape: tuple[int, ...],
     region: Region | None,
     name: str,
-    made: Callable[[Words], Floats],
+    distribution: Callable[[Words], Floats],
     dtype: torch.dtype,
 ) -> Tensor:
+    """A region of a tensor with random values. ``distribution`` maps random words to values."""
     region = whole_region(shape) if region is None else region
     key = _key(name)
     filled = torch.empty(extent(region), dtype=dtype)
     flat = filled.view(-1)
     for start, index in _indices(shape, region):
-        values = torch.from_numpy(made(random_words(key, index)))
+        values = torch.from_numpy(distribution(random_words(key, index)))
         flat[start : start + len(index)] = values
     return filled
 
 
 def _indices(shape: tuple[int, ...], region: Region) -> Iterator[tuple[int, Words]]:
-    """The flat global indices of a region's elements in order, a chunk at a time, each with the
+    """The flat global indices of a region's elements in order, in chunks. Each chunk comes with the
     number of its first element within the region."""
     lengths = extent(region)
     for first in range(0, elements(region), CHUNK):
-        left = np.arange(first, min(first + CHUNK, elements(region)), dtype=np.uint64)
-        index, stride = np.zeros_like(left), 1
+        quotient = np.arange(first, min(first + CHUNK, elements(region)), dtype=np.uint64)
+        index, stride = np.zeros_like(quotient), 1
         for size, (start, _), length in zip(
             reversed(shape), reversed(region), reversed(lengths), strict=True
         ):
-            left, digit = np.divmod(left, np.uint64(length))
+            quotient, digit = np.divmod(quotient, np.uint64(length))
             index += (digit + np.uint64(start)) * np.uint64(stride)
             stride *= size
         yield first, index

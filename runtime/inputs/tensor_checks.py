@@ -12,7 +12,7 @@ from pcg.graph.graph import Leaf
 
 
 def as_tensor(value: Any, where: str) -> Tensor:
-    """What a user gives for an input, as a tensor. Raises InputError where it cannot be one."""
+    """A user's value for an input, as a tensor. Raises InputError if it cannot be converted."""
     try:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -21,10 +21,11 @@ def as_tensor(value: Any, where: str) -> Tensor:
 
 
 def fitting(leaf: Leaf, value: Tensor, shape: tuple[int, ...], where: str) -> Tensor:
-    """A tensor for an input, of ``shape``. Where the model takes whole numbers, as ids and labels
-    are, any type that holds them exactly does, floats too.
+    """A user's tensor in the form that an input has. If the model takes integers, such as ids and
+    labels, the user's tensor may have any type that holds them exactly, floats included.
 
-    Raises InputError for another shape, a complex tensor, fractions, or what is out of range.
+    Raises InputError for another shape than ``shape``, for complex numbers, and for fractions and
+    numbers out of range if the model takes integers.
     """
     if tuple(value.shape) != shape:
         raise InputError(where, f"expected shape {list(shape)}, got {list(value.shape)}")
@@ -33,13 +34,13 @@ def fitting(leaf: Leaf, value: Tensor, shape: tuple[int, ...], where: str) -> Te
     if leaf.below is None or not value.numel():
         return value
     if value.is_floating_point():
-        # Of NaN and infinity neither holds.
-        whole = (value == value.trunc()) & value.isfinite()
-        if not bool(whole.all()):
-            at, first = _first(~whole, value)
+        # NaN fails the first test, and infinity the second.
+        is_whole = (value == value.trunc()) & value.isfinite()
+        if not bool(is_whole.all()):
+            at, first = _first(~is_whole, value)
             expected = f"expected whole numbers from {leaf.least} to {leaf.below - 1}"
             raise InputError(where, f"{expected}, got {_name(value.dtype)} {first:g}{at}")
-    # Not compared as what it is: unsigned bytes know no bound above 255.
+    # Converted before the comparison, because a uint8 tensor cannot be compared with 256 or more.
     numbers = value.to(torch.int64)
     outside = (numbers < leaf.least) | (numbers >= leaf.below)
     if bool(outside.any()):
@@ -50,17 +51,17 @@ def fitting(leaf: Leaf, value: Tensor, shape: tuple[int, ...], where: str) -> Te
 
 
 def exact_in(leaf: Leaf, dtype: torch.dtype) -> bool:
-    """Whether a format holds all integers that an input may have."""
+    """Whether a number format represents all integers of an input exactly."""
     largest = 2 ** _DIGITS.get(dtype, 53)
     return leaf.below is None or (leaf.below - 1 <= largest and -leaf.least <= largest)
 
 
 _DIGITS = {torch.float32: 24, torch.bfloat16: 8, torch.float16: 11}
-"""Binary digits of a number, so that it holds the integers up to 2 to that."""
+"""The binary digits of a format: it represents all integers up to 2 to that power exactly."""
 
 
 def _first(bad: Tensor, value: Tensor) -> tuple[str, float]:
-    """Where the first one is, in words, and what."""
+    """The index of the first bad element, as text, and its value."""
     index = bad.reshape(-1).nonzero()[0]
     place = [int(i) for i in torch.unravel_index(index[0], value.shape)]
     at = f" at {place}" if place else ""

@@ -1,1 +1,1 @@
-"""What a run is asked to do and what it answers, as plain data."""
+"""Options, results and errors of a training run, as plain data."""

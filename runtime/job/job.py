@@ -1,4 +1,4 @@
-"""Options, results and errors of a training run, as plain data that passes between processes."""
+"""Options, results and errors of a training run: plain data, which processes send to each other."""
 
 from __future__ import annotations
 
@@ -13,72 +13,75 @@ from runtime.world.status import NOT_FINITE, TRY_AGAIN
 
 
 class AgreedError(InputError):
-    """Unusable input that all ranks of a run know of, so that one of them reports it."""
+    """Unusable input, raised on all ranks of a run together, so that a single rank reports it."""
 
 
 class TryAgain(AgreedError):
-    """What keeps a run from going on now, and may be gone the next time."""
+    """A condition that ends this run but may be gone the next time, such as a full disk."""
 
     exit_status = TRY_AGAIN
 
 
 class NotFinite(AgreedError):
-    """A run whose loss, gradients or weights are not finite."""
+    """The loss, the gradients or the weights of a run are not finite."""
 
     exit_status = NOT_FINITE
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """How to train. ``seed`` fixes weights and data; ``check`` compares with one process."""
+    """How to train. ``seed`` fixes the weights and the data that are drawn. ``check``: whether to
+    compare the run with training on one process."""
 
     steps: int = 5
-    """Counted from the first run on, where one is resumed."""
+    """The number of training steps. A resumed run counts those of the earlier runs too."""
     recipe: Recipe = field(default_factory=Recipe)
     precision: Precision = "fp32"
     seed: int = 0
     check: bool = False
     data: str | None = None
-    """module:function, or FILE.py:function, that returns a dataset; without it data is drawn."""
+    """The function that returns a dataset, as module:function or FILE.py:function. Without it the
+    data is drawn from the seed."""
     checkpoints: Checkpoints | None = None
     initial: str | None = None
-    """A state dict of the module, in a file, to begin with; without it weights are drawn."""
+    """A file with a state dict of the module, the initial weights. Without it they are drawn."""
     model: str | None = None
-    """The module that draws them, as ``pcg.models.make_module`` takes it; without it all are normal
-    values."""
+    """The module that draws the initial weights, a name or path for ``pcg.models.make_module``.
+    Without it all weights are drawn from a normal distribution."""
     timeline: bool = False
-    """Whether the last step is recorded."""
+    """Whether to record a timeline of the last step."""
     compiles: bool = False
-    """Whether what is between communications goes through torch.compile."""
+    """Whether the segments between communications go through torch.compile."""
     stops_not_finite: bool = False
-    """Whether a run ends at the first loss or gradient that is not finite."""
+    """Whether the run ends at the first loss or gradient that is not finite."""
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Where checkpoints are kept, how often one is written, and how many stay."""
+    """The folder of checkpoints. One is written after every ``every`` steps, and the newest
+    ``keep`` of them stay."""
 
     folder: str
     every: int = 100
     keep: int = 3
     resume: bool = False
-    """Whether to go on from the last one, if there is any."""
+    """Whether to go on from the newest checkpoint, if there is any."""
 
 
 @dataclass(frozen=True)
 class FinishedStep:
-    """A finished training step, from 1; the loss is that before its update."""
+    """A finished training step. Steps are counted from 1. The loss is from before the update."""
 
     number: int
     loss: float
     seconds: float
     left_out: int = 0
-    """Updates that were left out before this one, for the loss was multiplied with too much."""
+    """The number of updates skipped before this one because the loss scale was too large."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Something that a rank did in a step: when it began, in seconds from the step's beginning."""
+    """An interval of a rank's timeline. ``start``: seconds since the beginning of the step."""
 
     name: str
     phase: str
@@ -90,13 +93,13 @@ class Mark:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The largest error of one quantity against the run on one process."""
+    """The largest error of one quantity, compared with the same training on one process."""
 
     kind: Literal["loss", "output", "weight"]
     name: str
     absolute: float
     relative: float
-    """Absolute error over max(1, largest absolute value expected)."""
+    """``absolute`` divided by max(1, the largest absolute value expected)."""
 
     @property
     def passes(self) -> bool:
@@ -110,20 +113,20 @@ TOLERANCE = 1e-10
 
 @dataclass(frozen=True)
 class RunReport:
-    """A finished run; ``comparisons`` are empty where no check was asked for."""
+    """The results of a finished run. ``comparisons`` is empty if no check was asked for."""
 
     steps: tuple[FinishedStep, ...]
     comparisons: tuple[Comparison, ...] = ()
     batches: int = 1
-    """Of a step."""
+    """Batches per step."""
     timeline: tuple[tuple[Mark, ...], ...] = ()
-    """Of the last step, by rank, where it was asked for."""
+    """The timeline of the last step, by rank. Empty if none was asked for."""
     not_finite: str = ""
-    """What is not finite at the end, if anything."""
+    """Names the loss or weights that are not finite at the end. Empty if all are finite."""
 
     @property
     def step_seconds(self) -> float | None:
-        """The median time of a step, without the first one, which warms up; None without steps."""
+        """The median seconds of a step, the first one (a warm-up) left out. None without steps."""
         times = sorted(step.seconds for step in self.steps[1:] or self.steps)
         return times[len(times) // 2] if times else None
 
@@ -133,13 +136,13 @@ class RunReport:
 
 
 Observer = Callable[[FinishedStep], None]
-"""Told of every step as it ends."""
+"""A callback, which gets each step as it ends."""
 
 
 @dataclass(frozen=True)
 class Beginning:
-    """How a run with checkpoints begins. ``first``: its first step; ``goes_on``: whether steps
-    before it are those of checkpoints; ``run``: the identity of the run."""
+    """How a run with checkpoints begins. ``first``: its first step. ``goes_on``: whether the steps
+    before that one come from a checkpoint. ``run``: the identity of the run."""
 
     first: int
     goes_on: bool
@@ -147,4 +150,4 @@ class Beginning:
 
 
 Begins = Callable[[Beginning], None]
-"""Told on rank 0 how a run with checkpoints begins, before its first step."""
+"""A callback on rank 0, called before the first step of a run with checkpoints."""

@@ -14,7 +14,8 @@ ScheduleName: TypeAlias = Literal["constant", "linear", "cosine", "step"]
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a training step does with gradients. Names and meanings are those of ``torch.optim``."""
+    """How a training step turns gradients into an update. Names and meanings are those of
+    ``torch.optim``."""
 
     optimizer: OptimizerName = "sgd"
     rate: float = 0.01
@@ -23,23 +24,24 @@ class Recipe:
     dampening: float = 0.0
     nesterov: bool = False
     weight_decay: float = 0.0
-    """A part of the loss for sgd and adam; of the update, decoupled, for adamw."""
+    """Added to the gradient for sgd and adam; applied to the weight, decoupled, for adamw."""
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
     clip: float | None = None
-    """The largest norm of all gradients together; longer ones are shortened to it."""
+    """The largest norm of all gradients together. Gradients of a larger norm are scaled down."""
     accumulate: int = 1
-    """Batches a step; the gradient is the mean over them."""
+    """Batches per step. The gradient is the mean over them."""
     schedule: ScheduleName = "constant"
     warmup: int = 0
-    """Steps at the beginning over which the rate grows linearly to its full size."""
+    """The number of first steps, over which the rate grows linearly to its full value."""
     decay: int = 1
-    """Steps after the warm-up over which linear and cosine go down, or between drops of step."""
+    """For the schedules linear and cosine: the number of steps after the warm-up over which the
+    rate decreases. For the schedule step: the number of steps between two drops."""
     gamma: float = 0.1
-    """What each drop of step leaves of the rate."""
+    """The factor by which each drop of the schedule step multiplies the rate."""
     floor: float = 0.0
-    """What linear and cosine leave of the rate in the end."""
+    """The fraction of the rate that remains at the end of the schedules linear and cosine."""
 
     def __post_init__(self) -> None:
         for name, least, what in _BOUNDS:
@@ -60,39 +62,39 @@ class Recipe:
 
     @property
     def states(self) -> tuple[str, ...]:
-        """What the optimizer keeps of each weight, a tensor of its shape each, as torch says."""
+        """Torch's names of the optimizer states, each a tensor of its weight's shape."""
         if self.optimizer == "sgd":
             return ("momentum_buffer",) if self.momentum else ()
         return ("exp_avg", "exp_avg_sq")
 
     def factor(self, updates: int) -> float:
-        """What the schedule makes of the rate after so many updates."""
+        """The factor by which the schedule multiplies the rate after a number of updates."""
         if updates < self.warmup:
             return (updates + 1) / (self.warmup + 1)
         past = updates - self.warmup
-        gone = min(past / self.decay, 1.0)
+        progress = min(past / self.decay, 1.0)
         match self.schedule:
             case "constant":
                 return 1.0
             case "linear":
-                return 1.0 - (1.0 - self.floor) * gone
+                return 1.0 - (1.0 - self.floor) * progress
             case "cosine":
-                return self.floor + (1.0 - self.floor) * (1.0 + cos(pi * gone)) / 2
+                return self.floor + (1.0 - self.floor) * (1.0 + cos(pi * progress)) / 2
             case "step":
                 return self.gamma ** (past // self.decay)
 
     def differences(self, other: Recipe) -> list[str]:
-        """What another recipe has otherwise, as text."""
-        mine = {f.name: getattr(self, f.name) for f in fields(self)}
+        """The options in which another recipe differs, one text each."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
         return [
             f"{option(name)} {getattr(other, name)} instead of {value}"
-            for name, value in mine.items()
+            for name, value in values.items()
             if getattr(other, name) != value
         ]
 
 
 def option(name: str) -> str:
-    """The option of the command line that a field of a recipe comes from."""
+    """The command-line option that sets a field of a recipe."""
     return {"rate": "--lr", "decay": "--decay-steps"}.get(name, f"--{name.replace('_', '-')}")
 
 
@@ -111,4 +113,4 @@ _BOUNDS = (
     ("gamma", 0, "0 or more"),
     ("floor", 0, "0 or more"),
 )
-"""Each number's option, its least value, and that in words."""
+"""For each number: its field, its smallest value, and the expected range in words."""

@@ -1,1 +1,1 @@
-"""A plan as a torch module, whose parameters are this rank's shards, for a user's own loop."""
+"""A plan as a torch module, whose parameters are this rank's shards, for a user's training loop."""

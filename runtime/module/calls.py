@@ -1,8 +1,8 @@
-"""Name the tensors of a call by the parameters of ``forward`` that they are given for.
+"""Name the tensors of a call by the parameters of ``forward`` to which they are passed.
 
-A plan is made from one call and followed by others: positional or by keyword, with entries of
-dictionaries in any order. So tensors are told apart by name: ``input_ids``, or ``batch_pixels`` for
-an entry of the dictionary that is given for ``batch``.
+A plan is made from one call. Later calls may pass tensors by position or by keyword, and entries of
+dictionaries in any order. So tensors are identified by name: ``input_ids``, or ``batch_pixels`` for
+the entry ``pixels`` of a dictionary that is passed as ``batch``.
 """
 
 from __future__ import annotations
@@ -21,58 +21,65 @@ from torch.utils import _pytree as trees
 from pcg.errors import InputError
 
 TARGET = "loss_target"
-"""What the tensor is called that is for the loss alone, where it is given by position."""
+"""The name of a positional argument that only the loss reads."""
 
 
 @dataclass(frozen=True)
 class ModuleCall:
-    """A call of a module, taken apart. ``arguments``: by parameter of ``forward``; ``targets``:
-    what is for the loss alone, by name; ``tensors``: all tensors of both."""
+    """The arguments of a call of a module."""
 
     signature: inspect.Signature
     arguments: Mapping[str, Any]
+    """The arguments of ``forward``, by parameter."""
     targets: Mapping[str, Any]
+    """The arguments that only the loss reads, by name."""
     tensors: Mapping[str, Tensor]
+    """All tensors in both, by name."""
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> tuple[inspect.BoundArguments, Any]:
-        """The arguments, and what is for the loss, with other tensors in the places of these."""
+        """The arguments and the targets, with their tensors replaced by ``tensors``, in order."""
         leaves, spec = trees.tree_flatten((dict(self.arguments), dict(self.targets)))
-        following = iter(tensors)
-        filled = [next(following) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        replacements = iter(tensors)
+        filled = [next(replacements) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         arguments, targets = trees.tree_unflatten(filled, spec)
         return _bound(self.signature, arguments), targets
 
 
 @dataclass(frozen=True)
-class Face:
-    """What is known of a module that is called: what it is called itself, and what it takes."""
+class ForwardSignature:
+    """The interface of a module: the name of its class, and the signature of ``forward``."""
 
     name: str
     signature: inspect.Signature
 
     @classmethod
-    def of(cls, module: Module) -> Face:
+    def of(cls, module: Module) -> ForwardSignature:
         return cls(type(module).__name__, inspect.signature(module.forward))
 
     def takes(self, name: str) -> bool:
-        """Whether ``forward`` takes what is given under a name."""
-        known = self.signature.parameters
-        return name in known or any(p.kind is p.VAR_KEYWORD for p in known.values())
+        """Whether ``forward`` takes a keyword argument of this name."""
+        parameters = self.signature.parameters
+        return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def call_of(
-    face: Face, args: Sequence[Any], kwargs: Mapping[str, Any], *, has_target: bool = False
+    face: ForwardSignature,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    has_target: bool = False,
 ) -> ModuleCall:
-    """A call of a module. ``has_target``: whether the last of ``args``, and what of ``kwargs``
-    ``forward`` does not take, is for the loss. Raises InputError for arguments that do not fit."""
+    """A call of a module. ``has_target``: whether some arguments are for the loss only: those of
+    ``kwargs`` that ``forward`` does not take or, if there are none, the last of ``args``. Raises
+    InputError for arguments that do not fit."""
     signature = face.signature
-    given, named, targets = list(args), dict(kwargs), dict[str, Any]()
+    positional, named, targets = list(args), dict(kwargs), dict[str, Any]()
     if has_target:
         targets = {name: named.pop(name) for name in list(named) if not face.takes(name)}
-        if given and not targets:
-            targets[TARGET] = given.pop()
+        if positional and not targets:
+            targets[TARGET] = positional.pop()
     try:
-        bound = signature.bind(*given, **named)
+        bound = signature.bind(*positional, **named)
     except TypeError as error:
         raise InputError("inputs", f"do not fit forward of {face.name}: {error}") from error
     arguments = dict(bound.arguments)
@@ -88,6 +95,7 @@ def _bound(signature: inspect.Signature, arguments: Mapping[str, Any]) -> inspec
 def _tensors(
     signature: inspect.Signature, arguments: Mapping[str, Any], targets: Mapping[str, Any]
 ) -> dict[str, Tensor]:
+    """The tensors of a call, by names that are Python identifiers, each different."""
     named: dict[str, Tensor] = {}
     for part, kinds in ((arguments, signature.parameters), (targets, dict[str, Any]())):
         for path, leaf in trees.tree_flatten_with_path(dict(part))[0]:
@@ -120,9 +128,9 @@ def _identifier(name: str) -> str:
 
 
 def matched(leaves: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """By a leaf of a graph, which of the names of a call's tensors it is: the same, or with a
-    number where a weight of the graph has the same name. Names without a leaf are left out, and so
-    are leaves without a name."""
+    """For each leaf of a graph: the name of its tensor in a call. It is the leaf's name, without
+    the number that the leaf has if a weight of the graph has the same name. Names without a leaf
+    and leaves without a name are left out."""
     stems = {leaf: leaf for leaf in leaves if leaf in names}
     for leaf in leaves:
         stem = re.sub(r"_\d+$", "", leaf)

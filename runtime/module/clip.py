@@ -17,26 +17,30 @@ from runtime.module.gradient import norm_of_ranks
 def clip(
     engine: RankEngine,
     gradients: Sequence[tuple[str, Tensor]],
-    most: float,
+    max_norm: float,
     kind: float,
     error_if_nonfinite: bool,
 ) -> Tensor:
-    """Shorten gradients, by leaf, in place, so that the norm of all is ``most`` at the most; the
-    norm before. ``kind``: as in ``torch.linalg.vector_norm``, above 0. Of the ranks that hold a
-    piece one counts it. All ranks call together."""
+    """Scale gradients (by leaf) in place, so that their common norm is at most ``max_norm``. Return
+    the norm before. All ranks call together.
+
+    ``kind``: the order of the norm, as in ``torch.linalg.vector_norm``. One of the ranks that hold
+    a block counts it. Raises InputError unless ``kind`` is above 0, and RuntimeError for a norm
+    that is not finite if ``error_if_nonfinite`` is set.
+    """
     if not kind > 0:
         raise InputError("norm_type", f"expected a number above 0, got {kind}")
-    own = [
+    own_norms = [
         float(torch.linalg.vector_norm(gradient.as_subclass(Tensor).double(), kind))
         for leaf, gradient in gradients
         if gradient.numel() and engine.counts(leaf)
     ]
-    norm = norm_of_ranks(engine.world, torch.tensor(own, dtype=torch.float64), kind)
+    norm = norm_of_ranks(engine.world, torch.tensor(own_norms, dtype=torch.float64), kind)
     if error_if_nonfinite and not isfinite(norm):
         raise RuntimeError(f"the norm of all gradients is {norm}, so they cannot be clipped")
-    factor = most / (norm + 1e-6)
-    # Not "factor < 1": a norm that is no number has to spoil the weights visibly.
+    factor = max_norm / (norm + 1e-6)
+    # Not "factor < 1": a NaN norm must not be hidden.
     if not factor >= 1.0:
         for _, gradient in gradients:
             gradient.mul_(factor)
-    return torch.tensor(norm, dtype=engine.form.wide, device=engine.world.device)
+    return torch.tensor(norm, dtype=engine.formats.wide, device=engine.world.device)

@@ -1,4 +1,5 @@
-"""A rank's program behind a module: its shards, its steps, and its share of whole tensors."""
+"""The engine behind a parallel module: a rank's program, its shards, its steps, and the gathering
+of whole tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from runtime.execute.executor import Executor, PendingBatch
 from runtime.execute.precision import RunFormats, allow_tf32, run_formats
 from runtime.inputs.seeded import LeafRegion, Synthetic
 from runtime.job.job import AgreedError
-from runtime.module.fed import Fed
+from runtime.module.fed import PassedInputs
 from runtime.program.lower import Lowering
 from runtime.program.program import Load, Run, Weight, sources
 from runtime.program.validate import validate_lowered
@@ -28,47 +29,47 @@ from runtime.train.training import is_delayed
 from runtime.world.collectives import World
 
 FORMATS: Mapping[torch.dtype, Precision] = {torch.float32: "fp32", torch.float64: "fp64"}
-"""What weights may be kept in. Shorter formats are for computing, by autocast."""
+"""The formats in which weights may be stored. Narrower formats are for computing, by autocast."""
 
 
 @dataclass
-class Total:
-    """The loss of all ranks together, once it has been waited for."""
+class PendingLoss:
+    """The loss of all ranks together. ``loss`` is valid after ``wait``."""
 
     loss: Tensor
     _sum: Tensor
-    _added: Callable[[], None] | None
+    _wait: Callable[[], None] | None
 
     @torch.no_grad()
     def wait(self) -> None:
-        """Until ranks have added up their parts of the loss."""
-        if self._added is not None:
-            self._added()
-            self._added = None
+        """Wait until the ranks have added up their parts of the loss."""
+        if self._wait is not None:
+            self._wait()
+            self._wait = None
             self.loss.copy_(self._sum.squeeze(0))
 
 
 class RankEngine:
-    """A plan on one rank. All ranks make one together and use it in the same order."""
+    """A plan on one rank. All ranks create it together and call its methods in the same order."""
 
     def __init__(
         self, lowering: Lowering, tensors: Mapping[str, Tensor], world: World, seed: int
     ) -> None:
-        """``tensors``: those of the module, by name; values are those of rank 0. Raises InputError
-        where plan, module and ranks do not fit."""
+        """``tensors``: those of the module, by name. The initial values are those of rank 0. Raises
+        InputError if plan, module and ranks do not fit together."""
         self.lowering, self.world, self.plan = lowering, world, lowering.plan
         self._check_alike()
         precision = self._precision(tensors)
-        self.form = run_formats(precision, world.device)
-        self._validate(self.form.wide.itemsize)
+        self.formats = run_formats(precision, world.device)
+        self._validate(self.formats.wide.itemsize)
         _check_ties(self.plan, tensors)
         self.program = lowering.program(world.rank)
         self.weights = {w.leaf.name: w for w in self.program.weights}
-        """The pieces that are here, by leaf."""
+        """The weights of which this rank stores a block, by leaf."""
         self._homes = {node.leaf.name: node for node in lowering.schedule.homes}
-        initial = Initial(self.plan, None, seed, world, self.form.wide, given=tensors)
+        initial = Initial(self.plan, None, seed, world, self.formats.wide, given=tensors)
         self.is_filled = not any(world.gather(self._is_unknown(tensors)))
-        """Whether weights have values."""
+        """Whether the weights have values."""
         self.fed = self._fed(initial, seed)
         self.executor = Executor(
             self.program,
@@ -87,12 +88,12 @@ class RankEngine:
         world.prepare((self._everyone,))
         self.seed = seed
         self.number = 0
-        """Batches that went forward."""
+        """The number of forward passes so far."""
         self.changes = 0
-        """How often weights were given values."""
+        """How often ``load`` was called."""
 
     def _precision(self, tensors: Mapping[str, Tensor]) -> Precision:
-        """The format of the plan for these tensors, which torch is told of where it asks for it."""
+        """The plan's precision for these tensors. Sets torch's option for tf32 if that is it."""
         weights = [self.naming.parameter(leaf) for leaf in self.naming.parameters]
         precision = _precision(self.plan, [tensors.get(n) for w in weights for n in w.in_module])
         if precision == "tf32":
@@ -101,12 +102,12 @@ class RankEngine:
 
     @property
     def leaves(self) -> Iterable[str]:
-        """The weights that some rank holds. Others of the module the plan does not read."""
+        """The weights that the plan reads, by the names of their leaves."""
         return self._homes
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Of these weights, whole, as the graph has them."""
+        """The shapes of these whole weights in the graph."""
         return {name: node.leaf.shape for name, node in self._homes.items()}
 
     @property
@@ -115,61 +116,63 @@ class RankEngine:
 
     @property
     def depends_on_training(self) -> bool:
-        """Whether the module in evaluation mode would be another graph."""
+        """Whether the module in evaluation mode computes something else than the plan: whether it
+        has random numbers or batch norms."""
         drawn = any(node.leaf.name.startswith(DRAWN) for node in self.plan.model.leaves)
         return drawn or bool(self.plan.statistics)
 
     def check_filled(self) -> None:
-        """Raise InputError where weights have no values."""
+        """Raise InputError if the weights have no values yet."""
         if not self.is_filled:
             problem = "has no values, as the module had none: expected load_state_dict first"
             raise InputError(self.plan.model_name, problem)
 
     def forward(
         self, inputs: Mapping[str, Tensor], *, trains: bool, keeps: bool
-    ) -> tuple[PendingBatch, Total]:
-        """Take a batch forward: what ``backward`` takes, and the loss. ``keeps``: whether running
-        statistics take it in."""
+    ) -> tuple[PendingBatch, PendingLoss]:
+        """Run the forward pass of a batch. Return the batch for ``backward``, and the loss.
+        ``keeps``: whether to update the running statistics."""
         self.check_filled()
         number = self.number
         self.world.step, self.world.doing = number + 1, "computing"
         self.fed.give(inputs)
         self.number += 1
-        begun = self.executor.forward(number, self._form(), trains=trains)
+        batch = self.executor.forward(number, self._formats_now(), trains=trains)
         self.fed.forget()
         if keeps:
             with torch.no_grad():
                 self.executor.keep_statistics()
         total = torch.zeros(1, dtype=torch.float64, device=self.world.device)
-        if begun.loss is not None:
-            total += begun.loss
-        added = self.world.start_all_reduce(total, self._everyone)
-        loss = torch.zeros((), dtype=self.form.wide, device=total.device)
-        return begun, Total(loss, total, added)
+        if batch.loss is not None:
+            total += batch.loss
+        wait = self.world.start_all_reduce(total, self._everyone)
+        loss = torch.zeros((), dtype=self.formats.wide, device=total.device)
+        return batch, PendingLoss(loss, total, wait)
 
-    def backward(self, begun: PendingBatch, scale: Tensor, *, exchanges: bool) -> dict[str, Tensor]:
-        """The gradients of this rank's pieces, by leaf."""
-        by_register = self.executor.backward(begun, scale, exchanges=exchanges)
-        if begun.form.needs_scale and exchanges:
+    def backward(self, batch: PendingBatch, scale: Tensor, *, exchanges: bool) -> dict[str, Tensor]:
+        """Run the backward pass of a batch. Return the gradients of this rank's blocks, by leaf, of
+        the loss times ``scale``. Empty without ``exchanges``, except for a pipeline."""
+        by_register = self.executor.backward(batch, scale, exchanges=exchanges)
+        if batch.formats.needs_scale and exchanges:
             self._agree_on_overflow(by_register)
         names = {w.register: w.leaf.name for w in self.program.trained}
         return {names[register]: gradient for register, gradient in by_register.items()}
 
     def _agree_on_overflow(self, gradients: Mapping[str, Tensor]) -> None:
-        """Let all ranks see that one of them has a gradient that is not finite, so that a scaler of
-        the loss leaves the update out on all or on none."""
+        """Make gradients infinite on all ranks if one rank has a gradient that is not finite, so
+        that a GradScaler skips the update on all ranks or on none."""
         bad = sum(float((~torch.isfinite(g)).any()) for g in gradients.values())
         if self.world.total(bad) > 0 and not bad:
             for gradient in gradients.values():
                 gradient.fill_(torch.inf)
 
     def piece(self, leaf: str) -> Tensor | None:
-        """This rank's piece of a weight, if it holds one."""
+        """This rank's block of a weight. None if it stores none."""
         weight = self.weights.get(leaf)
         return None if weight is None else self.executor.weights[weight.register]
 
     def counts(self, leaf: str) -> bool:
-        """Whether this rank stands for all that hold its piece of a weight."""
+        """Whether this rank is the first of those that store its block of a weight."""
         weight = self.weights.get(leaf)
         return weight is not None and weight.group[0] == self.world.rank
 
@@ -186,7 +189,8 @@ class RankEngine:
 
     @torch.no_grad()
     def load(self, leaf: str, value: Tensor) -> None:
-        """Give this rank's piece of a weight, or of what the graph reads, its values."""
+        """Set this rank's block of a weight, of a frozen parameter or of a buffer from a whole
+        tensor."""
         self.changes += 1
         weight = self.weights.get(leaf)
         if weight is not None:
@@ -199,8 +203,8 @@ class RankEngine:
         target.copy_(value[as_slices(weight.region)])
 
     def _to_all(self, value: Tensor | None, shape: Sequence[int]) -> Tensor:
-        """What rank 0 has, on all: passed on along a binary tree."""
-        world, dtype = self.world, self.form.wide
+        """Send a tensor from rank 0 to all ranks along a binary tree, and return it."""
+        world, dtype = self.world, self.formats.wide
         length = torch.Size(shape).numel()
         if not length:
             return torch.empty(tuple(shape), dtype=dtype, device=world.device)
@@ -216,42 +220,43 @@ class RankEngine:
             world.settle()
         return flat.view(tuple(shape))
 
-    def _form(self) -> RunFormats:
-        """In what to compute: as autocast says, where that is on."""
+    def _formats_now(self) -> RunFormats:
+        """The formats of the next forward pass: with autocast if it is enabled."""
         device = self.world.device.type
         if not torch.is_autocast_enabled(device):
-            return self.form
-        return replace(self.form, autocast=torch.get_autocast_dtype(device))
+            return self.formats
+        return replace(self.formats, autocast=torch.get_autocast_dtype(device))
 
-    def _fed(self, initial: Initial, seed: int) -> Fed:
+    def _fed(self, initial: Initial, seed: int) -> PassedInputs:
         plan, read = self.plan, tuple(loaded(self.program))
-        given = {name for name in self.naming.inputs if name is not None}
-        leaves = {n.leaf.name: n.leaf for n in plan.model.leaves if n.leaf.name in given}
-        own = list(dict.fromkeys(piece for piece in read if piece.leaf in self.naming.buffers))
-        kept = initial.constants(own) if self.is_filled else self._empty(own)
-        apart = tuple(piece for piece in read if piece.leaf in leaves)
-        return Fed(self.world, leaves, apart, kept, Synthetic(seed))
+        names = {name for name in self.naming.inputs if name is not None}
+        leaves = {n.leaf.name: n.leaf for n in plan.model.leaves if n.leaf.name in names}
+        constants = [piece for piece in read if piece.leaf in self.naming.buffers]
+        constants = list(dict.fromkeys(constants))
+        kept = initial.constants(constants) if self.is_filled else self._empty(constants)
+        inputs = tuple(piece for piece in read if piece.leaf in leaves)
+        return PassedInputs(self.world, leaves, inputs, kept, Synthetic(seed))
 
     def _turned(self) -> set[str]:
-        """The weights whose memory is better laid out as the module has it: those that it holds
-        transposed, and that operators alone read. Their gradients then need no copy."""
+        """The weights that are stored in memory as the module stores them: those that are
+        transposed in the module, and that only operators read. Their gradients need no copy."""
         pipeline = self.program.pipeline
         later = () if pipeline is None else (*pipeline.slices, pipeline.tail)
-        every = (i for part in (self.program.instructions, *later) for i in part)
-        sent = {name for i in every if not isinstance(i, Run | Load) for name in sources(i)}
+        instructions = (i for part in (self.program.instructions, *later) for i in part)
+        sent = {name for i in instructions if not isinstance(i, Run | Load) for name in sources(i)}
         moved = {leaf for leaf, weight in self.weights.items() if weight.register in sent}
-        # Sums of gradients go over memory as it lies, so all ranks have to do the same.
-        anywhere = set[str]().union(*self.world.gather(moved))
+        # An all_reduce of gradients adds up memory, so all ranks must store them in the same order.
+        moved_on_any = set[str]().union(*self.world.gather(moved))
         turned = {leaf for leaf in self._homes if self.naming.parameter(leaf).transposed}
-        return turned - anywhere
+        return turned - moved_on_any
 
     def _empty(self, pieces: Sequence[LeafRegion]) -> dict[LeafRegion, Tensor]:
         sizes = {p: [stop - start for start, stop in p.region] for p in pieces}
-        dtype, device = self.form.wide, self.world.device
+        dtype, device = self.formats.wide, self.world.device
         return {p: torch.zeros(size, dtype=dtype, device=device) for p, size in sizes.items()}
 
     def _is_unknown(self, tensors: Mapping[str, Tensor]) -> bool:
-        """Whether rank 0, whose values count, has none."""
+        """Whether this is rank 0, from which values come, and its tensors have none."""
         names = {name for p in self.naming.parameters.values() for name in p.in_module}
         names |= set(self.naming.buffers.values())
         return self.world.rank == 0 and any(
@@ -259,13 +264,15 @@ class RankEngine:
         )
 
     def _check_alike(self) -> None:
+        """Raise InputError for a plan that cannot be used here, and if ranks have different
+        plans."""
         plan, size, where = self.plan, self.world.size, self.lowering.where
         if size != plan.machine.devices:
             problem = f"expected {plan.machine.devices} processes, one a device, got {size}"
             raise InputError(where, problem)
         if is_delayed(plan):
             problem = "gradients of its pipeline are of weights one update old (2bw)"
-            raise InputError(where, f"{problem}, which no loop of one's own can follow")
+            raise InputError(where, f"{problem}, which no training loop of yours can follow")
         if not plan.naming.parameters:
             raise InputError(where, "names no parameters of a module, expected a module's plan")
         printed = print_graph(plan.graph)
@@ -273,48 +280,49 @@ class RankEngine:
             raise AgreedError(where, "ranks have different plans, expected the same")
 
     def _validate(self, itemsize: int) -> None:
-        """Rank 0 sees to it that programs do what the plan says."""
+        """Validate all programs against the plan, on rank 0. Raises AgreedError on all ranks."""
         problem = ""
         if self.world.rank == 0:
             try:
                 validate_lowered(self.lowering, itemsize)
             except UnityError as error:
                 problem = str(error)
-        if agreed := self.world.gather(problem)[0]:
-            raise AgreedError(self.lowering.where, agreed)
+        if problem_of_first := self.world.gather(problem)[0]:
+            raise AgreedError(self.lowering.where, problem_of_first)
 
 
 def _check_ties(plan: Plan, tensors: Mapping[str, Tensor]) -> None:
-    """Raise InputError where parameters are one tensor in the module and several in the plan, or
-    the other way round: as after ``.to("meta")``, which takes shared parameters apart."""
+    """Raise InputError if parameters share one tensor in the module and not in the plan, or the
+    other way round, as after ``.to("meta")``, which separates shared parameters."""
     first: dict[int, tuple[tuple[str, int], str]] = {}
     weights = plan.naming.parameters.items()
-    parts = [((leaf, i), own) for leaf, p in weights for i, own in enumerate(p.parts)]
+    parts = [((leaf, i), names) for leaf, p in weights for i, names in enumerate(p.parts)]
     for part, names in parts:
-        known = [name for name in names if name in tensors]
-        for name in known:
-            own, other = first.setdefault(id(tensors[name]), (part, name))
-            if own != part:
-                problem = f"{other} and {name} are one tensor, expected two as in the plan"
+        present = [name for name in names if name in tensors]
+        for name in present:
+            first_part, first_name = first.setdefault(id(tensors[name]), (part, name))
+            if first_part != part:
+                problem = f"{first_name} and {name} are one tensor, expected two as in the plan"
                 raise InputError(f"model {plan.model_name}", problem)
-        if len({id(tensors[name]) for name in known}) > 1:
-            problem = f"{' and '.join(known)} are several tensors, expected one as in the plan"
+        if len({id(tensors[name]) for name in present}) > 1:
+            problem = f"{' and '.join(present)} are several tensors, expected one as in the plan"
             raise InputError(f"model {plan.model_name}", problem)
 
 
 def _views(plan: Plan) -> str:
-    """Where a plan's operators run."""
+    """The machine views of a plan's operators, as text."""
     return repr([plan.views.get(node) for node in plan.graph.nodes])
 
 
 def _precision(plan: Plan, tensors: Sequence[Tensor | None]) -> Precision:
-    """That of the plan for parameters in float32; float64 for those in float64."""
-    kept = {tensor.dtype for tensor in tensors if tensor is not None}
+    """The plan's precision if parameters are in float32, fp64 if they are in float64. Raises
+    InputError for any other format, or several."""
+    formats = {tensor.dtype for tensor in tensors if tensor is not None}
     asked = plan.training.precision
-    if not kept:
-        return asked  # What is lacking is told where values are taken.
-    if len(kept) == 1 and (own := FORMATS.get(next(iter(kept)))) is not None:
-        return own if "fp64" in (own, asked) else asked
-    words = " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in kept))
+    if not formats:
+        return asked  # Missing tensors are reported when values are read.
+    if len(formats) == 1 and (stored := FORMATS.get(next(iter(formats)))) is not None:
+        return stored if "fp64" in (stored, asked) else asked
+    words = " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in formats))
     expected = "expected all in float32 or all in float64: the plan's precision is for computing"
     raise InputError(f"model {plan.model_name}", f"its parameters are {words}, {expected}")

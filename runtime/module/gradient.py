@@ -1,10 +1,13 @@
-"""Gradients of shards whose norm is that of the whole gradient.
+"""Gradients of shards whose norm is the norm of the whole gradient.
 
-A loop that knows nothing of shards takes norms: ``torch.nn.utils.clip_grad_norm_`` that of each
-gradient, and of these that of all. Here the norm of a gradient is *pending*: that of this rank's
-piece, or 0 where another rank stands for it. The norm of several pending ones is that over all
-ranks, of one sum; so is the value of a single one, once it is looked at. All else is done to this
-rank's piece. All ranks have to take the same norms, in the same order.
+Problem. A training loop that knows nothing of shards computes norms of gradients:
+``torch.nn.utils.clip_grad_norm_`` takes the norm of each gradient, then the norm of these norms.
+
+Method. The norm of a shard's gradient is *pending*: it has the norm of this rank's block, or 0 if
+the block counts on another rank. The norm of several pending norms is computed over all ranks, with
+a single sum. The value of a single pending norm is computed over all ranks when it is read. All
+other functions work on this rank's block. All ranks have to compute the same norms in the same
+order.
 """
 
 from __future__ import annotations
@@ -22,46 +25,47 @@ from pcg.errors import InputError
 from runtime.world.collectives import World
 
 plainly = torch._C.DisableTorchFunctionSubclass  # pyright: ignore[reportPrivateUsage]
-"""Within it, torch takes tensors of derived classes for plain ones."""
+"""A context in which torch treats tensors of derived classes as plain tensors."""
 
 
 @dataclass(frozen=True)
 class GradientPiece:
-    """Whose a gradient is. ``counts``: whether this rank stands for all that hold its piece."""
+    """The block to which a gradient belongs. ``counts``: whether it counts on this rank, which is
+    the first of those that hold it."""
 
     world: World
     counts: bool
 
     def __deepcopy__(self, memo: object) -> GradientPiece:
-        """The same one: there is one world."""
+        """The same object, because there is a single world."""
         return self
 
 
 def norm_of_ranks(world: World, own: Tensor, kind: float) -> float:
-    """The norm of all ranks' norms, of which ``own`` are this rank's. All call together. ``kind``:
-    as in ``torch.linalg.vector_norm``, above 0."""
+    """The norm of the norms of all ranks. ``own``: this rank's norms. ``kind``: the order of the
+    norm, as in ``torch.linalg.vector_norm``, above 0. All ranks call together."""
     values: list[float] = own.double().flatten().tolist()
     if kind == inf:
-        every = world.gather(nan if any(map(isnan, values)) else max(values, default=0.0))
-        return nan if any(map(isnan, every)) else max(every)
+        by_rank = world.gather(nan if any(map(isnan, values)) else max(values, default=0.0))
+        return nan if any(map(isnan, by_rank)) else max(by_rank)
     return world.total(sum(value**kind for value in values)) ** (1.0 / kind)
 
 
-class Pending(Tensor):
-    """Norms of pieces, of one kind, that have not been brought together yet."""
+class PendingNorm(Tensor):
+    """Norms of this rank's blocks, of one order, that are not combined over ranks yet."""
 
     world: World
     kind: float
 
     @classmethod
-    def of(cls, own: Tensor, world: World, kind: float) -> Pending:
-        """``own``: this rank's."""
-        made = own.as_subclass(cls)
-        made.world, made.kind = world, kind
-        return made
+    def of(cls, own: Tensor, world: World, kind: float) -> PendingNorm:
+        """Pending norms from this rank's own norms."""
+        norms = own.as_subclass(cls)
+        norms.world, norms.kind = world, kind
+        return norms
 
     def whole(self) -> Tensor:
-        """Each of the norms by itself, as a plain tensor. All ranks call together."""
+        """Each norm over all ranks, as a plain tensor. All ranks call together."""
         with plainly():
             own = self.as_subclass(Tensor)
             parts = [norm_of_ranks(self.world, part, self.kind) for part in own.flatten()]
@@ -77,10 +81,10 @@ class Pending(Tensor):
     ) -> Any:
         kwargs = kwargs or {}
         first = args[0] if args else None
-        if func is torch.stack and (alike := _alike(first)) is not None:
+        if func is torch.stack and (pending := _first_of_same_kind(first)) is not None:
             with plainly():
-                return cls.of(func(*args, **kwargs), alike.world, alike.kind)
-        if isinstance(first, Pending):
+                return cls.of(func(*args, **kwargs), pending.world, pending.kind)
+        if isinstance(first, PendingNorm):
             if func is Tensor.to:
                 with plainly():
                     return cls.of(func(*args, **kwargs), first.world, first.kind)
@@ -89,26 +93,26 @@ class Pending(Tensor):
                     own = first.as_subclass(Tensor)
                     return own.new_tensor(norm_of_ranks(first.world, own, first.kind))
         if getattr(func, "__name__", "") not in ("__get__", "__set__"):
-            args = [trees.tree_map(_looked_at, value) for value in args]
-            kwargs = {name: trees.tree_map(_looked_at, value) for name, value in kwargs.items()}
+            args = [trees.tree_map(_evaluated, value) for value in args]
+            kwargs = {name: trees.tree_map(_evaluated, value) for name, value in kwargs.items()}
         with plainly():
             return func(*args, **kwargs)
 
 
 class Gradient(Tensor):
-    """The gradient of a shard. Its norm is that of the whole gradient."""
+    """The gradient of a shard. Its norm is the norm of the whole gradient."""
 
     piece: GradientPiece
 
     @classmethod
     def of(cls, own: Tensor, piece: GradientPiece) -> Gradient:
-        """The same memory."""
-        made = own.as_subclass(cls)
-        made.piece = piece
-        return made
+        """The gradient of a block, from a plain tensor, with the same memory."""
+        gradient = own.as_subclass(cls)
+        gradient.piece = piece
+        return gradient
 
-    def pending(self, kind: float, dtype: torch.dtype | None) -> Pending:
-        """Its norm."""
+    def pending(self, kind: float, dtype: torch.dtype | None) -> PendingNorm:
+        """The pending norm of the gradient. Raises InputError unless ``kind`` is above 0."""
         if not kind > 0:
             raise InputError("norm_type", f"expected a number above 0, got {kind}")
         with plainly():
@@ -117,15 +121,15 @@ class Gradient(Tensor):
                 norm = torch.linalg.vector_norm(own, kind, dtype=dtype)
             else:
                 norm = own.new_zeros((), dtype=dtype)
-            return Pending.of(norm, self.piece.world, kind)
+            return PendingNorm.of(norm, self.piece.world, kind)
 
     def __deepcopy__(self, memo: Any) -> Tensor:
-        """A plain tensor."""
+        """A copy as a plain tensor."""
         with plainly():
             return self.as_subclass(Tensor).clone()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Saved as a plain tensor."""
+        """Pickle it as a plain tensor."""
         with plainly():
             return self.as_subclass(Tensor).__reduce_ex__(protocol)
 
@@ -139,42 +143,45 @@ class Gradient(Tensor):
     ) -> Any:
         kwargs = kwargs or {}
         if func in _NORMS and (kind := _kind(func, args, kwargs)) is not None:
-            given, dtype = args[0], kwargs.get("dtype")
-            if isinstance(given, Gradient):
-                return given.pending(kind, dtype)
-            if func is _FOREACH and all(isinstance(one, Gradient) for one in given):
-                return [one.pending(kind, dtype) for one in given]
+            argument, dtype = args[0], kwargs.get("dtype")
+            if isinstance(argument, Gradient):
+                return argument.pending(kind, dtype)
+            if func is _FOREACH and all(isinstance(gradient, Gradient) for gradient in argument):
+                return [gradient.pending(kind, dtype) for gradient in argument]
         with plainly():
             return func(*args, **kwargs)
 
 
 _FOREACH: Callable[..., Any] = torch._foreach_norm  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
 _NORMS = (torch.linalg.vector_norm, torch.norm, Tensor.norm, _FOREACH)
-"""Functions of a tensor and a kind of norm."""
+"""Functions that compute norms. They take a tensor and the order of the norm."""
 _NAMES = ("ord", "p")
-"""Under which these take the kind."""
+"""The keyword arguments with the order of the norm."""
 _DIMENSIONS = ("dim", "keepdim", "out")
+"""Keyword arguments with which a call does not compute the norm of all elements."""
 
 
 def _kind(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> float | None:
-    """Of a call of one of the functions, which norm of all elements it is; None for others."""
-    given: list[Any] = [*args[1:2], *(kwargs[name] for name in _NAMES if name in kwargs), 2.0]
+    """The order of the norm that a call of one of ``_NORMS`` computes over all elements. None if it
+    computes something else."""
+    orders: list[Any] = [*args[1:2], *(kwargs[name] for name in _NAMES if name in kwargs), 2.0]
     if len(args) > 2 or any(kwargs.get(name) for name in _DIMENSIONS):
         return None
-    kind = 2.0 if given[0] in (None, "fro") else given[0]
+    kind = 2.0 if orders[0] in (None, "fro") else orders[0]
     return float(kind) if isinstance(kind, (int, float)) else None
 
 
-def _alike(given: Any) -> Pending | None:
-    """The first of several norms of one kind."""
-    if not (isinstance(given, (list, tuple)) and given):
+def _first_of_same_kind(tensors: Any) -> PendingNorm | None:
+    """The first of a list of pending norms of the same order. None for any other argument."""
+    if not (isinstance(tensors, (list, tuple)) and tensors):
         return None
-    first = given[0]
-    if not isinstance(first, Pending):
+    first = tensors[0]
+    if not isinstance(first, PendingNorm):
         return None
-    is_alike = all(isinstance(one, Pending) and one.kind == first.kind for one in given)
-    return first if is_alike else None
+    same_kind = all(isinstance(norm, PendingNorm) and norm.kind == first.kind for norm in tensors)
+    return first if same_kind else None
 
 
-def _looked_at(value: Any) -> Any:
-    return value.whole() if isinstance(value, Pending) else value
+def _evaluated(value: Any) -> Any:
+    """A value, with a pending norm replaced by its value over all ranks."""
+    return value.whole() if isinstance(value, PendingNorm) else value

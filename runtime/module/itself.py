@@ -1,8 +1,8 @@
-"""The module itself, run on one rank with whole weights: what it returns beside the loss.
+"""Run the original module on one rank with whole weights, for all outputs but the loss.
 
-A plan is of a module in training mode, for one size of batch, and its graph ends in the loss. All
-else, such as logits, or evaluation with dropout and batch norms, comes from the module. Weights are
-gathered for it, and stay until they change; nothing of this costs a step of training.
+A plan is for a module in training mode and one batch size, and its graph computes the loss. All
+else, such as logits, or evaluation with dropout and batch norms, is computed by the module. Whole
+weights are gathered for it, and kept until they change. A training step does not pay for this.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from runtime.module.twin import twin, without_elements
 from runtime.module.whole import whole_tensors
 
 
-class Itself:
-    """A module whose weights are shards elsewhere. All ranks use it together."""
+class OriginalModule:
+    """A copy of the original module without weights. They are gathered from the shards of all ranks
+    when it runs. All ranks call its methods together."""
 
     def __init__(
         self, model: Module, engine: RankEngine, shards: Callable[[], Sequence[Tensor]]
     ) -> None:
-        """``shards``: those of this rank, as they are now."""
+        """``shards``: returns the current shards of this rank."""
         self._engine, self._shards = engine, shards
         self._whole: tuple[object, dict[str, Tensor]] | None = None
         device = engine.world.device
@@ -40,7 +41,7 @@ class Itself:
             return tensor.detach().to(device, copy=True)
 
         self.module: Module | None = None
-        """Without the elements of its parameters."""
+        """The module with parameters on the meta device. None if it cannot be copied."""
         self._problem = ""
         try:
             self.module = twin(model, own)
@@ -57,8 +58,9 @@ class Itself:
         training: bool,
         refuses: bool,
     ) -> Any:
-        """What the module returns. ``kept``: its tensors that are not trained; ``refuses``: whether
-        to refuse to go back from it. Raises InputError for a module that cannot be run so."""
+        """Run the module and return its output. ``kept``: its tensors that are not trained.
+        ``refuses``: whether a backward pass from the output raises an error. Raises InputError if
+        the module cannot be copied, or has no values."""
         if self.module is None:
             raise InputError(self._engine.plan.model_name, self._problem)
         self._engine.check_filled()
@@ -71,21 +73,21 @@ class Itself:
             return trees.tree_map(_without_gradient, output)
 
     def forget(self) -> None:
-        """Let go of whole weights."""
+        """Drop the whole weights."""
         self._whole = None
 
     def version(self) -> list[int]:
-        """What changes with this rank's weights, as far as torch counts changes."""
+        """Numbers that change when this rank's weights change, as far as torch counts changes."""
         return [self._engine.changes, *(shard._version for shard in self._shards())]
 
     def _state(self, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """All tensors by name, gathered again if they have changed on some rank."""
-        # Not their versions alone: what is changed as ``.data`` has none.
+        """All tensors by name. They are gathered again if they have changed on any rank."""
+        # Versions alone are not enough, because they do not count changes through ``.data``.
         now = self.version(), [_content(shard) for shard in self._shards()]
-        is_known = self._whole is not None and self._whole[0] == now
-        if self._engine.world.total(float(not is_known)):
+        is_current = self._whole is not None and self._whole[0] == now
+        if self._engine.world.total(float(not is_current)):
             self._whole = now, whole_tensors(self._engine)
-        assert self._whole is not None, "all ranks know"
+        assert self._whole is not None, "all ranks have gathered"
         device, moved = self._engine.world.device, dict[int, Tensor]()
         state = {**kept, **self._whole[1]}
         for tensor in state.values():
@@ -95,20 +97,20 @@ class Itself:
 
 
 def _content(tensor: Tensor) -> tuple[float, ...]:
-    """Numbers that change with the elements. (The hash is that of an exclusive or, which alone
-    would be the same for any even number of equal elements.)"""
+    """Numbers that change with the elements of a tensor: a hash, the sum, and the norm. (torch's
+    hash is an exclusive or, to which two equal elements contribute nothing.)"""
     if not tensor.numel():
         return ()
-    own = tensor.detach()
-    sums = own.sum(dtype=torch.float64), torch.linalg.vector_norm(own, dtype=torch.float64)
-    return torch.hash_tensor(own).item(), *(one.item() for one in sums)
+    values = tensor.detach()
+    sums = values.sum(dtype=torch.float64), torch.linalg.vector_norm(values, dtype=torch.float64)
+    return torch.hash_tensor(values).item(), *(number.item() for number in sums)
 
 
-class _Apart(Function):
-    """A value from which nobody goes back."""
+class _RefuseBackward(Function):
+    """The identity. Its backward pass raises an error."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, one: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(ctx: Any, value: Tensor, anchor: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         return value.view_as(value)
 
     @staticmethod
@@ -119,7 +121,8 @@ class _Apart(Function):
 
 
 def _without_gradient(value: Any) -> Any:
-    """The same, but a loss that is made of it is refused, not taken for one without gradients."""
+    """The value, marked such that a backward pass from it raises an error. Otherwise a loss
+    computed from it would silently have no gradients."""
     if not (isinstance(value, Tensor) and value.is_floating_point()):
         return value
-    return _Apart.apply(value, torch.ones((), requires_grad=True))
+    return _RefuseBackward.apply(value, torch.ones((), requires_grad=True))

@@ -1,4 +1,4 @@
-"""The loss of a step, found however a module's own is, and what else the module returns."""
+"""The loss of a step, with which the module's other outputs can be read."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from runtime.module.gradient import plainly
 
 
 class Loss(Tensor):
-    """The loss of the whole batch, one number. A loop finds it as what is returned, as ``.loss``,
-    ``["loss"]`` or ``[0]``, so that it need not know what the module itself would return. What else
-    that returns is found as there, such as ``.logits``, and computed when it is asked for. Whatever
-    is computed of the loss is a plain tensor.
+    """The loss of the whole batch, one number.
 
-    Ranks add their parts of it up while the backward pass goes on: it is waited for where it is
-    looked at."""
+    A training loop may use it as the returned value itself, or as ``.loss``, ``["loss"]`` or
+    ``[0]``, whatever the original module returns. Other outputs of the module are found where the
+    module has them, such as ``.logits``, and are computed when they are read. Functions of the loss
+    return plain tensors.
+
+    Ranks add up their parts of the loss while the backward pass goes on. Reading the value waits
+    for the sum.
+    """
 
     _itself: Callable[[], Any]
     _wait: Callable[[], None]
@@ -26,10 +29,11 @@ class Loss(Tensor):
 
     @classmethod
     def of(cls, value: Tensor, itself: Callable[[], Any], wait: Callable[[], None]) -> Loss:
-        """``itself``: makes what the module returns; ``wait``: until the value is there."""
-        made = value.as_subclass(cls)
-        made._itself, made._wait = itself, wait
-        return made
+        """``itself``: computes the output of the original module. ``wait``: waits until the value
+        of the loss is there."""
+        loss = value.as_subclass(cls)
+        loss._itself, loss._wait = itself, wait
+        return loss
 
     @classmethod
     def __torch_function__(
@@ -41,18 +45,18 @@ class Loss(Tensor):
     ) -> Any:
         kwargs = kwargs or {}
         if func is not Tensor.backward:
-            for one in trees.tree_leaves((tuple(args), dict(kwargs))):
-                if isinstance(one, Loss) and "_wait" in one.__dict__:
-                    one._wait()
+            for argument in trees.tree_leaves((tuple(args), dict(kwargs))):
+                if isinstance(argument, Loss) and "_wait" in argument.__dict__:
+                    argument._wait()
         with plainly():
             return func(*args, **kwargs)
 
     def __deepcopy__(self, memo: Any) -> Tensor:
-        """A plain tensor."""
+        """A copy as a plain tensor."""
         return self.detach().clone()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Saved as a plain tensor."""
+        """Pickle it as a plain tensor."""
         return self.detach().__reduce_ex__(protocol)
 
     @property
@@ -61,13 +65,14 @@ class Loss(Tensor):
 
     @property
     def output(self) -> Any:
-        """What the module itself returns, without gradients. All ranks have to ask together."""
+        """The output of the original module, without gradients. All ranks have to read it
+        together."""
         if "_output" not in self.__dict__:
             self._output = self._itself()
         return self._output
 
     def __getattr__(self, name: str) -> Any:
-        # Names of Python's own are asked for by everybody, and need no module.
+        # Python and torch look up many special names. These must not run the module.
         if name.startswith("_") or "_itself" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.output, name)

@@ -1,4 +1,4 @@
-"""A module that trains by a plan, in a loop of its user's own."""
+"""A module that trains by a plan, in a training loop of the user's."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from torch.optim import Optimizer
 
 from pcg.errors import InputError
 from runtime.execute.executor import PendingBatch
-from runtime.module.calls import TARGET, Face, call_of, matched
+from runtime.module.calls import TARGET, ForwardSignature, call_of, matched
 from runtime.module.clip import clip
-from runtime.module.engine import RankEngine, Total
+from runtime.module.engine import PendingLoss, RankEngine
 from runtime.module.gradient import Gradient, GradientPiece
-from runtime.module.itself import Itself
+from runtime.module.itself import OriginalModule
 from runtime.module.loss import Loss
-from runtime.module.resuming import Resuming
+from runtime.module.resuming import ModuleCheckpoints
 from runtime.module.whole import load_whole, whole_tensors
 from runtime.program.lower import Lowering
 from runtime.train.initial import tensors_of
@@ -33,8 +33,8 @@ from runtime.world.collectives import World
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a weight's shard is a parameter. ``shard``: the memory of this rank's piece, as the
-    module has it."""
+    """The parameter of a weight's shard: attribute ``last`` of ``owner``. ``shard``: the memory of
+    this rank's block, in the module's orientation."""
 
     leaf: str
     name: str
@@ -48,30 +48,31 @@ class _Place:
 
 
 @dataclass
-class _Own:
-    """What a module keeps beside parameters. ``kept``: tensors of the module that are not trained,
-    by name."""
+class _State:
+    """The state of a parallel module beside its parameters."""
 
     engine: RankEngine
-    face: Face
+    face: ForwardSignature
     names: tuple[str, ...]
-    """Of the module's state dict, in order."""
+    """The names of the original module's state dict, in order."""
     kept: dict[str, Tensor]
-    itself: Itself
+    """The tensors of the module that are not trained, by name."""
+    itself: OriginalModule
     places: list[_Place] = field(default_factory=list[_Place])
     syncs: bool = True
+    """Whether backward passes exchange gradients."""
     is_asked_itself: bool = False
-    """Whether the module itself is to evaluate."""
+    """Whether the original module computes all outputs of an evaluation."""
 
 
 class ParallelModule(Module):
     """This rank's part of a module that trains by a plan.
 
-    Its parameters are this rank's shards, under the module's own names; a rank that holds nothing
-    of a parameter has one without elements. ``forward`` takes what the module takes (and what is
-    for the loss alone, where the plan was made with ``loss=``), of the whole batch or of this
-    rank's samples, and returns the loss of the whole batch, also as ``.loss``. All ranks have to
-    call forward, backward, ``state_dict`` and ``clip_grad_norm_`` together.
+    Its parameters are this rank's shards, under the original module's names. A rank without a shard
+    of a parameter has a parameter without elements. ``forward`` takes the arguments of the original
+    module (and those of the loss, if the plan was made with ``loss=``), for the whole batch or for
+    this rank's samples. It returns the loss of the whole batch, also as ``.loss``. All ranks have
+    to call forward, backward, ``state_dict`` and ``clip_grad_norm_`` together.
     """
 
     def __init__(self, model: Module, lowering: Lowering, world: World, seed: int) -> None:
@@ -81,15 +82,24 @@ class ParallelModule(Module):
         trained = {n for leaf in engine.leaves for n in engine.naming.parameter(leaf).in_module}
         running = {n for group in engine.executor.running.names.values() for n in group}
         kept = {n: tensors[n].detach() for n in names if n not in trained | running}
-        self._own = _Own(engine, Face.of(model), names, kept, Itself(model, engine, self._shards))
+        self._own = _State(
+            engine,
+            ForwardSignature.of(model),
+            names,
+            kept,
+            OriginalModule(model, engine, self._shards),
+        )
         self._register(names)
         self.train(model.training)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The loss of the whole batch, and with it what the module returns, computed when that is
-        asked for. Without gradients, what is not of the plan (evaluation with dropout or batch
-        norms, no labels, another size of batch) is computed by the module itself: then it is what
-        that returns for this rank's inputs. Raises InputError for what does not fit the plan."""
+        """The loss of the whole batch, by the plan. Other outputs of the original module can be
+        read from it (see ``Loss``), and are computed then.
+
+        Without gradients, the original module computes what the plan does not: evaluation with
+        dropout or batch norms, calls without labels, another batch size. Then the result is its
+        output for this rank's inputs. Raises InputError for inputs that do not fit the plan.
+        """
         self._follow()
         inputs = self._inputs_of_plan(args, kwargs)
         if inputs is None:
@@ -97,78 +107,78 @@ class ParallelModule(Module):
         engine = self._own.engine
         parameters = [place.parameter for place in self._own.places]
         trains = torch.is_grad_enabled() and any(p.requires_grad for p in parameters)
-        begun, total = engine.forward(inputs, trains=trains, keeps=self.training)
+        batch, total = engine.forward(inputs, trains=trains, keeps=self.training)
         if trains:
             self._own.itself.forget()
-            loss = _Step.apply(self._own, begun, total, *parameters)
+            loss = _Step.apply(self._own, batch, total, *parameters)
             assert isinstance(loss, Tensor)
         else:
             total.wait()
             loss = total.loss
-        then = self._own.itself.version()
-        return Loss.of(loss, lambda: self._beside_loss(args, kwargs, then), total.wait)
+        version = self._own.itself.version()
+        return Loss.of(loss, lambda: self._other_outputs(args, kwargs, version), total.wait)
 
     def _inputs_of_plan(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> dict[str, Tensor] | None:
-        """By leaf of the graph, what a call gives; None on all ranks where the module itself, and
-        not the plan, is to compute it."""
-        engine, inputs, can = self._own.engine, None, False
+        """The tensors of a call, by leaf of the graph. None on all ranks if the original module
+        computes the call, and not the plan."""
+        engine, inputs, fits = self._own.engine, None, False
         if self.training and (torch.is_grad_enabled() or engine.depends_on_training):
             return self._inputs(args, kwargs)
         if self.training or not (engine.depends_on_training or self._own.is_asked_itself):
             with suppress(InputError):
                 inputs = self._inputs(args, kwargs)
-                can = engine.fed.takes(inputs)
-        return inputs if all(engine.world.gather(can)) else None
+                fits = engine.fed.takes(inputs)
+        return inputs if all(engine.world.gather(fits)) else None
 
     def _by_itself(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """What the module returns."""
-        own, refuses = self._own, torch.is_grad_enabled()
-        return own.itself.run(args, kwargs, own.kept, training=self.training, refuses=refuses)
+        """The output of the original module."""
+        state, refuses = self._own, torch.is_grad_enabled()
+        return state.itself.run(args, kwargs, state.kept, training=self.training, refuses=refuses)
 
-    def _beside_loss(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], then: Sequence[int]
+    def _other_outputs(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], version: Sequence[int]
     ) -> Any:
-        """What the module returns for a batch that went forward with the weights of ``then``."""
-        own = self._own
-        if self.training and own.engine.depends_on_training:
+        """The output of the original module for a batch that went forward with the weights of
+        ``version``. Raises InputError if the module cannot compute the same values now."""
+        state = self._own
+        if self.training and state.engine.depends_on_training:
             problem = "but the loss are not kept, and dropout or batch norms would not be the same"
             raise InputError("outputs", f"{problem}, expected eval()")
-        if own.itself.version() != then:
+        if state.itself.version() != version:
             problem = "but the loss are of weights that have changed since"
             raise InputError("outputs", f"{problem}, expected to be asked for before the update")
         return self._by_itself(args, kwargs)
 
     @property
     def itself(self) -> Module | None:
-        """The module that it was made of, without the elements of its parameters; None for one that
-        cannot be copied."""
+        """The original module, with parameters on the meta device. None if it cannot be copied."""
         return self._own.itself.module
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The inputs that the plan was made with, by name."""
+        """The names of the inputs with which the plan was made."""
         return tuple(name for name in self._own.engine.naming.inputs if name is not None)
 
     @property
     def needs_scale(self) -> bool:
-        """Whether its gradients may be too small for the plan's number format, so that the loss has
-        to be scaled, as torch's GradScaler does."""
-        return self._own.engine.form.needs_scale
+        """Whether gradients may underflow in the plan's number format, so that the loss has to be
+        scaled, as torch's GradScaler does."""
+        return self._own.engine.formats.needs_scale
 
     @property
     def parts(self) -> dict[str, tuple[str, ...]]:
-        """By the name of each parameter: the names of those of the module itself that it is made
-        of, one but for stacks."""
-        own = self._own
-        records = {place.name: own.engine.naming.parameter(place.leaf) for place in own.places}
+        """For each parameter: the names of the original module's parameters that it contains. They
+        are several for a stack, else one."""
+        state = self._own
+        records = {place.name: state.engine.naming.parameter(place.leaf) for place in state.places}
         return {name: record.stacked or (name,) for name, record in records.items()}
 
     @contextmanager
     def by_itself(self) -> Generator[None]:
-        """Evaluation is by the module itself, also of what the plan could compute: what it returns
-        is of its own kind. All ranks enter together."""
+        """Within a block, let the original module compute all evaluations, even those that the plan
+        could compute, so that outputs have the module's own types. All ranks enter together."""
         before, self._own.is_asked_itself = self._own.is_asked_itself, True
         try:
             yield
@@ -177,8 +187,8 @@ class ParallelModule(Module):
 
     @contextmanager
     def no_sync(self) -> Generator[None]:
-        """Gradients of batches within it are not exchanged, but added to those of the next batch
-        after it, as in DistributedDataParallel. Pipelines exchange all the same."""
+        """Within a block, gradients are not exchanged, but added to those of the first batch after
+        it, as in DistributedDataParallel. Pipelines exchange them even so."""
         before, self._own.syncs = self._own.syncs, False
         try:
             yield
@@ -188,8 +198,8 @@ class ParallelModule(Module):
     def clip_grad_norm_(
         self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
     ) -> Tensor:
-        """As ``torch.nn.utils.clip_grad_norm_``, of all ranks' shards together, each counted once:
-        also of gradients that a loop has put in the places of a parameter's own."""
+        """As ``torch.nn.utils.clip_grad_norm_``, over the shards of all ranks, each counted once.
+        It also counts gradients that the training loop has assigned itself."""
         places = [(p.leaf, p.parameter.grad) for p in self._own.places]
         gradients = [(leaf, grad) for leaf, grad in places if grad is not None]
         return clip(self._own.engine, gradients, max_norm, float(norm_type), error_if_nonfinite)
@@ -197,9 +207,9 @@ class ParallelModule(Module):
     def state_dict(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, *, destination: Any = None, prefix: str = "", keep_vars: bool = False
     ) -> dict[str, Tensor]:
-        """All tensors of the module, whole, under its own names, on the CPU. All ranks have to call
-        together, and each gets them."""
-        del keep_vars  # They are gathered, hence no parameters of this module.
+        """The whole tensors of the original module under its names, on the CPU, on every rank. All
+        ranks call together."""
+        del keep_vars  # Gathered tensors are no parameters of this module.
         whole_state = {**self._own.kept, **whole_tensors(self._own.engine)}
         state: dict[str, Tensor] = {} if destination is None else destination
         state.update({prefix + name: whole_state[name] for name in self._own.names})
@@ -208,14 +218,14 @@ class ParallelModule(Module):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> _IncompatibleKeys:
-        """Take this rank's shards from whole tensors under the module's own names. Each rank is
-        given all of them; of a file that is mapped (``torch.load(..., mmap=True)``) it reads only
+        """Set this rank's shards from whole tensors under the original module's names. Each rank
+        passes all of them. Of a memory-mapped file (``torch.load(..., mmap=True)``) it reads only
         its own part. As torch does, raises RuntimeError for names or shapes that do not fit."""
-        del assign  # Values are copied: shards are not theirs.
+        del assign  # Values are copied into the shards.
         self._follow()
-        own = self._own
-        missing = load_whole(own.engine, own.names, own.kept, state_dict, strict)
-        return _IncompatibleKeys(missing, [name for name in state_dict if name not in own.names])
+        state = self._own
+        missing = load_whole(state.engine, state.names, state.kept, state_dict, strict)
+        return _IncompatibleKeys(missing, [name for name in state_dict if name not in state.names])
 
     def save_checkpoint(
         self,
@@ -225,16 +235,16 @@ class ParallelModule(Module):
         step: int,
         keep: int = 3,
     ) -> None:
-        """Write a checkpoint after ``step`` steps: all shards, what the optimizer keeps for them,
-        and how many batches went forward, of which dropout is drawn. The last ``keep`` stay. All
-        ranks have to call together. Raises CheckpointError on all where it cannot be written."""
+        """Write a checkpoint after ``step`` steps: all shards, their optimizer states, and the
+        number of forward passes, from which dropout is drawn. The newest ``keep`` checkpoints stay.
+        All ranks call together. Raises CheckpointError on all ranks if one cannot write."""
         self._follow()
         self._resuming().save(Path(folder), optimizer, step, keep)
 
     def load_checkpoint(self, folder: str | Path, optimizer: Optimizer | None = None) -> int:
-        """Go on from the newest checkpoint of a folder that is whole, whatever plan wrote it. How
-        many steps it was written after; 0, and nothing is changed, where there is none. All ranks
-        have to call together. Raises InputError for one of another module."""
+        """Resume from the newest undamaged checkpoint of a folder, of any plan of this module.
+        Return the number of steps after which it was written, or 0 if there is none; then nothing
+        changes. All ranks call together. Raises InputError for a checkpoint of another module."""
         self._follow()
         step = self._resuming().load(Path(folder), optimizer)
         self._own.engine.is_filled |= step > 0
@@ -243,45 +253,46 @@ class ParallelModule(Module):
     def _shards(self) -> list[Tensor]:
         return [place.shard for place in self._own.places]
 
-    def _resuming(self) -> Resuming:
-        own = self._own
-        shards = {place.leaf: place.parameter for place in own.places}
-        return Resuming(own.engine, shards, own.kept)
+    def _resuming(self) -> ModuleCheckpoints:
+        state = self._own
+        shards = {place.leaf: place.parameter for place in state.places}
+        return ModuleCheckpoints(state.engine, shards, state.kept)
 
     def _inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
-        """By leaf of the graph, what a call gives."""
-        face, naming, wanted = self._own.face, self._own.engine.naming, self.inputs
-        has_target = TARGET in wanted or not all(face.takes(name) for name in kwargs)
-        expected = f"expected {', '.join(wanted)} as the plan was made with"
+        """The tensors of a call, by leaf of the graph. Raises InputError if they are not the inputs
+        of the plan."""
+        face, naming, leaves = self._own.face, self._own.engine.naming, self.inputs
+        has_target = TARGET in leaves or not all(face.takes(name) for name in kwargs)
+        expected = f"expected {', '.join(leaves)} as the plan was made with"
         try:
             call = call_of(face, args, kwargs, has_target=has_target)
         except InputError as error:
             raise InputError(error.where, f"{error.problem}, {expected}") from error
-        matches = matched(wanted, tuple(call.tensors))
-        if missing := [name for name in wanted if name not in matches]:
+        matches = matched(leaves, tuple(call.tensors))
+        if missing := [name for name in leaves if name not in matches]:
             raise InputError("inputs", f"lack {', '.join(missing)}, {expected}")
-        further = [name for name in call.tensors if name not in matches.values()]
-        if len(further) > naming.inputs.count(None):
-            raise InputError("inputs", f"have {further[0]}, {expected}")
+        unmatched = [name for name in call.tensors if name not in matches.values()]
+        if len(unmatched) > naming.inputs.count(None):
+            raise InputError("inputs", f"have {unmatched[0]}, {expected}")
         return {leaf: call.tensors[name] for leaf, name in matches.items()}
 
     def _register(self, names: Iterable[str]) -> None:
-        """Make shards parameters, under all names that they have in the module, in its order; those
-        of parameters that are stacked under the name that these go by together."""
+        """Register shards as parameters, under all their names in the original module, in its
+        order. Parameters that the plan stacks are registered once, under the name of the stack."""
         engine = self._own.engine
-        known = {leaf: engine.naming.parameter(leaf) for leaf in engine.leaves}
-        leaf_of = {name: leaf for leaf in engine.leaves for name in known[leaf].in_module}
-        made: dict[str, Parameter] = {}
+        records = {leaf: engine.naming.parameter(leaf) for leaf in engine.leaves}
+        leaf_of = {name: leaf for leaf in engine.leaves for name in records[leaf].in_module}
+        parameters: dict[str, Parameter] = {}
         for name in names:
             if (leaf := leaf_of.get(name)) is None:
                 continue
-            is_first = leaf not in made
-            if known[leaf].stacked:
+            is_first = leaf not in parameters
+            if records[leaf].stacked:
                 if not is_first:
                     continue
-                (name,) = known[leaf].names
-            shard = made[leaf].data if leaf in made else self._shard(leaf)
-            parameter = made.setdefault(leaf, Parameter(shard))
+                (name,) = records[leaf].names
+            shard = parameters[leaf].data if leaf in parameters else self._shard(leaf)
+            parameter = parameters.setdefault(leaf, Parameter(shard))
             if is_first and engine.world.size > 1:
                 parameter.register_post_accumulate_grad_hook(
                     _marking(GradientPiece(engine.world, engine.counts(leaf)))
@@ -296,7 +307,7 @@ class ParallelModule(Module):
                 self._own.places.append(_Place(leaf, name, owner, last, shard))
 
     def _owner(self, name: str) -> Module:
-        """The part that a parameter belongs to."""
+        """The submodule of a parameter. It is created if it does not exist."""
         owner: Module = self
         for step in name.split(".")[:-1]:
             if step not in owner._modules:
@@ -305,26 +316,27 @@ class ParallelModule(Module):
         return owner
 
     def _shard(self, leaf: str) -> Tensor:
-        """The memory of this rank's piece, as the module has it; empty where it holds none."""
+        """The memory of this rank's block, in the module's orientation. Empty if it has none."""
         engine = self._own.engine
         piece = engine.piece(leaf)
         if piece is None:
-            return torch.empty(0, dtype=engine.form.wide, device=engine.world.device)
+            return torch.empty(0, dtype=engine.formats.wide, device=engine.world.device)
         return piece.data.mT if engine.naming.parameter(leaf).transposed else piece.data
 
     @torch.no_grad()
     def _follow(self) -> None:
-        """Take over what was put in the place of a shard, as ``parameter.data = ...`` does. Raises
-        InputError for what does not fit."""
+        """Copy parameters whose memory was replaced, as by ``parameter.data = ...``, back into
+        their shards. Raises InputError for another shape, number format or device."""
         for place in self._own.places:
-            own, given = place.shard, place.parameter
-            if given.data_ptr() == own.data_ptr() and given.dtype == own.dtype:
+            shard, current = place.shard, place.parameter
+            if current.data_ptr() == shard.data_ptr() and current.dtype == shard.dtype:
                 continue
-            if (given.shape, given.dtype, given.device) != (own.shape, own.dtype, own.device):
-                problem = f"is {_described(given)} now, expected {_described(own)} by the plan"
+            actual = current.shape, current.dtype, current.device
+            if actual != (shard.shape, shard.dtype, shard.device):
+                problem = f"is {_described(current)} now, expected {_described(shard)} by the plan"
                 raise InputError(f"parameter {place.name}", problem)
-            own.copy_(given)
-            given.data = own
+            shard.copy_(current)
+            current.data = shard
 
 
 class _Step(Function):
@@ -332,35 +344,35 @@ class _Step(Function):
 
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, own: _Own, begun: PendingBatch, total: Total, *shards: Tensor
+        ctx: Any, state: _State, batch: PendingBatch, total: PendingLoss, *shards: Tensor
     ) -> Tensor:
-        ctx.own, ctx.begun, ctx.total, ctx.syncs = own, begun, total, own.syncs
+        ctx.state, ctx.batch, ctx.total, ctx.syncs = state, batch, total, state.syncs
         return total.loss
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        own: _Own = ctx.own
-        begun: PendingBatch | None = ctx.begun
-        if begun is None:
+        state: _State = ctx.state
+        batch: PendingBatch | None = ctx.batch
+        if batch is None:
             raise InputError("backward", "a second time through one loss, expected forward again")
-        ctx.begun = None
-        computed = own.engine.backward(begun, gradient, exchanges=ctx.syncs)
+        ctx.batch = None
+        by_leaf = state.engine.backward(batch, gradient, exchanges=ctx.syncs)
         ctx.total.wait()
         gradients: list[Tensor | None] = []
-        for place in own.places:
-            value = computed.pop(place.leaf, None)
+        for place in state.places:
+            value = by_leaf.pop(place.leaf, None)
             if value is None and not place.shard.numel():
-                # So that all ranks have the same gradients to take norms of.
+                # An empty gradient, so that all ranks compute norms of the same parameters.
                 gradients.append(torch.zeros_like(place.shard))
                 continue
-            turned = own.engine.naming.parameter(place.leaf).transposed
+            turned = state.engine.naming.parameter(place.leaf).transposed
             gradients.append(value.mT if turned and value is not None else value)
         return None, None, None, *gradients
 
 
 def _marking(piece: GradientPiece) -> Callable[[Tensor], None]:
-    """Marks a parameter's gradient as that of a shard."""
+    """A hook that turns a parameter's gradient into a ``Gradient``."""
 
     def mark(parameter: Tensor) -> None:
         gradient = parameter.grad

@@ -1,8 +1,8 @@
-"""Checkpoints of a module's shards and of what an optimizer keeps for them.
+"""Checkpoints of a module's shards and of their optimizer states.
 
-They are those of ``unity run``, by torch.distributed.checkpoint: each rank writes its own pieces,
-under the module's names and by global offsets, and another plan or another number of ranks can go
-on from them. A checkpoint is whole or not there.
+They have the format of ``unity run``, by torch.distributed.checkpoint: each rank writes its own
+shards, under the module's names and with global offsets, so that another plan or another number of
+ranks can resume from them. A checkpoint is complete or does not exist.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ MODEL, OPTIMIZER = "model.", "optimizer."
 
 
 @dataclass(frozen=True)
-class Resuming:
-    """What checkpoints of a module hold. ``shards``: this rank's parameters by leaf; ``kept``: the
-    tensors of the module that are not trained, by name."""
+class ModuleCheckpoints:
+    """Saves and loads checkpoints of a module. ``shards``: this rank's parameters, by leaf.
+    ``kept``: the tensors of the module that are not trained, by name."""
 
     engine: RankEngine
     shards: Mapping[str, Parameter]
     kept: dict[str, Tensor]
 
     def save(self, folder: Path, optimizer: Optimizer | None, step: int, keep: int) -> Path:
-        """Write a checkpoint after so many steps; all ranks call together. Raises CheckpointError
-        on all of them where it cannot be written."""
+        """Write a checkpoint after ``step`` steps and return its path. All ranks call together.
+        Raises CheckpointError on all ranks if one cannot write."""
         engine = self.engine
         running = (shard for _, shard in engine.executor.running.shards())
         shards = [*self.shards_of(optimizer), *self._others(), *running]
         plan = engine.plan
-        names = [own for leaf in engine.leaves for own in plan.naming.parameter(leaf).parts]
+        names = [parts for leaf in engine.leaves for parts in plan.naming.parameter(leaf).parts]
         names += [(name,) for name in self.kept]
         names += list(engine.executor.running.names.values())
         manifest = Manifest(
@@ -59,9 +59,9 @@ class Resuming:
 
     @torch.no_grad()
     def load(self, folder: Path, optimizer: Optimizer | None) -> int:
-        """Go on from the newest checkpoint that is whole; after how many steps it was written, 0
-        where there is none. All ranks call together. Raises AgreedError for one of another module,
-        and where all are damaged."""
+        """Load the newest undamaged checkpoint. Return the number of steps after which it was
+        written, 0 if there is none. All ranks call together. Raises AgreedError for a checkpoint of
+        another module, and if all are damaged."""
         engine = self.engine
         newest = checkpoint.find(engine.world, folder, lambda text: None)
         if newest is None:
@@ -70,22 +70,22 @@ class Resuming:
             problem = f"is of {newest.manifest.model} with another graph than the plan's model"
             raise AgreedError(str(newest.path), problem)
         contents = newest.contents()
-        # Others, so that the module that they were taken from keeps its own.
-        known = {n: t for n, t in self.kept.items() if MODEL + n in contents}
-        self.kept.update({n: torch.empty_like(t, device="cpu") for n, t in known.items()})
+        # New tensors, so that those of the original module do not change.
+        saved = {n: t for n, t in self.kept.items() if MODEL + n in contents}
+        self.kept.update({n: torch.empty_like(t, device="cpu") for n, t in saved.items()})
         self._make_states(contents, optimizer)
         others = (shard for shard in self._others() if shard.name in contents)
         running = (shard for _, shard in engine.executor.running.shards())
         shards = [*self.shards_of(optimizer), *others, *running]
         checkpoint.load(engine.world, newest, shards)
         for leaf, name in engine.naming.buffers.items():
-            if name in known:
+            if name in saved:
                 engine.load(leaf, self.kept[name])
         engine.number = newest.manifest.batches or 0
         return newest.manifest.updates
 
     def shards_of(self, optimizer: Optimizer | None) -> Iterator[Shard]:
-        """This rank's pieces of weights, and of what an optimizer keeps for them."""
+        """This rank's shards of weights and of their optimizer states."""
         yield from self._weights()
         yield from self._states(optimizer)
 
@@ -101,8 +101,8 @@ class Resuming:
                 yield Shard(MODEL + name, shape, (0,) * len(shape), tensor, first)
 
     def _states(self, optimizer: Optimizer | None) -> Iterator[Shard]:
-        """What the optimizer keeps for pieces: tensors of their shape, and single numbers, which
-        are the same for all pieces of a weight; who has the first one writes them."""
+        """The optimizer states: tensors of a shard's shape, and single numbers. The latter are the
+        same for all shards of a weight; the rank with the first shard writes them."""
         if optimizer is None:
             return
         for leaf, parameter in self._held():
@@ -117,7 +117,7 @@ class Resuming:
                     yield Shard(name, (), (), value, self.engine.counts(leaf) and not any(starts))
 
     def _make_states(self, contents: Mapping[str, TensorFile], optimizer: Optimizer | None) -> None:
-        """Make what the optimizer will keep, for a checkpoint to fill."""
+        """Create optimizer states as zeros, for a checkpoint to fill."""
         if optimizer is None:
             return
         for leaf, parameter in self._held():
@@ -126,26 +126,25 @@ class Resuming:
                 state = name.removeprefix(prefix)
                 if not name.startswith(prefix) or "." in state:
                     continue
-                made = (
+                optimizer.state[parameter][state] = (
                     torch.zeros_like(parameter.data)
                     if saved.shape
                     else torch.zeros((), dtype=saved.torch_dtype)
                 )
-                optimizer.state[parameter][state] = made
 
     def _held(self) -> Iterator[tuple[str, Parameter]]:
-        """The weights of which this rank holds a piece."""
+        """The weights of which this rank stores a block, with their parameters."""
         for leaf, parameter in self.shards.items():
             if leaf in self.engine.weights:
                 yield leaf, parameter
 
     def _name(self, leaf: str) -> str:
-        """Of its first parameter."""
+        """The name of a weight's first parameter."""
         return self.engine.naming.parameter(leaf).in_module[0]
 
     def _apart(self, leaf: str, key: str, tensor: Tensor) -> Iterator[Shard]:
-        """A tensor of the shape of a weight's piece, as the module has it."""
+        """The shards of the module's parameters in a tensor of a weight's shard."""
         weight, parameter = self.engine.weights[leaf], self.engine.naming.parameter(leaf)
-        offsets = parameter.turned([start for start, _ in weight.region])
-        shape = parameter.turned(weight.leaf.shape)
+        offsets = parameter.reoriented([start for start, _ in weight.region])
+        shape = parameter.reoriented(weight.leaf.shape)
         return apart(Shard("", shape, offsets, tensor, self.engine.counts(leaf)), key, parameter)

@@ -1,4 +1,4 @@
-"""Copies of modules with other tensors in the places of their own."""
+"""Copies of modules with other tensors in place of their own."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from runtime.train.initial import tensors_of
 
 
 def twin(model: Module, of: Callable[[Tensor], Tensor]) -> Module:
-    """A copy of a module with other tensors in the places of its own, of which none is copied.
-    Raises InputError for a module that cannot be copied."""
-    made: dict[int, Any] = {}
+    """A copy of a module in which ``of(tensor)`` replaces each tensor. No tensor is copied. Raises
+    InputError for a module that cannot be copied."""
+    copies: dict[int, Any] = {}
     for tensor in tensors_of(model).values():
-        if id(tensor) in made:
+        if id(tensor) in copies:
             continue
-        other = of(tensor)
+        replacement = of(tensor)
         if isinstance(tensor, Parameter):
-            other = Parameter(other, requires_grad=tensor.requires_grad)
-        made[id(tensor)] = other
+            replacement = Parameter(replacement, requires_grad=tensor.requires_grad)
+        copies[id(tensor)] = replacement
     try:
-        return copy.deepcopy(model, made)
+        return copy.deepcopy(model, copies)
     except Exception as error:
         problem = (
             f"cannot be copied ({type(error).__name__}: {error}), expected a module on the CPU"
@@ -35,5 +35,5 @@ def twin(model: Module, of: Callable[[Tensor], Tensor]) -> Module:
 
 
 def without_elements(tensor: Tensor) -> Tensor:
-    """A tensor like another, on the meta device."""
+    """A tensor of the same shape and format on the meta device."""
     return torch.empty_like(tensor.detach(), device="meta")

@@ -1,4 +1,4 @@
-"""Whole tensors under the module's own names, from all ranks' shards and back."""
+"""Convert between the shards of all ranks and whole tensors under the module's names."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from runtime.module.engine import RankEngine
 
 @torch.no_grad()
 def whole_tensors(engine: RankEngine) -> dict[str, Tensor]:
-    """All trained weights and running statistics on the CPU, under all of their names. All ranks
-    call together."""
+    """Gather all trained weights and running statistics on the CPU, under all their names. All
+    ranks call together."""
     tensors: dict[str, Tensor] = {}
     for leaf in sorted(engine.leaves):
         parameter = engine.naming.parameter(leaf)
-        made = parameter.tensors(engine.whole(leaf))
-        # A name more is not a tensor more.
-        whole = {id(tensor): _own(tensor, parameter) for tensor in made.values()}
-        tensors.update({name: whole[id(tensor)] for name, tensor in made.items()})
+        by_name = parameter.tensors(engine.whole(leaf))
+        # Several names may share one tensor.
+        copies = {id(tensor): _copy(tensor, parameter) for tensor in by_name.values()}
+        tensors.update({name: copies[id(tensor)] for name, tensor in by_name.items()})
     running = engine.executor.running
     for first, names in running.names.items():
         tensors.update(dict.fromkeys(names, running.tensors[first].cpu().clone()))
     return tensors
 
 
-def _own(tensor: Tensor, parameter: ParameterFile) -> Tensor:
-    """A tensor in memory of its own on the CPU, in its order."""
+def _copy(tensor: Tensor, parameter: ParameterFile) -> Tensor:
+    """A contiguous tensor with memory of its own on the CPU."""
     whole = tensor.detach().contiguous()
     return (whole.clone() if parameter.stacked else whole).cpu()
 
@@ -43,9 +43,12 @@ def load_whole(
     state: Mapping[str, Any],
     strict: bool,
 ) -> list[str]:
-    """Give a rank its pieces of whole tensors; the names that ``state`` lacks. ``names``: of the
-    module's state dict; ``kept``: those tensors that are not trained, which are replaced. Raises
-    RuntimeError, before anything is changed, for names or shapes that do not fit."""
+    """Set a rank's shards from the whole tensors ``state``. Return the names that ``state`` lacks.
+
+    ``names``: those of the module's state dict. ``kept``: its tensors that are not trained, which
+    are replaced. Raises RuntimeError for shapes, or with ``strict`` for names, that do not fit,
+    before anything is changed.
+    """
     missing = [name for name in names if name not in state]
     shapes = _shapes(engine, kept)
     problems = [
@@ -60,7 +63,7 @@ def load_whole(
         raise RuntimeError(f"load_state_dict of {engine.plan.model_name}: {problems[0]}")
     for leaf in engine.leaves:
         parameter = engine.naming.parameter(leaf)
-        if parameter.lacking(state) is None:
+        if parameter.missing_from(state) is None:
             engine.load(leaf, parameter.weight(state))
     for leaf, name in engine.naming.buffers.items():
         if name in state:
@@ -72,12 +75,14 @@ def load_whole(
 
 
 def _shapes(engine: RankEngine, kept: Mapping[str, Tensor]) -> dict[str, torch.Size]:
-    """Of all tensors of the module."""
+    """The shapes of all tensors of the module, by name."""
     shapes = {name: tensor.shape for name, tensor in kept.items()}
     for leaf, whole in engine.shapes.items():
         parameter = engine.naming.parameter(leaf)
-        own = parameter.turned(whole)[1:] if parameter.stacked else parameter.turned(whole)
-        shapes.update(dict.fromkeys(parameter.in_module, torch.Size(own)))
+        shape = (
+            parameter.reoriented(whole)[1:] if parameter.stacked else parameter.reoriented(whole)
+        )
+        shapes.update(dict.fromkeys(parameter.in_module, torch.Size(shape)))
     running = engine.executor.running
     for first, names in running.names.items():
         shapes.update(dict.fromkeys(names, running.tensors[first].shape))

@@ -1,1 +1,1 @@
-"""Lowering of a plan to one program a rank. A program says all that its rank does in a step."""
+"""Lowering of a plan to one program per rank: all instructions of the rank in a training step."""

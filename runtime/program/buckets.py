@@ -1,8 +1,9 @@
-"""Group gradients into buckets, each of which one all_reduce sums.
+"""Group gradients into buckets. A single all_reduce sums each bucket.
 
 Small gradients share a buffer, as in PyTorch's DistributedDataParallel (Li et al., VLDB 2020,
-section 3.2), so that each all_reduce has enough to do. Buffers are filled in the order in which the
-backward pass completes gradients, which follows from the schedule and is the same on all ranks.
+section 3.2), so that no all_reduce is too small. Buckets are filled in the order in which the
+backward pass completes gradients. This order follows from the schedule and is the same on all
+ranks.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from runtime.program.program import Group, Weight
 
 @dataclass(frozen=True)
 class Bucket:
-    """Weights whose gradients are added up together. ``position``: the step of the schedule after
-    whose backward pass all of them are complete."""
+    """Weights whose gradients are summed together. ``position``: all of these gradients are
+    complete after the backward pass of the step at this position of the schedule."""
 
     weights: tuple[Weight, ...]
     group: Group
@@ -25,36 +26,37 @@ class Bucket:
 
 
 @dataclass
-class _Filled:
-    """What the buffers of a group hold. ``size``: bytes of the last one."""
+class _GroupBuffers:
+    """The weights in each buffer of a group. ``size``: the bytes in the last buffer."""
 
     buffers: list[list[Weight]] = field(default_factory=list[list[Weight]])
     size: int = 0
 
 
 def buckets(weights: Iterable[Weight], bytes_of: Mapping[str, int]) -> tuple[Bucket, ...]:
-    """Weights by the buffers they share, in the order in which these are sent. ``bytes_of``:
-    each weight's piece, by register."""
-    filled: dict[Group, _Filled] = {}
+    """The buckets of some weights, in the order in which they are sent. ``bytes_of``: the bytes of
+    each weight's block on this rank, by register."""
+    filled: dict[Group, _GroupBuffers] = {}
     for weight in sorted(weights, key=lambda w: (-w.position, w.register)):
-        own = filled.get(weight.group)
-        if own is None:
-            own = filled[weight.group] = _Filled()
-        full = FIRST_BYTES if len(own.buffers) == 1 else BUCKET_BYTES
-        if not own.buffers or own.size >= full:
-            own.buffers.append([])
-            own.size = 0
-        own.buffers[-1].append(weight)
-        own.size += bytes_of[weight.register]
-    made = [
-        Bucket(tuple(some), group, min(weight.complete for weight in some))
-        for group, own in filled.items()
-        for some in own.buffers
+        of_group = filled.get(weight.group)
+        if of_group is None:
+            of_group = filled[weight.group] = _GroupBuffers()
+        full = FIRST_BYTES if len(of_group.buffers) == 1 else BUCKET_BYTES
+        if not of_group.buffers or of_group.size >= full:
+            of_group.buffers.append([])
+            of_group.size = 0
+        of_group.buffers[-1].append(weight)
+        of_group.size += bytes_of[weight.register]
+    unordered = [
+        Bucket(tuple(buffer), group, min(weight.complete for weight in buffer))
+        for group, of_group in filled.items()
+        for buffer in of_group.buffers
     ]
-    return tuple(sorted(made, key=_order))
+    return tuple(sorted(unordered, key=_order))
 
 
 def _order(bucket: Bucket) -> tuple[int, int, Group, str]:
-    """By when they are complete; those of one pass for weights, by when their first weight is."""
+    """A sort key: the order in which buckets are complete. Buckets of one pass for weights are
+    ordered by the position of their first weight."""
     first = bucket.weights[0]
     return -bucket.position, -first.position, bucket.group, first.register

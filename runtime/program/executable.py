@@ -12,11 +12,11 @@ from pcg.plan.plan import Plan
 from pcg.types.operator import Call
 
 EXACT_IN_FLOAT32 = 1 << 24
-"""Whole numbers up to this are exact in float32, in which ids travel like all else."""
+"""All whole numbers up to this one are exact in float32, the format in which ids are sent."""
 
 
 def concrete(call: Call, where: str) -> Call:
-    """The call with numbers for attributes. Raises InputError for an attribute that is none."""
+    """The call with numbers as attributes. Raises InputError for an attribute with a symbol."""
     attributes = tuple(
         (name, value.constant if isinstance(value, Poly) else value)
         for name, value in call.attributes
@@ -29,8 +29,8 @@ def concrete(call: Call, where: str) -> Call:
 
 
 def check_types(plan: Plan, where: str) -> None:
-    """Slices in time have a pipeline, leaves are whole values, the loss is one number. Raises
-    InputError otherwise."""
+    """Raise InputError unless slices in time belong to a pipeline, no leaf is stored as partial
+    sums, and the loss is one number."""
     for node in plan.graph.nodes:
         slices = (cut for output in node.types for cut in output.degrees.slices)
         if plan.pipeline is None and any(cut > 1 for cut in slices):
@@ -44,14 +44,14 @@ def check_types(plan: Plan, where: str) -> None:
 
 
 def check_leaves(plan: Plan, where: str) -> None:
-    """Each leaf is one of the model's, so that both can be given the same data. Raises InputError
-    for one that is not, and for ids that float32 does not tell apart."""
-    known = _leaves(plan.model)
+    """Raise InputError for a leaf that the model does not have, so that the plan could not read the
+    model's data, and for ids that are not exact in float32."""
+    model_leaves = _leaves(plan.model)
     for name, leaf in _leaves(plan.graph).items():
-        other = known.get(name)
-        if other is None or other.uncut != leaf.uncut:
-            wrote = "no such leaf" if other is None else str(other)
-            raise InputError(where, f"the plan reads {leaf}, the model has {wrote}")
+        expected = model_leaves.get(name)
+        if expected is None or expected.uncut != leaf.uncut:
+            described = "no such leaf" if expected is None else str(expected)
+            raise InputError(where, f"the plan reads {leaf}, the model has {described}")
         if leaf.below is not None and leaf.below > EXACT_IN_FLOAT32:
             problem = f"integers below {leaf.below}, expected {EXACT_IN_FLOAT32} at most"
             raise InputError(where, f"{name}: {problem}")
@@ -62,7 +62,7 @@ def _leaves(graph: Graph) -> dict[str, Leaf]:
 
 
 def check_devices(slots: Iterable[Slot], ranks: int, where: str) -> None:
-    """No tensor lies on a device beyond ``ranks``. Raises InputError for one that does."""
+    """Raise InputError for a tensor with a piece on a device that the machine does not have."""
     for slot in slots:
         if max(slot.layout.devices) >= ranks:
             problem = f"{slot.layout.type} takes {len(slot.layout.pieces)} devices"

@@ -1,4 +1,4 @@
-"""Where weights are kept, and who trains them."""
+"""Where weights are stored, and which ranks train them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pcg.plan.plan import Plan
 from runtime.program.program import Weight
 
 
-class Home(NamedTuple):
-    """A weight: its register, where it is kept, the position of the step that first reads it, and
-    as ``Weight.late``."""
+class WeightHome(NamedTuple):
+    """A weight: its register, the layout in which it is stored, and the position of the step that
+    reads it first. ``late``: as ``Weight.late``."""
 
     register: str
     leaf: Leaf
@@ -27,11 +27,11 @@ class Home(NamedTuple):
 def plan_late(
     plan: Plan, schedule: Schedule, recomputed: Collection[int], places: Mapping[int, int]
 ) -> Mapping[int, LateGradient]:
-    """The late gradients of a plan's schedule, by position. ``recomputed``: the steps that are done
-    again in the backward pass; ``places``: the position of each step."""
+    """The late gradients of a plan's schedule, by position. ``recomputed``: the steps that the
+    backward pass repeats. ``places``: the position of each step."""
     has_pass = plan.pipeline is not None and plan.pipeline.has_weights_pass
     gradients = late_gradients(schedule, recomputed, places, has_weights_pass=has_pass)
-    return {places[number]: own.at(places) for number, own in gradients.items()}
+    return {places[number]: gradient.at(places) for number, gradient in gradients.items()}
 
 
 def homes_of(
@@ -39,9 +39,9 @@ def homes_of(
     places: Mapping[int, int],
     register: Callable[[Slot], str],
     late: Mapping[int, LateGradient],
-) -> tuple[Home, ...]:
-    """Those of all weights, by name. ``places``: the position of each step; ``late``: by
-    position."""
+) -> tuple[WeightHome, ...]:
+    """The homes of all weights, ordered by name. ``places``: the position of each step. ``late``:
+    the late gradients, by position."""
     first: dict[Slot, int] = {}
     for number, place in sorted(places.items(), key=lambda item: item[1]):
         for slot in schedule.steps[number].operands:
@@ -54,15 +54,15 @@ def homes_of(
         if place in late
     }
     return tuple(
-        Home(
+        WeightHome(
             register(slot), slot.value.node.leaf, slot.layout, first.get(slot, 0), beside.get(slot)
         )
         for slot in slots
     )
 
 
-def weights_on(homes: Iterable[Home], rank: int) -> Iterator[Weight]:
-    """The pieces that a rank keeps."""
+def weights_on(homes: Iterable[WeightHome], rank: int) -> Iterator[Weight]:
+    """The blocks of weights that a rank stores."""
     for name, leaf, layout, first, late in homes:
         piece = layout.by_device.get(rank)
         if piece is not None:

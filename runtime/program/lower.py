@@ -1,9 +1,11 @@
-"""Lower a plan's schedule to one program a rank.
+"""Lower a plan's schedule to one program per rank.
 
-Problem: a schedule says what happens to whole tensors, and each rank needs a list of what it does
-with its own pieces. Method: each step becomes the instructions of all ranks before the next one
-does, so that what ranks have in common is worked out once. All ranks communicate in the order of
-the schedule, so none waits for ever. Complexity: steps times ranks. All is exact.
+Problem. A schedule is a list of steps on whole tensors. Each rank needs a list of instructions on
+its own blocks.
+
+Method. Each step is lowered for all ranks before the next step, so that results which several ranks
+share are computed once. All ranks communicate in the order of the schedule, so none waits for ever.
+Complexity. The number of steps times the number of ranks. Exact.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pcg.placement import schedule as steps
 from pcg.placement.backward import gradients
 from pcg.placement.late import LateGradient
 from pcg.placement.layout import Layout, Piece, tasks
-from pcg.placement.recomputation import Again, can_be_recomputed
+from pcg.placement.recomputation import RecomputedSteps, can_be_recomputed
 from pcg.placement.region import extent, starts_of
 from pcg.placement.schedule import Schedule, Slot
 from pcg.placement.transfer import transfer
@@ -31,8 +33,8 @@ from pcg.types.tensor import ParallelTensor
 from runtime.program.chunked import channels_of, chunk_ends, ends_of, plan_again, plan_chunks
 from runtime.program.communication import collective, exchange, one_copy, pattern
 from runtime.program.executable import check_devices, check_leaves, check_types, concrete
-from runtime.program.homes import Home, homes_of, plan_late, weights_on
-from runtime.program.pipelined import Pipelined
+from runtime.program.homes import WeightHome, homes_of, plan_late, weights_on
+from runtime.program.pipelined import PipelineProgram
 from runtime.program.program import (
     Alias,
     Communication,
@@ -46,12 +48,10 @@ from runtime.program.program import (
 )
 from runtime.program.slices import (
     Roles,
-    explicit,
     global_regions,
     groups_of,
     holders,
     holds,
-    joined_where_made,
     one_slice,
     regular_transfer,
     roles,
@@ -60,38 +60,38 @@ from runtime.program.slices import (
     slots_of,
     stages_are_apart,
     tail_trains,
+    with_explicit_slicing,
     with_loss_in_parts,
+    with_slices_joined_at_source,
 )
 from runtime.program.watch import Lowered, WatchedTensor, running, watches
 
 Instructions = tuple[Instruction, ...]
 
-_Placed = tuple[KernelTask, tuple[tuple[int, ...], ...]]
-"""A task, and where its operands start."""
+_PlacedTask = tuple[KernelTask, tuple[tuple[int, ...], ...]]
+"""A task, and the global index of each operand's first element."""
 
 
 @dataclass(frozen=True)
 class Lowering:
-    """A plan that can be executed, its schedule, and the names of its registers.
-
-    Raises InputError, naming the plan, when the plan is one that cannot be executed.
-    """
+    """A plan that can be executed, its schedule, and the names of its registers. ``where``: the
+    plan's name in error messages. Raises InputError for a plan that cannot be executed."""
 
     plan: Plan
     where: str = "plan"
     schedule: Schedule = field(init=False)
-    _placed: dict[object, Mapping[int, _Placed]] = field(
-        init=False, repr=False, default_factory=dict[object, "Mapping[int, _Placed]"]
+    _placed_tasks: dict[object, Mapping[int, _PlacedTask]] = field(
+        init=False, repr=False, default_factory=dict[object, "Mapping[int, _PlacedTask]"]
     )
 
     def __post_init__(self) -> None:
         check_types(self.plan, self.where)
         check_leaves(self.plan, self.where)
-        made = steps.schedule(self.plan.graph, self.plan.views)
-        made = explicit(made, self.plan.graph.outputs)
+        schedule = steps.schedule(self.plan.graph, self.plan.views)
+        schedule = with_explicit_slicing(schedule, self.plan.graph.outputs)
         if self.plan.pipeline is not None and self.plan.pipeline.interleave > 1:
-            made = joined_where_made(made)
-        object.__setattr__(self, "schedule", with_loss_in_parts(made))
+            schedule = with_slices_joined_at_source(schedule)
+        object.__setattr__(self, "schedule", with_loss_in_parts(schedule))
         check_devices(self._slots, self.ranks, self.where)
 
     @property
@@ -107,51 +107,50 @@ class Lowering:
         return self.programs([rank])[0]
 
     def programs(self, ranks: Sequence[int] | None = None) -> list[Program]:
-        """The programs of some ranks, of all by default. What they have in common is worked out
-        once, and each step is lowered for all of them before the next."""
-        chosen = range(self.ranks) if ranks is None else ranks
-        before = self._part(self._roles.before, chosen)
-        pipelined = self._pipelined(chosen) if self._roles.sliced else {}
-        return [self._program(rank, before[rank], pipelined.get(rank)) for rank in chosen]
+        """The programs of some ranks, by default of all."""
+        selected = range(self.ranks) if ranks is None else ranks
+        before = self._part(self._roles.before, selected)
+        pipelined = self._pipelined(selected) if self._roles.sliced else {}
+        return [self._program(rank, before[rank], pipelined.get(rank)) for rank in selected]
 
     def _program(
-        self, rank: int, instructions: Instructions, pipelined: Pipelined | None
+        self, rank: int, instructions: Instructions, pipelined: PipelineProgram | None
     ) -> Program:
-        held = self.loss.layout.by_device.get(rank)
-        counts = held is not None and self.loss.layout.holders[held][0] == rank
-        kept = tuple(running(self.plan, self._watches, rank, self._names))
-        pieces = [record.piece for record in kept if record.piece is not None]
-        taken = {
+        piece = self.loss.layout.by_device.get(rank)
+        counts = piece is not None and self.loss.layout.holders[piece][0] == rank
+        statistics = tuple(running(self.plan, self._watches, rank, self._names))
+        parts = [statistic.piece for statistic in statistics if statistic.piece is not None]
+        statistics_shapes = {
             name: (stop - start,)
-            for piece in pieces
-            for name in piece.registers
-            for start, stop in (piece.channels,)
+            for part in parts
+            for name in part.registers
+            for start, stop in (part.channels,)
         }
         return Program(
             rank,
             self.ranks,
             instructions,
-            {name: own[rank] for name, own in self._shapes if rank in own} | taken,
-            frozenset(name for name, held in self._active_names if rank in held),
+            {name: own[rank] for name, own in self._shapes if rank in own} | statistics_shapes,
+            frozenset(name for name, holders in self._active_names if rank in holders),
             tuple(weights_on(self._homes, rank)),
             self.register(self.loss) if counts else None,
             (
                 *(self.register(slot) for slot in self.schedule.outputs if holds(slot, rank)),
-                *taken,
+                *statistics_shapes,
             ),
             groups_of(self.schedule),
             pipelined,
-            kept,
-            self._wide_names | taken.keys(),
+            statistics,
+            self._wide_names | statistics_shapes.keys(),
         )
 
     def _part(
         self, numbers: Iterable[int], ranks: Sequence[int], part: int = 0
     ) -> Mapping[int, Instructions]:
-        """Some steps of the schedule, as each of some ranks takes them with a slice."""
+        """Lower steps of the schedule, by number, for slice ``part``, by rank."""
         parts: dict[int, list[Instruction]] = {rank: [] for rank in ranks}
         due: list[int] = []
-        last, before = 0, None
+        last, last_chunk = 0, None
 
         def add(lowered: Lowered) -> None:
             for rank, instruction in lowered:
@@ -160,7 +159,7 @@ class Lowering:
         for number in numbers:
             step, place = self.schedule.steps[number], self._places[number]
             chunk = self._chunks.steps.get(number) if self._chunks else None
-            if isinstance(step, steps.Reshard) or chunk != before:
+            if isinstance(step, steps.Reshard) or chunk != last_chunk:
                 add(self._communicated_again(due, last, ranks, part))
                 due.clear()
             lowered = self._lower(place, step, ranks, part)
@@ -168,60 +167,63 @@ class Lowering:
                 lowered = watch.added(lowered, ranks, self.register(watch.slot))
             add(lowered)
             due += reversed(self._again.before.get(number, ()))
-            last, before = place, chunk
+            last, last_chunk = place, chunk
         add(self._communicated_again(due, last, ranks, part))
-        return {rank: tuple(own) for rank, own in parts.items()}
+        return {rank: tuple(instructions) for rank, instructions in parts.items()}
 
     def _communicated_again(
         self, numbers: Iterable[int], place: int, ranks: Sequence[int], part: int
     ) -> Lowered:
-        """Of some steps, the last first, what ranks communicate again before the backward pass of
-        all up to a place. That is as early as no rank communicates in between: so all ranks do it
-        in the same order, and no segment of theirs is parted."""
-        for made in numbers:
-            step = self.schedule.steps[made]
+        """The communications among the steps ``numbers``, the last one first, that the backward
+        pass repeats. They are repeated before the backward pass of position ``place``. No rank
+        communicates between that position and the use of their results. So all ranks repeat them
+        in the same order, and no segment is split."""
+        for repeated in numbers:
+            step = self.schedule.steps[repeated]
             if isinstance(step, steps.Reshard):
-                for rank, own in self._reshard(self._places[made], step, ranks, part):
-                    if isinstance(own, Communication) and not is_local(own):
-                        yield rank, Repeat(own, place)
+                for rank, instruction in self._reshard(self._places[repeated], step, ranks, part):
+                    if isinstance(instruction, Communication) and not is_local(instruction):
+                        yield rank, Repeat(instruction, place)
 
-    def _pipelined(self, ranks: Sequence[int]) -> Mapping[int, Pipelined]:
-        given, parts = self.plan.pipeline, self._roles
-        assert given is not None, "checked in the beginning"
-        slices = [self._part(parts.sliced, ranks, part) for part in range(given.micro_batches)]
+    def _pipelined(self, ranks: Sequence[int]) -> Mapping[int, PipelineProgram]:
+        pipeline, parts = self.plan.pipeline, self._roles
+        assert pipeline is not None, "check_types has refused slices without a pipeline"
+        slices = [self._part(parts.sliced, ranks, part) for part in range(pipeline.micro_batches)]
         tail = self._part(parts.tail, ranks)
-        per_stage = self.ranks // given.stages
-        order = given.stages, given.micro_batches, given.interleave, given.schedule
-        at = {place: number for number, place in self._places.items()}
+        per_stage = self.ranks // pipeline.stages
+        order = pipeline.stages, pipeline.micro_batches, pipeline.interleave, pipeline.schedule
+        numbers = {place: number for number, place in self._places.items()}
+        chunks = self._chunks, pipeline.interleave
         channels = channels_of(self._chunks, self.schedule)
-        is_delayed = given.schedule == "2bw"
+        is_delayed = pipeline.schedule == "2bw"
         groups = groups_of(self.schedule)
-        runs_on = is_delayed and stages_are_apart(self.schedule, parts, groups, per_stage)
+        overlaps_batches = is_delayed and stages_are_apart(self.schedule, parts, groups, per_stage)
         return {
-            rank: Pipelined(
-                tuple(own[rank] for own in slices),
+            rank: PipelineProgram(
+                tuple(by_rank[rank] for by_rank in slices),
                 tuple(turns(rank // per_stage, *order)),
                 tuple(sorted(self.register(slot) for slot in parts.joined if holds(slot, rank))),
                 tail[rank],
                 tail_trains(self.schedule, parts, self._active),
                 is_delayed,
-                given.stages,
-                runs_on,
-                chunk_ends(self._chunks, given.interleave, rank // per_stage, at, slices[0][rank]),
+                pipeline.stages,
+                overlaps_batches,
+                chunk_ends(*chunks, rank // per_stage, numbers, slices[0][rank]),
                 channels,
             )
             for rank in ranks
         }
 
     def collect(self, slot: Slot, copy: int, rank: int) -> Exchange:
-        """What a rank does to bring a tensor to rank 0, whole, from one copy of each piece."""
+        """A rank's instruction to gather a whole tensor on rank 0, in the register "whole". Each
+        piece comes from its holder number ``copy``."""
         source = one_copy(slot.layout, copy)
         whole = ParallelTensor.whole(slot.layout.type.shape)
         target = Layout(whole, ((0, Piece(0, (0,) * whole.rank)),))
         return exchange(transfer(source, target), rank, self.register(slot), "whole")
 
     def home(self, node: Node) -> Slot:
-        """A weight where it is kept."""
+        """The slot in which a weight is stored."""
         return Slot(node.value(), self.schedule.homes[node])
 
     @cached_property
@@ -230,20 +232,20 @@ class Lowering:
 
     @cached_property
     def _watched(self) -> Mapping[int, tuple[WatchedTensor, ...]]:
-        """By step of the schedule, what statistics are taken of there."""
+        """The tensors whose statistics each step computes, by number of the step."""
         watched: dict[int, tuple[WatchedTensor, ...]] = {}
         for watch in dict.fromkeys(self._watches.values()):
             watched[watch.number] = (*watched.get(watch.number, ()), watch)
         return watched
 
     @cached_property
-    def _again(self) -> Again:
+    def _again(self) -> RecomputedSteps:
         return plan_again(self.plan, self.schedule, self.where)
 
     @cached_property
     def _moved_again(self) -> frozenset[int]:
-        """The places of what is done again."""
-        return frozenset(self._places[made] for made in self._again.held_from())
+        """The positions of the steps that the backward pass repeats."""
+        return frozenset(self._places[number] for number in self._again.held_from())
 
     @cached_property
     def _roles(self) -> Roles:
@@ -263,7 +265,7 @@ class Lowering:
 
     @cached_property
     def _slots(self) -> tuple[Slot, ...]:
-        """Every slot, in the order in which the schedule makes them."""
+        """All slots, in the order of the schedule."""
         return slots_of(self.schedule)
 
     @cached_property
@@ -283,7 +285,7 @@ class Lowering:
 
     @cached_property
     def _active(self) -> frozenset[Slot]:
-        """Slots on a way from a weight to the loss."""
+        """The slots that depend on a weight and on which the loss depends."""
         return gradients(self.schedule).slots
 
     @cached_property
@@ -293,26 +295,26 @@ class Lowering:
 
     @cached_property
     def _places(self) -> Mapping[int, int]:
-        """The position of each step, by its number: the last to add to gradients come first."""
+        """The position of each step, by number, as ``runtime.program.program`` defines it."""
         parts = self._roles
         order = (*parts.before, *parts.tail, *parts.sliced)
         return {number: place for place, number in enumerate(order)}
 
     @cached_property
     def _shapes(self) -> tuple[tuple[str, Mapping[int, tuple[int, ...]]], ...]:
-        """By register, the shape of each rank's piece of a slice."""
-        made: dict[Layout, Mapping[int, tuple[int, ...]]] = {}
+        """For each register: the shape of each rank's block of a slice."""
+        shapes: dict[Layout, Mapping[int, tuple[int, ...]]] = {}
         for layout in dict.fromkeys(slot.layout for slot in self._slots):
-            own = one_slice(layout)
-            made[layout] = {rank: extent(region) for rank, region in own.regions.items()}
-        return tuple((self.register(slot), made[slot.layout]) for slot in self._slots)
+            sliced = one_slice(layout)
+            shapes[layout] = {rank: extent(region) for rank, region in sliced.regions.items()}
+        return tuple((self.register(slot), shapes[slot.layout]) for slot in self._slots)
 
     @cached_property
     def _active_names(self) -> tuple[tuple[str, Container[int]], ...]:
         return tuple((self.register(slot), slot.layout.by_device) for slot in self._active)
 
     @cached_property
-    def _homes(self) -> tuple[Home, ...]:
+    def _homes(self) -> tuple[WeightHome, ...]:
         return homes_of(self.schedule, self._places, self.register, self._late)
 
     @cached_property
@@ -343,24 +345,24 @@ class Lowering:
         names, regular = (self.register(source), self.register(target)), regular_transfer(step)
         if regular is not None and pattern(regular) is not None:
             for rank in ranks:
-                if (own := collective(regular, rank, *names, number)) is not None:
-                    yield rank, own
+                if (instruction := collective(regular, rank, *names, number)) is not None:
+                    yield rank, instruction
             return
         for rank in ranks:
-            held = holds(source, rank), holds(target, rank)
-            if any(held):
-                made = (
+            has_source, has_target = holds(source, rank), holds(target, rank)
+            if has_source or has_target:
+                messages = (
                     exchange(regular, rank, *names)
                     if regular is not None
                     else sliced_exchange(source, target, rank, part)
                 )
-                recomputed = is_local(made) and number in self._moved_again
+                recomputed = is_local(messages) and number in self._moved_again
                 yield (
                     rank,
                     replace(
-                        made,
-                        source=names[0] if held[0] else None,
-                        target=names[1] if held[1] else None,
+                        messages,
+                        source=names[0] if has_source else None,
+                        target=names[1] if has_target else None,
                         active=target in self._active,
                         position=number,
                         recomputed=recomputed,
@@ -369,30 +371,29 @@ class Lowering:
                 )
 
     def _run(self, number: int, step: steps.Compute, ranks: Sequence[int], part: int) -> Lowered:
-        placed = self._tasks(step, part)
+        placed_tasks = self._tasks(step, part)
         call = concrete(step.node.operator_call, self.where)
         operands = tuple(self.register(slot) for slot in step.operands)
         results = tuple(self.register(slot) for slot in step.results)
         recomputed = step.node in self.plan.recompute and can_be_recomputed(step.node)
         late = self._late.get(number)
         for rank in ranks:
-            own = placed.get(rank)
-            if own is not None:
-                yield rank, Run(call, *own, operands, results, recomputed, number, late)
+            placed_task = placed_tasks.get(rank)
+            if placed_task is not None:
+                yield rank, Run(call, *placed_task, operands, results, recomputed, number, late)
 
-    def _tasks(self, step: steps.Compute, part: int) -> Mapping[int, _Placed]:
-        """Each device's task with the global index of each operand's first element: the same for
-        steps that do the same in the same places."""
+    def _tasks(self, step: steps.Compute, part: int) -> Mapping[int, _PlacedTask]:
+        """Each device's task. Steps with the same signature, view and layouts share the result."""
         layouts = tuple(slot.layout for slot in step.operands)
         key = step.node.signature, step.view, layouts, part
-        placed = self._placed.get(key)
-        if placed is None:
+        placed_tasks = self._placed_tasks.get(key)
+        if placed_tasks is None:
             values = concrete(step.node.operator_call, self.where).values
-            placed = self._placed[key] = {
+            placed_tasks = self._placed_tasks[key] = {
                 device: (
                     replace(sliced_task(step.node, task, part), attributes=values),
                     tuple(starts_of(global_regions(layout, part)[device]) for layout in layouts),
                 )
                 for device, task in tasks(step.node, step.view)
             }
-        return placed
+        return placed_tasks

@@ -1,4 +1,4 @@
-"""Operators of the runtime that compute batch-norm statistics; no plan has them."""
+"""Operators that compute batch-norm statistics. Only the runtime uses them; no plan has them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ NORM = Operator(
     reals=("eps",),
     kernel=_normed,
 )
-"""A batch norm that also gives the mean and unbiased variance of each channel. Of a single element
-the latter is no number."""
+"""A batch norm that also returns the mean and the unbiased variance of each channel. For a single
+element the variance is NaN."""
 
 
 def _normed_in_groups(
@@ -49,8 +49,8 @@ GROUP_NORM = Operator(
     reals=("eps",),
     kernel=_normed_in_groups,
 )
-"""A batch norm in groups that also gives the mean and unbiased variance of each channel of the
-first group: to be run where that one is."""
+"""A batch norm in groups that also returns the mean and the unbiased variance of each channel over
+the first group. It runs on devices that hold samples of that group."""
 
 
 def _statistics(task: KernelTask, x: Tensor) -> tuple[Tensor, ...]:
@@ -72,7 +72,7 @@ STATISTICS = Operator(
     " / (|n| * |s...| - 1)",
     kernel=_statistics,
 )
-"""Mean and unbiased variance alone."""
+"""The mean and the unbiased variance of each channel, without a norm."""
 
 FIRST_STATISTICS = Operator(
     "first_statistics",
@@ -84,4 +84,4 @@ FIRST_STATISTICS = Operator(
     sizes=("rows",),
     kernel=lambda task, x: _statistics(task, x[: task.attributes["rows"]]),
 )
-"""Mean and unbiased variance of the first rows alone."""
+"""The mean and the unbiased variance of each channel over the first ``rows`` samples."""

@@ -1,4 +1,4 @@
-"""What a rank of a pipeline does with slices of the batch, as a part of its program."""
+"""The part of a rank's program that a pipeline repeats for each slice (micro-batch)."""
 
 from __future__ import annotations
 
@@ -14,58 +14,60 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Pipelined:
-    """What a rank does with slices of the batch, one after the other."""
+class PipelineProgram:
+    """A rank's instructions for the slices of a batch, and the order of their passes."""
 
     slices: tuple[tuple[Instruction, ...], ...]
-    """For each slice: what is done with it, in registers that are its own."""
+    """The instructions for each slice. Each slice has registers of its own."""
     turns: tuple[Turn, ...]
-    """In which order."""
+    """The passes of all slices, in their order on this rank."""
     joined: tuple[str, ...]
-    """Registers that slices add to, for the tail to read."""
+    """The registers to which slices add, and which the tail reads."""
     tail: tuple[Instruction, ...]
-    """What joins the slices. It is linear in them."""
+    """The instructions that join the slices. They are linear in the joined registers."""
     tail_trains: bool
-    """Whether anything but the slices has gradients of the tail, on any rank."""
+    """Whether the tail, on any rank, has gradients for other registers than the joined ones."""
     is_delayed: bool
-    """Whether gradients are of weights one update old (PipeDream-2BW)."""
+    """Whether the gradients of a step belong to weights that are one update old (PipeDream-2BW)."""
     stages: int
-    """How many there are."""
-    runs_on: bool
-    """Whether slices of the next batch may begin before all of this one have gone back."""
+    """The number of stages."""
+    overlaps_batches: bool
+    """Whether slices of the next batch may start before the last backward pass of this batch."""
     chunk_ends: tuple[int, ...] = ()
-    """Where in what is done with a slice each chunk ends but the last: a slice goes through one
-    after the other, and other slices in between."""
+    """The index in a slice's instructions at which each chunk ends, except the last. Passes of
+    other slices may come between two chunks."""
     channels: tuple[tuple[int, int], ...] = ()
-    """Where there are several chunks, the stages between which slices pass by messages. Messages of
-    two stages have channels to themselves, one each way: others come in another order, and would
-    wait for each other."""
+    """With several chunks: the pairs of stages between which slices pass by messages. Each pair has
+    a channel for each direction. In a shared channel, messages of two pairs could be posted in
+    different orders on two ranks, which would then wait for each other."""
 
     @property
     def interleave(self) -> int:
-        """How many chunks there are."""
+        """The number of chunks per stage."""
         return len(self.chunk_ends) + 1
 
     @property
     def has_weights_pass(self) -> bool:
-        """Whether slices have a pass for weights alone."""
+        """Whether slices have a separate pass for weights (ZB-H1)."""
         return any(turn.kind == "weights" for turn in self.turns)
 
     @property
     def lag(self) -> int:
-        """Before any stage takes slice j forward, all have taken slice j - ``lag`` back."""
+        """Before any stage starts the forward pass of slice j, all stages have finished the
+        backward pass of slice j - ``lag``."""
         return lag(self.stages, self.interleave)
 
     @property
     def lead(self) -> int:
-        """How many slices go forward before the one that goes back first."""
+        """The number of forward passes before the first 1F1B pair: one less than the forward passes
+        before the first backward pass."""
         return next(i for i, turn in enumerate(self.turns) if not turn.is_forward) - 1
 
     def chunks(self, number: int) -> tuple[tuple[Instruction, ...], ...]:
-        """What each chunk does with a slice."""
-        own = self.slices[number]
-        bounds = (0, *self.chunk_ends, len(own))
-        return tuple(own[a:b] for a, b in pairwise(bounds))
+        """The instructions for a slice, by chunk."""
+        instructions = self.slices[number]
+        bounds = (0, *self.chunk_ends, len(instructions))
+        return tuple(instructions[a:b] for a, b in pairwise(bounds))
 
     def lines(self) -> Iterator[str]:
         yield f"  for each of {len(self.slices)} slices, here the first:"
@@ -79,10 +81,11 @@ class Pipelined:
         yield from (f"    {instruction}" for instruction in self.tail)
         if self.is_delayed:
             yield "  with the weights of one update before"
-        if self.runs_on and self.lead:
+        if self.overlaps_batches and self.lead:
             yield f"  the last {self.lead} back among the first {self.lead} of the next batch"
 
     def _shown(self, turn: Turn) -> str:
-        """Such as ``F3``, or ``B3.1`` where there are several chunks; ``W3`` is for weights."""
+        """A turn as text: ``F3`` forward, ``B3`` backward, ``W3`` for weights; ``B3.1`` for chunk 1
+        if there are several chunks."""
         chunk = f".{turn.chunk}" if self.interleave > 1 else ""
         return f"{turn.kind[0].upper()}{turn.batch}{chunk}"

@@ -1,14 +1,14 @@
 """The instructions of one rank in a training step.
 
-A program is a list of instructions over named registers, each the piece of a tensor that this
-device holds. All ranks' programs are cut from one schedule, so whatever takes part in the same
-communication reaches it in the same order. The backward pass runs the list in reverse; the
-gradient of a register is this device's share, and the shares of all copies of a piece add up to
-its gradient (a tensor with c copies and p partials has a gradient with p copies and c partials).
+A program is a list of instructions on named registers. A register holds this device's block of a
+tensor. The programs of all ranks come from one schedule, so that the ranks of a communication reach
+it in the same order. The backward pass runs the list in reverse. The gradient of a register is this
+device's share: the shares of all copies of a block add up to its gradient. (A tensor with c copies
+and p partials has a gradient with p copies and c partials.)
 
-``position`` of an instruction is that of the schedule's step that it is a part of, the same on all
-ranks. From the highest position down, steps add to gradients for the last time: of a pipeline those
-of the last slice, then those that join the slices, then those that are done once.
+The ``position`` of an instruction is that of its step in the schedule, the same on all ranks. The
+last backward passes of the steps come in the order of decreasing positions: in a pipeline first the
+steps of the last slice, then the steps of the tail, then the steps before the slices.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from pcg.placement.late import LateGradient
 from pcg.placement.region import Region, region_text
 from pcg.types.operator import Call
 from pcg.types.task import KernelTask
-from runtime.program.pipelined import Pipelined
-from runtime.program.running import Running
+from runtime.program.pipelined import PipelineProgram
+from runtime.program.running import NormStatistics
 
 Group = tuple[int, ...]
-"""The ranks that take part in a collective, ascending."""
+"""The ranks that take part in a collective, in ascending order."""
 PassName = Literal["forward", "backward"]
-"""Messages between two ranks keep their order within a pass."""
+"""A direction of messages. Messages between two ranks keep their order within one direction."""
 AGAIN = ", and again in the backward pass"
 
 
 @dataclass(frozen=True)
 class Load:
-    """A piece of a leaf: data of the step, or the weight that is kept here."""
+    """Load a block of a leaf: an input of the step, or a weight that this rank stores."""
 
     target: str
     leaf: Leaf
@@ -47,7 +47,7 @@ class Load:
 
 @dataclass(frozen=True)
 class AllReduce:
-    """The sum of the members' pieces, for every member. It is its own adjoint."""
+    """The sum of the members' blocks, on every member. It is its own adjoint."""
 
     source: str
     target: str
@@ -63,9 +63,9 @@ class AllReduce:
 
 
 @dataclass(frozen=True)
-class _Placed:
-    """A collective between pieces and what they are side by side: the i-th member's piece is
-    ``places[i]`` of that, and all places fill it."""
+class _PlacedCollective:
+    """A collective between blocks and the larger block that they form together. ``places[i]`` is
+    the region of the i-th member in the larger block. All places together fill it."""
 
     source: str
     target: str
@@ -75,12 +75,12 @@ class _Placed:
 
 
 @dataclass(frozen=True)
-class AllGather(_Placed):
-    """The members' pieces side by side, for every member."""
+class AllGather(_PlacedCollective):
+    """The larger block that the members' blocks form, on every member."""
 
     @property
     def adjoint(self) -> ReduceScatter:
-        """Every member's gradient of all pieces adds up at the member that gave the piece."""
+        """The gradients that all members have of a block add up on the member that holds it."""
         return ReduceScatter(self.target, self.source, self.group, self.places, self.position)
 
     def __str__(self) -> str:
@@ -88,12 +88,12 @@ class AllGather(_Placed):
 
 
 @dataclass(frozen=True)
-class ReduceScatter(_Placed):
-    """Of the sum of what the members have side by side, its piece for each."""
+class ReduceScatter(_PlacedCollective):
+    """The sum of the members' larger blocks, of which each member gets its own block."""
 
     @property
     def adjoint(self) -> AllGather:
-        """What each member reads of the sum has its gradient there, for all that were summed."""
+        """Each member has the gradient of its block of the sum, and all summands need all of it."""
         return AllGather(self.target, self.source, self.group, self.places, self.position)
 
     def __str__(self) -> str:
@@ -102,8 +102,9 @@ class ReduceScatter(_Placed):
 
 @dataclass(frozen=True)
 class AllToAll:
-    """``sends[i]`` of the source goes to the i-th member, and what comes from there fills
-    ``receives[i]`` of the target. All regions of all members have as many elements."""
+    """Region ``sends[i]`` of the source goes to the i-th member. The region that the i-th member
+    sends fills ``receives[i]`` of the target. All regions of all members have the same number of
+    elements."""
 
     source: str
     target: str
@@ -114,7 +115,7 @@ class AllToAll:
 
     @property
     def adjoint(self) -> AllToAll:
-        """All takes the backward pass."""
+        """The same with ``sends`` and ``receives`` exchanged."""
         receives, sends = self.sends, self.receives
         return AllToAll(self.target, self.source, self.group, sends, receives, self.position)
 
@@ -124,7 +125,8 @@ class AllToAll:
 
 @dataclass(frozen=True)
 class PieceRegion:
-    """A region of a piece, counted from the piece's first element, for or from another rank."""
+    """A region of this rank's block that goes to or comes from a peer. Indices are relative to the
+    block's first element."""
 
     peer: int
     region: Region
@@ -132,7 +134,7 @@ class PieceRegion:
 
 @dataclass(frozen=True)
 class LocalCopy:
-    """A region of the source that becomes (or is added to) one of the target, on one device."""
+    """A region of the source that is added to a region of the target on the same device."""
 
     source: Region
     target: Region
@@ -140,9 +142,11 @@ class LocalCopy:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Regions of ``source`` go to other ranks; what arrives and what is kept adds up to ``target``.
+    """Send regions of ``source`` to other ranks. The regions that arrive and those that are copied
+    locally (``kept``) add up to ``target``.
 
-    A rank may lack either. The adjoint sends back what arrived and adds up what was sent.
+    A rank may have no source or no target. The adjoint returns the gradients of the regions that
+    arrived, and adds up the gradients of the regions that were sent.
     """
 
     source: str | None
@@ -151,17 +155,16 @@ class Exchange:
     receives: tuple[PieceRegion, ...]
     kept: tuple[LocalCopy, ...]
     active: bool = False
-    """Whether the target has a gradient, for the ranks that do not hold the target to know."""
+    """Whether the target has a gradient. Ranks that do not hold the target need to know, too."""
     position: int = 0
     recomputed: bool = False
-    """Of one that needs no other rank: whether it is done again for the backward pass."""
+    """Whether the backward pass repeats the exchange. Only for a local one."""
     stages: tuple[int, int] | None = None
-    """Of slices in an interleaved pipeline, the stage that has the source, and the one that gets
-    the target."""
+    """For slices in an interleaved pipeline: the stages of the source and of the target."""
 
     @property
     def adjoint(self) -> Exchange:
-        """The map read backwards: gradients go back the same ways and add up at the source."""
+        """The transposed map: gradients take the opposite ways and add up at the source."""
         kept = tuple(LocalCopy(k.target, k.source) for k in self.kept)
         ends = self.target, self.source
         return Exchange(
@@ -183,14 +186,14 @@ class Exchange:
         note = AGAIN if self.recomputed else ""
         return f"{target}{what}({self.source or ''}): {', '.join(words)}{note}"
 
-    def channel(self, way: PassName) -> str:
-        """The name of what its messages go by."""
-        return way if self.stages is None else _channel(way, self.stages)
+    def channel(self, direction: PassName) -> str:
+        """The name of the channel that its messages use."""
+        return direction if self.stages is None else _channel(direction, self.stages)
 
 
-def _channel(way: PassName, stages: tuple[int, int]) -> str:
+def _channel(direction: PassName, stages: tuple[int, int]) -> str:
     source, target = stages
-    return f"{way} {source}>{target}"
+    return f"{direction} {source}>{target}"
 
 
 Collective = AllReduce | AllGather | ReduceScatter | AllToAll
@@ -199,7 +202,7 @@ Communication = Collective | Exchange
 
 @dataclass(frozen=True)
 class Run:
-    """One task of an operator. ``starts``: the global index of each operand's first element."""
+    """Run one task of an operator. ``starts``: the global index of each operand's first element."""
 
     call: Call
     task: KernelTask
@@ -207,20 +210,21 @@ class Run:
     operands: tuple[str, ...]
     results: tuple[str, ...]
     recomputed: bool = False
-    """Whether the results are recomputed for the backward pass, instead of kept."""
+    """Whether the backward pass recomputes the results, instead of keeping them."""
     position: int = 0
     late: LateGradient | None = None
-    """The gradient of a weight that may come late, with the position of what it is beside."""
+    """The operand, a weight, whose gradient may be computed later, and when."""
 
     def __str__(self) -> str:
-        given = [*self.operands, *(f"{name}={value}" for name, value in self.call.attributes)]
+        arguments = [*self.operands, *(f"{name}={value}" for name, value in self.call.attributes)]
         note = AGAIN if self.recomputed else ""
-        return f"{', '.join(self.results)} = {self.call.name}({', '.join(given)}){note}"
+        return f"{', '.join(self.results)} = {self.call.name}({', '.join(arguments)}){note}"
 
 
 @dataclass(frozen=True)
 class Alias:
-    """A piece under another name: join makes the pieces of its operands partials of one tensor."""
+    """A second name for a register. A join makes the blocks of its operands partials of one tensor,
+    without moving data."""
 
     source: str
     target: str
@@ -232,8 +236,8 @@ class Alias:
 
 @dataclass(frozen=True)
 class Repeat:
-    """In the backward pass, before that of ``position`` and all before it: a communication of the
-    forward pass once more, whose target was not kept."""
+    """Repeat a communication of the forward pass, whose target was not kept. It is repeated in the
+    backward pass, before the backward pass of ``position``."""
 
     of: Communication
     position: int
@@ -243,12 +247,12 @@ class Repeat:
 
 
 Local = Run | Alias | Exchange
-"""What needs no other rank, where the exchange is within one."""
+"""Instructions that need no other rank, if the exchange is local."""
 Instruction = Load | Communication | Run | Alias | Repeat
 
 
 def is_local(instruction: Instruction) -> bool:
-    """Whether an instruction computes, and needs no other rank for that."""
+    """Whether an instruction is a ``Run``, an ``Alias``, or an exchange without messages."""
     if isinstance(instruction, Exchange):
         return not instruction.sends and not instruction.receives
     return isinstance(instruction, Run | Alias)
@@ -264,7 +268,7 @@ def sources(instruction: Instruction) -> tuple[str, ...]:
 
 
 def targets(instruction: Instruction) -> tuple[str, ...]:
-    """The registers that an instruction makes."""
+    """The registers that an instruction writes."""
     if isinstance(instruction, Run):
         return instruction.results
     if isinstance(instruction, Repeat):
@@ -274,21 +278,22 @@ def targets(instruction: Instruction) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Weight:
-    """A piece of a weight that lives here, and who else holds it and shares its gradient."""
+    """A block of a weight that this rank stores. ``group``: all ranks that store the same block,
+    and sum its gradient."""
 
     register: str
     leaf: Leaf
     region: Region
     group: Group
     position: int = 0
-    """The lowest one of the steps that read it: the last one to add to its gradient."""
+    """The lowest position of a step that reads it. This step is the last to add to its gradient."""
     late: int | None = None
-    """The position of the communication beside which its gradient may be computed, if it may, or
-    ``WEIGHTS_PASS``."""
+    """If its gradient may be computed late: the position of the communication beside which it is
+    computed, or ``WEIGHTS_PASS``."""
 
     @property
     def complete(self) -> int:
-        """The position after whose backward pass its gradient is complete."""
+        """Its gradient is complete after the backward pass of this position."""
         return self.position if self.late is None else self.late
 
     def __str__(self) -> str:
@@ -298,70 +303,70 @@ class Weight:
 
 @dataclass(frozen=True)
 class Program:
-    """A rank's share of a training step."""
+    """All instructions of a rank in a training step."""
 
     rank: int
     ranks: int
     instructions: tuple[Instruction, ...]
     shapes: Mapping[str, tuple[int, ...]]
-    """The shape of each register's piece."""
+    """The shape of the block in each register."""
     active: frozenset[str]
-    """Registers that depend on a weight and on which the loss depends: these have gradients."""
+    """The registers that have gradients: they depend on a weight, and the loss depends on them."""
     weights: tuple[Weight, ...]
     loss: str | None
-    """The register of the loss, or of this rank's part of it, where it counts: on the first
-    holder of each piece. There its gradient starts at 1, and at 0 everywhere else."""
+    """The register with this rank's part of the loss, on the first holder of each piece. There the
+    gradient starts at 1. None on all other ranks."""
     outputs: tuple[str, ...]
-    """The registers that hold pieces of the graph's outputs, and statistics: kept when a step has
-    ended."""
+    """The registers with blocks of the graph's outputs, and with statistics. They are kept at the
+    end of a step."""
     groups: tuple[Group, ...]
-    """Every group of a collective in any rank's program, in the same order on all ranks."""
-    pipeline: Pipelined | None = None
-    """What follows ``instructions`` where the batch is taken in slices."""
-    running: tuple[Running, ...] = ()
-    """What the module's batch norms keep, in the order in which they do."""
+    """All groups of collectives in any rank's program, in the same order on all ranks."""
+    pipeline: PipelineProgram | None = None
+    """The instructions after ``instructions``, if the batch is cut in slices."""
+    running: tuple[NormStatistics, ...] = ()
+    """The running statistics of the module's batch norms, in the module's order."""
     wide: frozenset[str] = frozenset()
-    """Registers that stay wide where a run computes in a narrow format."""
+    """The registers that stay wide in a run that computes in a narrow number format."""
 
     @property
     def inputs(self) -> tuple[Load, ...]:
-        """What is loaded of inputs, for slices of the batch too, but for masks."""
-        loads = (i for i in self._every if isinstance(i, Load) and i.leaf.kind != "weight")
+        """The loads of inputs, those of slices included, without ``masks``."""
+        loads = (i for i in self._all if isinstance(i, Load) and i.leaf.kind != "weight")
         return tuple(load for load in loads if load.target not in self.masks)
 
     @cached_property
     def masks(self) -> Mapping[str, Leaf]:
-        """By register, the masks that operators draw for themselves: those that nothing but
-        operators reads, and that are no outputs. In the register is the key of a step's mask."""
-        loads = (i for i in self._every if isinstance(i, Load) and i.leaf.share is not None)
-        drawn = {load.target: load.leaf for load in loads}
-        moved = {name for i in self._every if not isinstance(i, Run) for name in sources(i)}
-        return {n: leaf for n, leaf in drawn.items() if n not in moved.union(self.outputs)}
+        """The masks that operators draw themselves, by register. Only operators read such a mask,
+        and it is no output. Its register holds the key from which the operator draws it."""
+        loads = (i for i in self._all if isinstance(i, Load) and i.leaf.share is not None)
+        candidates = {load.target: load.leaf for load in loads}
+        moved = {name for i in self._all if not isinstance(i, Run) for name in sources(i)}
+        return {n: leaf for n, leaf in candidates.items() if n not in moved.union(self.outputs)}
 
     @property
-    def _every(self) -> Iterator[Instruction]:
+    def _all(self) -> Iterator[Instruction]:
         later = () if self.pipeline is None else (*self.pipeline.slices, self.pipeline.tail)
         return (i for part in (self.instructions, *later) for i in part)
 
     @cached_property
     def channels(self) -> Mapping[str, Group]:
-        """What messages go by besides the channels that all ranks have, in one order on all, with
-        the ranks of each."""
+        """The ranks of each channel between two stages, by name. The order is the same on all
+        ranks."""
         if self.pipeline is None:
             return {}
         size = self.ranks // self.pipeline.stages
-        ways: tuple[PassName, ...] = ("forward", "backward")
+        directions: tuple[PassName, ...] = ("forward", "backward")
         return {
-            _channel(way, stages): tuple(
+            _channel(direction, stages): tuple(
                 stage * size + rank for stage in sorted(set(stages)) for rank in range(size)
             )
             for stages in self.pipeline.channels
-            for way in ways
+            for direction in directions
         }
 
     @property
     def trained(self) -> tuple[Weight, ...]:
-        """The weights that the loss depends on, which a step updates."""
+        """The weights on which the loss depends. A step updates them."""
         return tuple(weight for weight in self.weights if weight.register in self.active)
 
     def __str__(self) -> str:

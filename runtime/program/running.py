@@ -1,4 +1,4 @@
-"""A rank's part of the running statistics that the module's batch norms keep."""
+"""A rank's part of the running statistics of the module's batch norms."""
 
 from __future__ import annotations
 
@@ -9,21 +9,25 @@ from pcg.plan.statistics import RunningFile
 
 @dataclass(frozen=True)
 class StatisticsPart:
-    """A rank's part of the statistics of a tensor: registers with the mean and unbiased variance of
-    some channels, of which the rank has ``count`` elements each."""
+    """A rank's part of the statistics of a tensor: the mean and the unbiased variance of some
+    channels over the elements that the rank holds."""
 
     registers: tuple[str, str]
+    """The registers of the mean and the variance."""
     channels: tuple[int, int]
+    """The channels [start, stop)."""
     count: int
+    """The number of elements per channel on this rank."""
 
 
 @dataclass(frozen=True)
-class Running:
-    """Running statistics of the module. ``shape``: of what they are of, which is what is normed or,
-    of groups of samples, the first one; ``is_known``: whether any
-    rank computes that, and ``piece`` what this one adds."""
+class NormStatistics:
+    """The running statistics of a batch norm of the module."""
 
     record: RunningFile
     shape: tuple[int, ...]
+    """The shape of the normalized tensor or, with groups of samples, of its first group."""
     is_known: bool
+    """Whether any rank computes this tensor."""
     piece: StatisticsPart | None
+    """This rank's part, if it has any."""

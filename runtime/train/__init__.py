@@ -1,2 +1,2 @@
-"""The training loop of a rank: data, optimizer, steps, measurements, and the check on one
-process."""
+"""The training loop of a rank: data, optimizer, steps, measurements, and the check against training
+on one process."""

@@ -1,4 +1,4 @@
-"""Train on one process in double precision, and measure how far a distributed run is off."""
+"""Train on one process in double precision, and compare a distributed run with it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,8 @@ from runtime.world.collectives import World
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a training run leaves: every step's loss, outputs of the last step, weights by name.
-
-    Of outputs and weights there are as many tensors as there are copies, each whole.
-    """
+    """The result of a training run: the loss of each step, the outputs of the last step, and the
+    weights by name. Outputs and weights are whole tensors, one for each copy."""
 
     losses: tuple[float, ...]
     outputs: tuple[tuple[Tensor, ...], ...]
@@ -35,7 +33,7 @@ class Outcome:
 def _initial_weights(
     leaves: Iterable[Leaf], seed: int, initial: Mapping[str, Tensor] | None, device: torch.device
 ) -> dict[str, Tensor]:
-    """Whole weights by leaf, as they are given or drawn."""
+    """The initial weights as whole tensors, by leaf: from ``initial``, or else from the seed."""
     return {
         leaf.name: (
             initial_weight(leaf, seed) if initial is None else initial[leaf.name].clone()
@@ -48,7 +46,7 @@ def _initial_weights(
 def _inputs(
     leaves: Iterable[Leaf], source: InputSource, number: int, device: torch.device
 ) -> dict[str, Tensor]:
-    """The whole inputs of a micro-step, in double precision."""
+    """The inputs of batch ``number`` as whole tensors, in double precision."""
     return {
         leaf.name: source.piece(leaf, whole_region(leaf.shape), number).to(device, torch.float64)
         for leaf in leaves
@@ -65,15 +63,16 @@ def train_alone(
     delayed: bool = False,
     initial: Mapping[str, Tensor] | None = None,
 ) -> Outcome:
-    """Train a graph as written: whole tensors, one process, float64, autograd from end to end.
+    """Train a graph without a plan: whole tensors, one process, float64, and autograd for all of
+    it.
 
-    ``delayed``: gradients are of the weights of one update before, as in PipeDream-2BW.
-    ``initial``: whole weights by leaf; by default they are drawn from the seed.
+    ``delayed``: whether gradients belong to the weights before the last update, as in
+    PipeDream-2BW. ``initial``: the initial weights, by leaf; by default drawn from the seed.
     """
     leaves = [node.leaf for node in graph.leaves]
     weights = _initial_weights(leaves, options.seed, initial, device)
-    read = {name: w.clone() if delayed else w for name, w in weights.items()}
-    for weight in read.values():
+    weights_read = {name: w.clone() if delayed else w for name, w in weights.items()}
+    for weight in weights_read.values():
         weight.requires_grad_()
     recipe = options.recipe
     updater = Updater(_trained(graph, weights), recipe, World(device=device))
@@ -82,10 +81,10 @@ def train_alone(
     for step in range(options.steps):
         numbers = range(step * recipe.accumulate, (step + 1) * recipe.accumulate)
         batches = (_inputs(leaves, source, number, device) for number in numbers)
-        total, sums, outputs = _backward(graph, read, batches)
+        total, sums, outputs = _backward(graph, weights_read, batches)
         with torch.no_grad():
             for name, weight in weights.items() if delayed else ():
-                read[name].copy_(weight)
+                weights_read[name].copy_(weight)
             updater.update(sums)
         losses.append(total / recipe.accumulate)
     return Outcome(
@@ -98,30 +97,30 @@ def train_alone(
 def _backward(
     graph: Graph, weights: Mapping[str, Tensor], batches: Iterable[Mapping[str, Tensor]]
 ) -> tuple[float, dict[str, Tensor], tuple[Tensor, ...]]:
-    """The sums of the loss and of gradients over batches, and the outputs of the last one."""
+    """The sums of the loss and of the gradients over batches, and the outputs of the last batch."""
     total, outputs = 0.0, tuple[Tensor, ...]()
     sums = {name: torch.zeros_like(weight) for name, weight in weights.items()}
     for batch in batches:
-        with in_float64():  # constants too
+        with in_float64():  # for constants
             results = evaluate(graph, {**batch, **weights})
         loss = results[0].sum()
         total += loss.item()
         for name, gradient in zip(sums, gradients(loss, weights.values()), strict=True):
             sums[name] += gradient
-        # Copied, for outputs may be views of weights, which are updated in place.
+        # Cloned, because outputs may be views of weights, which are updated in place.
         outputs = tuple(result.detach().clone() for result in results)
     return total, sums, outputs
 
 
 def _trained(graph: Graph, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights that the loss depends on: weight decay and momentum leave others alone."""
-    read = {n.leaf.name for n in topological([graph.outputs[0].node]) if n.is_leaf}
-    return {name: weight for name, weight in weights.items() if name in read}
+    """The weights on which the loss depends. Others are not updated, not even by weight decay."""
+    used = {n.leaf.name for n in topological([graph.outputs[0].node]) if n.is_leaf}
+    return {name: weight for name, weight in weights.items() if name in used}
 
 
 def evaluate(graph: Graph, leaves: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-    """The outputs of a graph on whole tensors. Parallel operators leave a tensor's meaning alone,
-    and join adds its operands up, which is what their equations say."""
+    """The outputs of a graph on whole tensors. By their equations, parallel operators change
+    nothing, and a join adds its operands up."""
 
     def run(node: Node, operands: list[Tensor]) -> tuple[Tensor, ...]:
         return run_whole(node.operator_call, operands)
@@ -130,7 +129,7 @@ def evaluate(graph: Graph, leaves: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
 
 
 def gradients(loss: Tensor, of: Iterable[Tensor]) -> Sequence[Tensor]:
-    """The gradients of a loss by tensors, 0 where it does not depend on one."""
+    """The gradients of a loss by tensors. Zeros for a tensor on which it does not depend."""
     tensors = list(of)
     if not tensors or not loss.requires_grad:
         return [torch.zeros_like(tensor) for tensor in tensors]
@@ -157,10 +156,10 @@ def compare(expected: Outcome, measured: Outcome) -> tuple[Comparison, ...]:
 def _compare(
     kind: Literal["loss", "output", "weight"], name: str, whole: Tensor, copies: Sequence[Tensor]
 ) -> Comparison:
-    wanted = whole.to(torch.float64)
-    scale = max(1.0, wanted.abs().max().item())
-    absolute = torch.stack([(copy.to(torch.float64) - wanted).abs().max() for copy in copies])
-    # torch's max passes a NaN on, where Python's would drop it.
+    expected = whole.to(torch.float64)
+    scale = max(1.0, expected.abs().max().item())
+    absolute = torch.stack([(copy.to(torch.float64) - expected).abs().max() for copy in copies])
+    # torch's max returns NaN if there is one; Python's may not.
     worst = absolute.max().item()
     return Comparison(kind, name, worst, worst / scale)
 

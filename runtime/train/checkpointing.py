@@ -1,10 +1,14 @@
-"""Run what torch checkpoints as if nobody had: once, and held.
+"""Switch torch's activation checkpointing off, so that functions run once.
 
-Problem: a checkpoint computes a function again on the way back, and with it draws its random
-numbers a second time, from a list that has none left (``runtime.train.replay``); a reentrant one
-gives no gradients where they are asked for by name. Method: values and gradients are those of the
-function itself, so as long as it is entered, torch's checkpoints call it. Exact, as a checkpoint
-gives back the state of the random numbers; a reentrant one has no gradients where no operand has.
+Problem. Activation checkpointing (torch.utils.checkpoint) runs a function again in the backward
+pass, and then draws its random numbers a second time. The list of ``runtime.train.replay`` has no
+more numbers by then. Also, reentrant checkpointing does not work with ``torch.autograd.grad``.
+
+Method. Within ``without_checkpoints``, both kinds of checkpointing call their function directly,
+and autograd saves its tensors. Values and gradients are the same.
+
+Exact: checkpointing restores the state of the random number generator, so that it computes the same
+values. As in reentrant checkpointing, there are no gradients if no operand has one.
 """
 
 from __future__ import annotations
@@ -21,21 +25,22 @@ from torch import Tensor
 
 @contextmanager
 def without_checkpoints() -> Generator[None]:
-    """Within, both kinds of torch's checkpoints call their function, and hold what it makes."""
+    """Within a block, let both kinds of torch's checkpointing call their function directly."""
     module: Any = import_module("torch.utils.checkpoint")
     with (
-        patch.object(module.CheckpointFunction, "apply", _called),
-        patch.object(module, "_checkpoint_without_reentrant_generator", _nothing_else),
+        patch.object(module.CheckpointFunction, "apply", _call),
+        patch.object(module, "_checkpoint_without_reentrant_generator", _no_context),
     ):
         yield
 
 
-def _called(function: Callable[..., Any], preserves: bool, *args: Any) -> Any:
+def _call(function: Callable[..., Any], preserves: bool, *args: Any) -> Any:
+    """Call a function in place of reentrant checkpointing."""
     has_gradients = any(arg.requires_grad for arg in args if isinstance(arg, Tensor))
     with torch.set_grad_enabled(torch.is_grad_enabled() and has_gradients):
         return function(*args)
 
 
-def _nothing_else(*_: Any, **__: Any) -> Generator[None]:
-    """Before and after the function."""
+def _no_context(*_: Any, **__: Any) -> Generator[None]:
+    """Do nothing before and after the function."""
     yield

@@ -1,11 +1,16 @@
 """Compare a captured graph with the module itself: outputs and gradients on random inputs.
 
-Problem: a capture can lose what no program says, and then all that is proved is about another
-model. Method: the module is made for real, at the batch of its own examples, and run by torch and
-as the graph that planning starts from, on the same random inputs and dropout masks, in double
-precision; outputs, and the gradients of the loss, have to agree. One batch of random numbers finds
-differences, and does not prove that there are none. It costs a capture, and a step of each on the
-CPU: nothing is compared beyond ``MOST_PARAMETERS`` and ``MOST_OPERATIONS``.
+Problem. A capture may lose a part of the module's behaviour. Then all proofs are about another
+model.
+
+Method. Create the module with real values, at the batch size of its own example inputs. Run it by
+torch, and run the graph with which planning starts, on the same random inputs and dropout masks in
+double precision. The outputs and the gradients of the loss must agree.
+
+Complexity. A capture, and a training step of each on the CPU. Models beyond ``MOST_PARAMETERS`` or
+``MOST_OPERATIONS`` are not compared.
+
+A heuristic: one batch of random numbers can find a difference, but cannot prove that there is none.
 """
 
 from __future__ import annotations
@@ -22,73 +27,76 @@ from pcg.capture import Captured
 from pcg.errors import InputError, one_line
 from pcg.graph.graph import Graph
 from pcg.models import capture_model
-from pcg.models.file import made_for_real
+from pcg.models.file import module_and_inputs
 from pcg.readings.work import work
 from runtime.execute.precision import in_float64
 from runtime.train.check import evaluate, gradients
 from runtime.train.checkpointing import without_checkpoints
 from runtime.train.initial import seeded
-from runtime.train.random_inputs import Inputs, any_meta
+from runtime.train.random_inputs import ComparisonInputs, any_meta
 from runtime.train.replay import OtherDraws, Replay, aligned
 
 MOST_PARAMETERS = 20_000_000
 MOST_OPERATIONS = 20_000_000_000
-"""Floating-point operations of a step forward: some seconds of one core."""
+"""Floating-point operations of a forward pass: a few seconds of one core."""
 NEAR = 1e-6
-"""Relative to the largest element of a tensor, or of the gradients of all."""
+"""The largest error that passes, relative to the largest element of an output, or of all
+gradients."""
 ON_EXAMPLES = "the module itself on its example inputs"
 AGAINST = "so that the graph is not what the module computes; --no-self-check plans it all the same"
 
 
 @dataclass(frozen=True)
 class ModuleAgreement:
-    """What became of a comparison. ``error``: the largest one found; None where nothing could be
-    compared, for which ``reason`` says why."""
+    """The result of a comparison in which nothing differs."""
 
     gradients: int = 0
+    """The number of gradients that were compared."""
     error: float | None = None
+    """The largest relative error. None if nothing could be compared."""
     reason: str = ""
+    """Why nothing could be compared."""
     copy: str = ""
-    """What was compared in the place of the module itself, in words."""
+    """If something else than the module on random inputs was compared: its description."""
 
     def __str__(self) -> str:
         if self.error is None:
-            own = f" ({self.copy})" if self.copy else ""
-            return f"not compared with the module itself{own}: {self.reason}"
-        what = f"its outputs and {self.gradients} gradients agree to {self.error:.1e}"
-        return f"compared with {self.copy or 'the module itself'}: {what}"
+            note = f" ({self.copy})" if self.copy else ""
+            return f"not compared with the module itself{note}: {self.reason}"
+        result = f"its outputs and {self.gradients} gradients agree to {self.error:.1e}"
+        return f"compared with {self.copy or 'the module itself'}: {result}"
 
 
-Make = Callable[[Callable[[], object]], tuple[Module, tuple[Any, ...]]]
-"""Makes a module that may be changed, and its example inputs. It calls what it is given right
-before it draws numbers."""
+ModuleMaker = Callable[[Callable[[], object]], tuple[Module, tuple[Any, ...]]]
+"""Creates a module, which may be changed, and its example inputs. It calls its argument, which sets
+the seed, right before it draws random numbers."""
 
 
 def compare_with_module(name: str) -> ModuleAgreement:
-    """Compare a user's model, FILE.py:FUNCTION, with its captured graph. Raises InputError where
-    they differ."""
+    """Compare a user's model, FILE.py:FUNCTION, with its captured graph. Raises InputError if they
+    differ."""
 
     def make(begin: Callable[[], object]) -> tuple[Module, tuple[Any, ...]]:
-        return made_for_real(name, begin)
+        return module_and_inputs(name, begin)
 
     return compare_captured(name, capture_model(name, None, 1), make)
 
 
-def compare_captured(name: str, captured: Captured, make: Make) -> ModuleAgreement:
-    """Compare a module with the graph that was captured from it with its example inputs. Raises
-    InputError where they differ."""
+def compare_captured(name: str, captured: Captured, make: ModuleMaker) -> ModuleAgreement:
+    """Compare a module with the graph that was captured from it at its example inputs. Raises
+    InputError if they differ."""
     if (reason := _too_much(captured.graph)) is not None:
         return ModuleAgreement(reason=reason)
     with seeded(0) as begin:
         module, inputs = make(begin)
-        return _compared(module, inputs, captured, name)
+        return _compare(module, inputs, captured, name)
 
 
 def compare_module(
     module: Module, inputs: tuple[Any, ...], captured: Captured, where: str
 ) -> ModuleAgreement:
-    """Compare a module, which has its values and is changed to double precision, with a graph that
-    was captured from it at these inputs. Raises InputError, naming ``where``, where they differ."""
+    """Compare a module with the graph that was captured from it at these inputs. The module is
+    converted to double precision in place. Raises InputError, naming ``where``, if they differ."""
     reason = _too_much(captured.graph)
     if any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers())):
         reason = "its parameters have no values"
@@ -96,71 +104,77 @@ def compare_module(
         return ModuleAgreement(reason=reason)
     with seeded(0) as begin:
         begin()
-        return _compared(module, inputs, captured, where)
+        return _compare(module, inputs, captured, where)
 
 
-def _compared(
+def _compare(
     module: Module, inputs: tuple[Any, ...], captured: Captured, where: str
 ) -> ModuleAgreement:
-    """On random inputs; where these are none for the module, as shares have to be between 0 and 1,
-    on its examples."""
-    agreement = _compared_on(module, inputs, captured, where, Inputs(captured, module))
+    """Compare on random inputs. If the module cannot take these, for instance because it expects
+    numbers between 0 and 1, compare on its example inputs."""
+    agreement = _compare_on(module, inputs, captured, where, ComparisonInputs(captured, module))
     if agreement.error is None and not any_meta(inputs):
-        given = Inputs(captured, module, of_examples=True)
-        on_examples = _compared_on(module, inputs, captured, where, given)
+        examples = ComparisonInputs(captured, module, of_examples=True)
+        on_examples = _compare_on(module, inputs, captured, where, examples)
         if on_examples.error is not None:
             return replace(on_examples, copy=ON_EXAMPLES)
     return agreement
 
 
-def _compared_on(
-    module: Module, inputs: tuple[Any, ...], captured: Captured, where: str, given: Inputs
+def _compare_on(
+    module: Module,
+    inputs: tuple[Any, ...],
+    captured: Captured,
+    where: str,
+    chosen: ComparisonInputs,
 ) -> ModuleAgreement:
-    others = {
+    unused = {
         name: parameter
         for name, parameter in module.named_parameters()
-        if parameter.requires_grad and not any(parameter is p for p in given.parameters.values())
+        if parameter.requires_grad and not any(parameter is p for p in chosen.parameters.values())
     }
-    parameters, fed = [*given.parameters.values(), *others.values()], given.of(inputs)
+    parameters, arguments = [*chosen.parameters.values(), *unused.values()], chosen.of(inputs)
     try:
-        expected, of_module = _of_module(module, fed, parameters, given.drawn)
+        expected, of_module = _of_module(module, arguments, parameters, chosen.drawn)
     except Exception as error:
-        problem = f"on {given.kind} inputs it raises {type(error).__name__}: {error}"
+        problem = f"on {chosen.kind} inputs it raises {type(error).__name__}: {error}"
         return ModuleAgreement(reason=one_line(problem))
     with in_float64():
-        outputs = evaluate(captured.graph, given.leaves)
-    for name, own in zip(others, of_module[len(given.parameters) :], strict=True):
-        if bool(own.any()):
+        outputs = evaluate(captured.graph, chosen.leaves)
+    for name, gradient in zip(unused, of_module[len(chosen.parameters) :], strict=True):
+        if bool(gradient.any()):
             problem = f"the gradient of {name} is 0 in the graph, and not that of the module itself"
             raise InputError(where, f"{problem}, {AGAINST}")
-    return _agreement(where, captured, given, expected, outputs, of_module)
+    return _agreement(where, captured, chosen, expected, outputs, of_module)
 
 
 def _of_module(
     module: Module, inputs: Any, parameters: Sequence[Tensor], normals: Sequence[Tensor]
 ) -> tuple[list[Tensor], Sequence[Tensor]]:
-    """The outputs of a module with these random numbers, and the gradients of its loss."""
+    """The outputs of a module, and the gradients of its loss by ``parameters``. ``normals``: the
+    normal random numbers that take the place of the module's own."""
 
-    def run(drawn: Sequence[Tensor | None]) -> tuple[list[Tensor], Sequence[Tensor]]:
-        with in_float64(), without_checkpoints(), Replay(drawn) as draws:
+    def run(numbers: Sequence[Tensor | None]) -> tuple[list[Tensor], Sequence[Tensor]]:
+        with in_float64(), without_checkpoints(), Replay(numbers) as draws:
             outputs = _flat(module(*inputs))
             draws.check()
-            # Drawn again on the way back, numbers would be others.
+            # Within the replay, which refuses numbers drawn again in the backward pass.
             return outputs, gradients(outputs[0], parameters)
 
     try:
         return run(normals)
     except OtherDraws:
-        # Some are drawn that no output needs, and the program of the module has forgotten them.
+        # The module may draw numbers that no output needs. The captured program has dropped those.
         with in_float64(), without_checkpoints(), Replay(None) as draws:
             module(*inputs)
-        drawn = aligned(normals, draws.shapes)
-        if drawn is None:
+        numbers = aligned(normals, draws.shapes)
+        if numbers is None:
             raise
-        return run(drawn)
+        return run(numbers)
 
 
 def _too_much(graph: Graph) -> str | None:
+    """Why a model is too large to be compared. None if it is not."""
     weights = [node.leaf.type for node in graph.leaves if node.leaf.kind == "weight"]
     count = sum(weight.elements for weight in weights if weight is not None)
     if count > MOST_PARAMETERS:
@@ -175,48 +189,52 @@ def _too_much(graph: Graph) -> str | None:
 def _agreement(
     name: str,
     captured: Captured,
-    given: Inputs,
+    chosen: ComparisonInputs,
     expected: Sequence[Tensor],
     outputs_of_graph: Sequence[Tensor],
     of_module: Sequence[Tensor],
 ) -> ModuleAgreement:
+    """Compare outputs (``expected`` are the module's) and gradients (``of_module``). Raises
+    InputError if they differ."""
     outputs = [f"output {number}" for number in range(len(expected))]
     if (what := _not_finite(["loss", *outputs[1:]], expected)) is not None:
         return ModuleAgreement(reason=f"its {what} of random inputs is not finite")
     worst = 0.0
-    for what, own, graph in zip(outputs, expected, outputs_of_graph, strict=True):
-        size = max(own.detach().double().abs().max().item(), 1e-30) if own.numel() else 1.0
-        worst = max(worst, _checked(name, given.kind, what, own, graph, size))
-    trained = list(given.parameters)
+    for what, output, graph in zip(outputs, expected, outputs_of_graph, strict=True):
+        size = max(output.detach().double().abs().max().item(), 1e-30) if output.numel() else 1.0
+        worst = max(worst, _error(name, chosen.kind, what, output, graph, size))
+    trained = list(chosen.parameters)
     of_module = of_module[: len(trained)]
     size = max((g.abs().max().item() for g in of_module if g.numel()), default=0.0) or 1e-30
     names = [f"the gradient of {parameter}" for parameter in trained]
     if (what := _not_finite(names, of_module)) is not None:
         return ModuleAgreement(reason=f"{what} on random inputs is not finite")
-    of_graph = _by_parameter(captured, given, outputs_of_graph[0])
-    for parameter, what, own in zip(trained, names, of_module, strict=True):
-        worst = max(worst, _checked(name, given.kind, what, own, of_graph[parameter], size))
+    of_graph = _by_parameter(captured, chosen, outputs_of_graph[0])
+    for parameter, what, gradient in zip(trained, names, of_module, strict=True):
+        worst = max(worst, _error(name, chosen.kind, what, gradient, of_graph[parameter], size))
     return ModuleAgreement(len(trained), worst)
 
 
-def _by_parameter(captured: Captured, given: Inputs, loss: Tensor) -> dict[str, Tensor]:
+def _by_parameter(captured: Captured, chosen: ComparisonInputs, loss: Tensor) -> dict[str, Tensor]:
     """The gradients of a graph's loss, by the names of the module's parameters."""
     records = captured.naming.parameters
-    of_leaves = gradients(loss, [given.leaves[leaf] for leaf in records])
+    of_leaves = gradients(loss, [chosen.leaves[leaf] for leaf in records])
     pairs = zip(records.values(), of_leaves, strict=True)
-    return {name: own for record, grad in pairs for name, own in record.tensors(grad).items()}
+    return {name: part for record, grad in pairs for name, part in record.tensors(grad).items()}
 
 
 def _not_finite(names: Sequence[str], tensors: Sequence[Tensor]) -> str | None:
-    """The first tensor of a module that has a NaN or an infinity. Beside these no distance means
-    anything, so nothing is said of the graph."""
+    """The name of the first tensor of a module that has a NaN or an infinity. Then no error can be
+    computed, and the graph is not judged."""
     for name, tensor in zip(names, tensors, strict=True):
         if not torch.isfinite(tensor).all():
             return name
     return None
 
 
-def _checked(name: str, kind: str, what: str, own: Tensor, graph: Tensor, size: float) -> float:
+def _error(name: str, kind: str, what: str, own: Tensor, graph: Tensor, size: float) -> float:
+    """The largest error of a graph's tensor, relative to ``size``. ``own``: the module's tensor.
+    Raises InputError if shapes differ, or the error is above ``NEAR``."""
     if own.shape != graph.shape:
         problem = f"{what} has shape {list(graph.shape)}, that of the module itself"
         raise InputError(name, f"{problem} {list(own.shape)}, {AGAINST}")

@@ -1,18 +1,19 @@
-"""Give each rank its pieces of the values that the module itself begins with.
+"""Give each rank its blocks of the module's own initial values.
 
-Problem: an initialisation is Python of the module's own, and its random numbers depend on the order
-in which all of its parameters are made. So neither can a rank draw its pieces alone, nor may more
-than one process hold the whole of a large model.
+Problem. Initialization is Python code of the module. Its random numbers depend on the order in
+which all parameters are created. So a rank cannot draw its blocks by itself, and a large model
+should not be held by more than one process.
 
-Method: rank 0 makes the module once, on the CPU, after ``torch.manual_seed(seed)``: what it then
-has is to the bit what ``torch.manual_seed(seed); make_module()`` gives anybody. Each rank says
-which regions of which tensors it holds; a region goes to the ranks that hold it along a binary
-tree, so that rank 0 sends each to at most two. Values are rounded to the run's number format, and
-do not depend on the plan. Frozen parameters and buffers that the graph reads are handed out alike.
+Method. Rank 0 creates the module once, on the CPU, after ``torch.manual_seed(seed)``. Its values
+are bitwise those of ``torch.manual_seed(seed); make_module()``. Each rank lists the regions of
+tensors that it stores. A region goes to all ranks that store it along a binary tree, so that rank 0
+sends it to at most two. Values are rounded to the run's number format, and do not depend on the
+plan. Frozen parameters and buffers that the graph reads are distributed in the same way.
 
-Memory: the module, in the main memory of rank 0, until it is handed out; a piece at a time beyond
-what they keep on all ranks. Time: what the module takes to make itself, during which the others
-hear every second that rank 0 is still there, and a piece's way over log2(holders) links.
+Complexity. Memory: the module, in the main memory of rank 0, until it has been distributed; on all
+ranks, one block beyond those that they keep. Time: the creation of the module, during which rank 0
+sends a sign of life to the others every second, and log2(holders) messages one after the other per
+block. Exact.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from runtime.train.plain import read_state_dict
 from runtime.world.collectives import World
 
 PULSE = 1.0
-"""Seconds from one sign that rank 0 is still there to the next."""
+"""Seconds from one sign of life of rank 0 to the next."""
 DRAWN = (
     "weights are drawn as normal values over the root of the fan-in, not as the module draws them:"
     " expected --model with the module, and a plan that says what they are called there"
@@ -56,9 +57,9 @@ UNKNOWN = (
 
 @dataclass
 class Initial:
-    """The initial values of a plan's leaves. All ranks call together, rank 0 knows them.
+    """The initial values of a plan's leaves. Rank 0 has them. All ranks call its methods together.
 
-    ``model``: the module's name as ``pcg.models.make_module`` takes it; None where nobody has told.
+    ``model``: the module's name for ``pcg.models.make_module``, if the user has named one.
     """
 
     plan: Plan
@@ -66,16 +67,17 @@ class Initial:
     seed: int
     world: World
     dtype: torch.dtype
-    """What pieces are kept in."""
+    """The number format of the blocks."""
     file: str | None = None
-    """A state dict, whose values go before those of the module."""
+    """The path of a state dict, whose values replace those of the module."""
     given: Mapping[str, Tensor] | None = None
-    """The tensors of a module that is at hand, by name, in the place of ``model``."""
+    """The tensors of an existing module, by name, which take the place of ``model``."""
     _state: dict[str, Tensor] | None = field(init=False, default=None)
 
     @property
     def state(self) -> Mapping[str, Tensor]:
-        """On rank 0 all tensors of the module, by name; nothing on others."""
+        """The tensors of the module, by name, on rank 0. Empty on other ranks. Raises AgreedError
+        if the module cannot be created or does not fit the plan."""
         if self._state is None:
             if self.given is not None:
                 state = None if self.world.rank else dict(self.given)
@@ -87,11 +89,12 @@ class Initial:
         return self._state
 
     def forget(self) -> None:
-        """Give the module's memory back."""
+        """Free the module's memory."""
         self._state = None
 
     def whole(self) -> dict[str, Tensor]:
-        """On rank 0 a copy of every weight of the model's graph, in double precision."""
+        """Copies of all weights of the model's graph, whole and in double precision, on rank 0.
+        Empty on other ranks."""
         state = self.state
         weights = [n.leaf for n in self.plan.model.leaves if n.leaf.kind == "weight"]
         if self.world.rank:
@@ -99,34 +102,34 @@ class Initial:
         return {leaf.name: self._value(leaf.name, state).double().clone() for leaf in weights}
 
     def fill(self, weights: Mapping[str, Tensor], pieces: Iterable[Weight]) -> None:
-        """Give this rank's pieces of weights, by register, their values."""
-        held = [(LeafRegion(p.leaf.name, p.region), weights[p.register]) for p in pieces]
-        self._hand_out(self.state, held)
+        """Fill this rank's blocks of weights. ``weights``: their tensors, by register."""
+        blocks = [(LeafRegion(p.leaf.name, p.region), weights[p.register]) for p in pieces]
+        self._distribute(self.state, blocks)
 
     def statistics(self) -> dict[str, Tensor]:
-        """What the module's running statistics are at first, by name."""
+        """The initial running statistics of the module, by name, on all ranks."""
         names = {
             name for r in self.plan.statistics for name in (*r.mean, *r.variance, *r.count)
         } & self.state.keys()
-        own = {name: self.state[name].clone() for name in sorted(names)}
-        return self.world.gather(own)[0]
+        statistics = {name: self.state[name].clone() for name in sorted(names)}
+        return self.world.gather(statistics)[0]
 
     def constants(self, pieces: Iterable[LeafRegion]) -> dict[LeafRegion, Tensor]:
-        """Pieces of what the graph reads of the module without training it. Raises AgreedError
-        where nobody knows it."""
+        """Blocks of the frozen parameters and buffers that the graph reads. Raises AgreedError if
+        no source has one of them."""
         state = dict(self.state)
-        held = {
+        blocks = {
             p: torch.zeros(extent(p.region), dtype=self.dtype, device=self.world.device)
             for p in pieces
         }
         if self.file is not None and self.world.rank == 0:
             state |= read_state_dict(self.file)
-        wanted = {piece.leaf for own in self.world.gather(list(held)) for piece in own}
-        names = {self.plan.naming.buffers[leaf] for leaf in wanted}
+        leaves = {piece.leaf for of_rank in self.world.gather(list(blocks)) for piece in of_rank}
+        names = {self.plan.naming.buffers[leaf] for leaf in leaves}
         missing = sorted(names - state.keys())
         self._agree(UNKNOWN.format(missing[0]) if missing else "")
-        self._hand_out(state, held.items())
-        return held
+        self._distribute(state, blocks.items())
+        return blocks
 
     def _value(self, leaf: str, state: Mapping[str, Tensor]) -> Tensor:
         naming = self.plan.naming
@@ -134,31 +137,32 @@ class Initial:
             return state[naming.buffers[leaf]]
         return naming.parameter(leaf).weight(state)
 
-    def _hand_out(
-        self, state: Mapping[str, Tensor], held: Iterable[tuple[LeafRegion, Tensor]]
+    def _distribute(
+        self, state: Mapping[str, Tensor], blocks: Iterable[tuple[LeafRegion, Tensor]]
     ) -> None:
-        """Bring the values of pieces to the ranks that hold them, into their tensors."""
+        """Send blocks of rank 0's ``state`` to the ranks that hold them. ``blocks``: those of this
+        rank, with the tensors to fill."""
         world, targets = self.world, dict[LeafRegion, list[Tensor]]()
-        for piece, tensor in held:
+        for piece, tensor in blocks:
             targets.setdefault(piece, []).append(tensor)
         holders: dict[LeafRegion, list[int]] = {}
         for rank, pieces in enumerate(world.gather(list(targets))):
             for piece in pieces:
                 holders.setdefault(piece, []).append(rank)
         world.prepare(())
-        # In one order on all ranks.
+        # In the same order on all ranks.
         for piece in sorted(holders, key=lambda p: (p.leaf, p.region)):
             ranks = [0, *(rank for rank in holders[piece] if rank)]
             if world.rank in ranks and elements(piece.region):
-                value = self._passed_on(piece, ranks, state)
+                value = self._pass_on(piece, ranks, state)
                 for target in targets.get(piece, ()):
                     target.copy_(value)
         world.settle()
 
-    def _passed_on(
+    def _pass_on(
         self, piece: LeafRegion, ranks: Sequence[int], state: Mapping[str, Tensor]
     ) -> Tensor:
-        """A piece, from the rank above in the tree, and sent to those below."""
+        """Receive a block from the rank above in the tree, and send it to the ranks below."""
         world, place = self.world, ranks.index(self.world.rank)
         if place:
             above = ranks[(place - 1) // 2]
@@ -168,37 +172,37 @@ class Initial:
             flat = value.to(world.device, self.dtype).contiguous().reshape(-1)
         if below := [ranks[i] for i in (2 * place + 1, 2 * place + 2) if i < len(ranks)]:
             world.exchange(dict.fromkeys(below, flat), {}, self.dtype)
-            # So that a piece at a time is all that is kept.
+            # Wait, so that only one block at a time is kept.
             world.settle()
         return flat.reshape(extent(piece.region))
 
     def _misfit(self) -> str:
-        """What of the plan's model the module lacks, if anything; known to rank 0."""
+        """On rank 0: how the module differs from the plan's model. Empty if it does not."""
         if self.world.rank:
             return ""
         state, naming = self._state or {}, self.plan.naming
         for leaf in (node.leaf for node in self.plan.model.leaves):
             if leaf.kind != "weight" and leaf.name not in naming.buffers:
                 continue
-            known = ParameterFile(names=(naming.buffers.get(leaf.name) or leaf.name,))
+            parameter = ParameterFile(names=(naming.buffers.get(leaf.name) or leaf.name,))
             if leaf.name not in naming.buffers:
-                known = naming.parameter(leaf.name)
-            if (name := known.lacking(state)) is not None:
+                parameter = naming.parameter(leaf.name)
+            if (name := parameter.missing_from(state)) is not None:
                 return f"has no {name}, which the plan's model has"
-            if (misfit := known.misfit(leaf.shape, state)) is not None:
-                name, given, wanted = misfit
-                return f"{name} has shape {given}, expected {wanted} by the plan"
+            if (misfit := parameter.misfit(leaf.shape, state)) is not None:
+                name, actual, expected = misfit
+                return f"{name} has shape {actual}, expected {expected} by the plan"
         return ""
 
     def _agree(self, problem: str) -> None:
-        """Raise what rank 0 finds wrong on all ranks."""
-        if agreed := self.world.gather(problem)[0]:
-            raise AgreedError(f"model {self.model or self.plan.model_name}", agreed)
+        """Raise AgreedError on all ranks if rank 0 has a problem. ``problem``: empty for none."""
+        if problem_of_first := self.world.gather(problem)[0]:
+            raise AgreedError(f"model {self.model or self.plan.model_name}", problem_of_first)
 
 
 @dataclass(frozen=True)
 class WithConstants:
-    """Inputs from a source, and those that are the module's own."""
+    """A source of inputs, extended by frozen parameters and buffers of the module."""
 
     source: InputSource
     pieces: Mapping[LeafRegion, Tensor]
@@ -216,32 +220,33 @@ class WithConstants:
         return {piece.leaf for piece in self.pieces}
 
     def piece(self, leaf: Leaf, region: Region, step: int) -> Tensor:
-        """As ``runtime.inputs.seeded.InputSource`` says."""
-        known = self.pieces.get(LeafRegion(leaf.name, region))
-        return self.source.piece(leaf, region, step) if known is None else known
+        """As ``runtime.inputs.seeded.InputSource.piece``."""
+        constant = self.pieces.get(LeafRegion(leaf.name, region))
+        return self.source.piece(leaf, region, step) if constant is None else constant
 
 
 def with_constants(
     source: InputSource, initial: Initial, program: Program, options: TrainingOptions
 ) -> InputSource:
-    """A source that knows what the graph reads of the module, too, unless it has that already."""
+    """A source that also has the frozen parameters and buffers that the graph reads. The source
+    itself if it has all of them."""
     plan = initial.plan
-    wanted = plan.naming.buffers.keys() - set(source.constants)
-    if not wanted:
+    missing = plan.naming.buffers.keys() - set(source.constants)
+    if not missing:
         return source
-    pieces = [piece for piece in loaded(program) if piece.leaf in wanted]
+    pieces = [piece for piece in loaded(program) if piece.leaf in missing]
     if options.check and initial.world.rank == 0:
         leaves = {node.leaf.name: node.leaf for node in plan.model.leaves}
-        shapes = ((name, leaves[name].shape) for name in sorted(wanted))
+        shapes = ((name, leaves[name].shape) for name in sorted(missing))
         pieces += [LeafRegion(n, whole_region(shape)) for n, shape in shapes]
     return WithConstants(source, initial.constants(dict.fromkeys(pieces)))
 
 
 @contextmanager
 def seeded(seed: int) -> Generator[Callable[[], None]]:
-    """Let all that is drawn on the CPU follow from a seed, in the end leaving the generators as
-    they were. What is given begins anew with the seed."""
-    kept = random.getstate(), np.random.get_state(), torch.get_default_dtype()
+    """Seed the CPU's random number generators within a block, and restore their states and torch's
+    default format after it. The context is a function that seeds them again."""
+    before = random.getstate(), np.random.get_state(), torch.get_default_dtype()
 
     def begin() -> None:
         torch.manual_seed(seed)
@@ -253,13 +258,13 @@ def seeded(seed: int) -> Generator[Callable[[], None]]:
         try:
             yield begin
         finally:
-            random.setstate(kept[0])
-            np.random.set_state(kept[1])
-            torch.set_default_dtype(kept[2])
+            random.setstate(before[0])
+            np.random.set_state(before[1])
+            torch.set_default_dtype(before[2])
 
 
 def _state_of(model: str | None, seed: int) -> dict[str, Tensor]:
-    """What a module has when it has been made with a seed."""
+    """The tensors of a module that is created with a seed, by name."""
     assert model is not None
     with seeded(seed) as begin:
         module = make_module(model, begin)
@@ -281,32 +286,33 @@ def tensors_of(module: Module) -> dict[str, Tensor]:
 def _on_first(
     world: World, model: str, make: Callable[[], dict[str, Tensor]]
 ) -> dict[str, Tensor] | None:
-    """What a function returns on rank 0, for which the others wait, however long it takes."""
+    """Call a function on rank 0 and return its result, None on other ranks. The others wait for it,
+    however long it takes. Raises AgreedError on all ranks for a UnityError of the function."""
     if world.size == 1:
         return make()
     world.prepare(())
     if world.rank:
         while not world.total(0.0):
             pass
-        _raised(world, model, "")
+        _raise_agreed(world, model, "")
         return None
     ended = threading.Event()
-    thread = threading.Thread(target=_tell_until, args=(world, ended), daemon=True)
+    thread = threading.Thread(target=_signal_until, args=(world, ended), daemon=True)
     thread.start()
-    problem, made = "", dict[str, Tensor]()
+    problem, result = "", dict[str, Tensor]()
     try:
-        made = make()
+        result = make()
     except UnityError as error:
         problem = str(error)
     finally:
         ended.set()
         thread.join()
-    _raised(world, model, problem)
-    return made
+    _raise_agreed(world, model, problem)
+    return result
 
 
-def _tell_until(world: World, ended: threading.Event) -> None:
-    """Let the others know every now and then that this rank is there, and then that it is done."""
+def _signal_until(world: World, ended: threading.Event) -> None:
+    """Send a sign of life to the other ranks every ``PULSE`` seconds, and at last the end."""
     if world.device.type == "cuda":
         torch.cuda.set_device(world.device)
     while not ended.wait(PULSE):
@@ -314,11 +320,12 @@ def _tell_until(world: World, ended: threading.Event) -> None:
     world.total(1.0)
 
 
-def _raised(world: World, model: str, problem: str) -> None:
-    if agreed := world.gather(problem)[0]:
-        raise AgreedError(f"model {model}", one_line(agreed))
+def _raise_agreed(world: World, model: str, problem: str) -> None:
+    """Raise AgreedError on all ranks if rank 0 has a problem."""
+    if problem_of_first := world.gather(problem)[0]:
+        raise AgreedError(f"model {model}", one_line(problem_of_first))
 
 
 def loaded(program: Program) -> list[LeafRegion]:
-    """The pieces of inputs that a rank's program loads."""
+    """The blocks of inputs that a rank's program loads."""
     return list(dict.fromkeys(LeafRegion(i.leaf.name, i.region) for i in program.inputs))

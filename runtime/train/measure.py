@@ -1,9 +1,9 @@
-"""Measure operators and links as training meets them, for the cost model.
+"""Measure operators and links under the conditions of training, for the cost model.
 
-Some operators in a row are timed forward and backward together, as autograd runs them, and what
-they take is divided among their kernels. All ranks measure at the same time: where they share cores
-or memory, they do so in training. Each number is a median of repeats, with the distance between the
-quartiles.
+Several operators one after the other are timed forward and backward together, as autograd runs
+them. The time is divided by the number of their kernels. All ranks measure at the same time,
+because they share cores and memory in training, too. Each result is the median of several repeats,
+with the distance between the quartiles.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from runtime.world.collectives import World, open_world
 
 REPEATS = 9
 BATCH_SECONDS = 20e-3
-"""A repeat calls as often as this takes: for longer than a process is left alone on a core, so that
-processes that share cores are seen to."""
+"""Seconds of a repeat, which makes as many calls as fit. They are more than the time slice of a
+core, so that the effect of processes which share cores is measured."""
 LONGEST = 0.005
-"""Seconds of a kernel after which no larger sizes are tried."""
+"""Seconds of a kernel above which no larger sizes are measured."""
 ROW = 8
-"""Operators in a row."""
+"""The number of operators one after the other."""
 BYTES = tuple(4**k for k in range(3, 13))
-"""What a device sends in a step, 64 bytes to 16 MiB."""
+"""The bytes that a device sends in a call: 64 bytes to 16 MiB."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What something of a size took: the median, and the distance between the quartiles, in
-    seconds. ``size``: operations of a contraction, bytes of anything else."""
+    """The time of a kernel or a communication of some size: the median and the distance between the
+    quartiles, in seconds. ``size``: operations of a contraction or a function, else bytes."""
 
     size: float
     seconds: float
@@ -58,15 +58,16 @@ class RankMeasurements:
 
     device: str
     operators: Mapping[tuple[WorkKind, DType], tuple[Timing, ...]]
-    """By kind and number format."""
+    """The timings of operators, by kind of work and number format."""
     links: tuple[tuple[LinkTimings, ...], ...]
-    """By level of the machine, the innermost first; nothing for levels that no two ranks span."""
+    """The timings of links, by level of the machine, the innermost first. Empty for a level that
+    has less than two units."""
 
 
 @dataclass(frozen=True)
 class LinkTimings:
-    """Communication of so many devices: messages, or collectives by the bytes that every device
-    has in the end."""
+    """The timings of a kind of communication among ``devices`` devices. The size of a message is
+    its bytes. The size of a collective is the bytes that each device has in the end."""
 
     of: Pattern
     devices: int
@@ -76,9 +77,10 @@ class LinkTimings:
 def measure(
     kind: DeviceKind, dtypes: Sequence[DType], units: Sequence[int], timeout: float
 ) -> RankMeasurements | None:
-    """Measure as one of the ranks that torchrun started, or alone; rank 0 has the answer.
+    """Measure as one of the ranks that torchrun started, or as a single process. Return the result
+    on rank 0, None on other ranks.
 
-    ``units``: devices of a unit of each level, from a device to the whole machine.
+    ``units``: the number of devices in a unit of each level, from one device to the whole machine.
     """
     share_cores()
     with open_world(kind, timeout) as world:
@@ -99,19 +101,19 @@ def _device_name(world: World) -> str:
     return f"{platform.machine()}, {threads} threads of {world.size} processes, torch"
 
 
-def _handed(weight: Tensor) -> None:
-    """What takes a gradient."""
+def _ignore_gradient(weight: Tensor) -> None:
+    """A gradient hook that does nothing."""
 
 
 Calls = Callable[[], object]
 """Runs some kernels."""
 Case = Callable[["_Tensors", int], tuple[float, int, Calls]]
-"""From a length to the size of a kernel, how many there are, and what runs them."""
+"""From a length to the size of a kernel, the number of kernels, and a function that runs them."""
 
 
 @dataclass(frozen=True)
 class _Tensors:
-    """Makes the tensors that are computed with."""
+    """Creates tensors of a number format on a device."""
 
     dtype: torch.dtype
     device: torch.device
@@ -154,18 +156,18 @@ def _function(tensors: _Tensors, n: int) -> tuple[float, int, Calls]:
 
 
 def _update(tensors: _Tensors, n: int) -> tuple[float, int, Calls]:
-    # As in a step: autograd hands each gradient over, and then the optimizer has its turn.
+    # As in a training step: autograd calls a hook for each gradient, then the optimizer updates.
     weights, gradients = [tensors.of(n, grad=True) for _ in range(ROW)], [tensors.of(n)] * ROW
     optimizer = torch.optim.SGD(weights, lr=0.0)
     for weight in weights:
-        weight.register_post_accumulate_grad_hook(_handed)
+        weight.register_post_accumulate_grad_hook(_ignore_gradient)
 
     def call() -> object:
         torch.autograd.backward(weights, gradients)
         optimizer.step()
         return optimizer.zero_grad()
 
-    # It reads a weight and its gradient, and writes the weight.
+    # The update reads a weight and its gradient, and writes the weight.
     return float(3 * weights[0].element_size() * n), ROW, call
 
 
@@ -178,7 +180,7 @@ CASES: tuple[tuple[WorkKind, Case, Sequence[int]], ...] = (
     ("function", _function, LENGTHS),
     ("update", _update, LENGTHS),
 )
-"""What is measured of each kind of work, and for which lengths."""
+"""The measured case of each kind of work, and its lengths."""
 
 
 def _operators(world: World, dtype: DType) -> Iterator[tuple[WorkKind, list[Timing]]]:
@@ -191,20 +193,21 @@ def _operators(world: World, dtype: DType) -> Iterator[tuple[WorkKind, list[Timi
 def _series(
     world: World, case: Callable[[int], tuple[float, int, Calls]], lengths: Sequence[int]
 ) -> Iterator[Timing]:
-    """The timings of a kind of operator up to a size that takes long; of two sizes at least, as the
-    cost model draws a line through them."""
+    """The timings of a kind of operator, up to a size above ``LONGEST`` seconds, but for at least
+    ``LEAST_POINTS`` sizes, because the cost model interpolates between them."""
     for number, length in enumerate(lengths, 1):
         size, kernels, call = case(length)
         samples = _samples(world, call)
         yield _timing(size, [seconds / kernels for seconds in samples])
-        # All ranks have to agree on the end.
+        # All ranks have to stop at the same size.
         if max(world.gather(median(samples))) > LONGEST * kernels and number >= LEAST_POINTS:
             return
 
 
 def _link(world: World, inner: int, outer: int) -> Iterator[LinkTimings]:
-    """Messages between pairs of devices, one of each unit of a level, and collectives over all of
-    them."""
+    """The timings of a level's links. One device of each unit takes part: in messages between pairs
+    of them, and in collectives over all of them. ``inner``, ``outer``: devices in a unit, and in
+    the unit of the next level."""
     group = tuple(range(0, min(outer, world.size), inner))
     if len(group) < 2:
         return
@@ -221,7 +224,8 @@ def _link(world: World, inner: int, outer: int) -> Iterator[LinkTimings]:
 
 
 def _communication(world: World, group: Group, of: Pattern, count: int) -> tuple[int, Calls]:
-    """What sends so many numbers from a device in a step, with how often it does all."""
+    """A function that communicates ``count`` numbers per device, and how many communications a call
+    of it makes."""
     if of == "message":
         return 1, _exchange(world, group, count)
     part = torch.ones(count, device=world.device)
@@ -239,12 +243,12 @@ def _communication(world: World, group: Group, of: Pattern, count: int) -> tuple
 
 
 def _nothing() -> None:
-    """What a device does that takes no part."""
+    """Do nothing on a device that takes no part."""
 
 
 def _exchange(world: World, group: Group, count: int) -> Calls:
-    """Messages of so many numbers, both ways at the same time, between all pairs of a group: what
-    waits for a peer is measured while that one has something to do as well."""
+    """A function that exchanges messages of ``count`` numbers, both ways at the same time, between
+    all pairs of a group. So no device of a pair is idle while the other one is measured."""
     pairs = list(zip(group[::2], group[1::2], strict=False))
     peers = dict([*pairs, *((second, first) for first, second in pairs)])
     values = torch.ones(count, device=world.device)
@@ -259,7 +263,8 @@ def _exchange(world: World, group: Group, count: int) -> Calls:
 
 
 def _samples(world: World, call: Calls) -> list[float]:
-    """Seconds of a call, several times; ranks begin together and call equally often."""
+    """Repeated measurements of the seconds of a call. All ranks begin together and make the same
+    number of calls."""
     for _ in range(2):
         call()
     once = max(world.gather(_seconds(world, call, 1)))

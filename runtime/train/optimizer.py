@@ -1,9 +1,10 @@
-"""Update the pieces of weights on a rank with torch's optimizers.
+"""Update the blocks of weights on a rank with torch's optimizers.
 
-All optimizers here treat elements one by one, so that each rank updates the pieces that it holds
-and keeps the optimizer's states for these alone; copies of a piece get equal gradients and stay
-equal. Only clipping looks at all pieces together. Weights are the model's own parameters whatever
-rules a plan applied: what a rewrite makes of them is computed from them in every step.
+All these optimizers are element-wise. So each rank updates the blocks that it stores, and keeps the
+optimizer states of these blocks only. Copies of a block get equal gradients and stay equal. Only
+clipping needs the gradients of all blocks together. The weights are the model's own parameters,
+whatever rewrites a plan applied: weights that a rewrite derives from them are computed in every
+step.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from runtime.job.recipe import Recipe
 
 
 class Summing(Protocol):
-    """What adds numbers up over all ranks."""
+    """Adds up numbers over all ranks."""
 
     def total(self, value: float) -> float: ...
 
@@ -35,23 +36,24 @@ class Updater:
         world: Summing,
         counted: frozenset[str] | None = None,
     ) -> None:
-        """``weights``: the pieces to train, by register. ``counted``: those that count for the norm
-        of all gradients here, so that of each piece's copies one does; by default all."""
+        """``weights``: the blocks to train, by register. ``counted``: the blocks that count on this
+        rank for the norm of all gradients, so that one copy of each block counts; by default all.
+        """
         self._weights = dict(weights)
         self._recipe, self._world = recipe, world
         self._counted = frozenset(weights) if counted is None else counted
         self._optimizer = _optimizer(recipe, list(self._weights.values()))
         self._schedule = _schedule(recipe, self._optimizer, 0)
         self.updates = 0
-        """How often weights have been updated."""
+        """The number of updates so far."""
 
     def update(self, gradients: Mapping[str, Tensor]) -> None:
-        """Take the complete gradient of every piece, which is used up; all ranks have to call
-        together."""
+        """Update all blocks. ``gradients``: the complete gradient of each block, by register; they
+        are changed. All ranks call together."""
         if self._recipe.accumulate > 1:
             for gradient in gradients.values():
                 gradient.div_(self._recipe.accumulate)
-        factor = self._shortening(gradients)
+        factor = self._clip_factor(gradients)
         for name, weight in self._weights.items():
             gradient = gradients[name]
             weight.grad = gradient if factor is None else gradient.mul_(factor)
@@ -67,16 +69,17 @@ class Updater:
         return float(self._schedule.get_last_lr()[0])
 
     def states(self) -> Iterator[tuple[str, str, Tensor]]:
-        """Every state of a piece's shape: register, torch's name of it, and the tensor."""
+        """The optimizer states that have the shape of their block: register, torch's name of the
+        state, and the tensor."""
         for name, weight in self._weights.items():
-            held: dict[str, Any] = self._optimizer.state[weight]
+            state: dict[str, Any] = self._optimizer.state[weight]
             for key in self._recipe.states:
-                if isinstance(value := held.get(key), Tensor):
+                if isinstance(value := state.get(key), Tensor):
                     yield name, key, value
 
     def restore(self, updates: int) -> None:
-        """Go on after so many updates. States are made, and left to be filled by whoever has them
-        (``states``)."""
+        """Continue after a number of updates. The optimizer states are created as zeros. The caller
+        fills them through ``states``."""
         self.updates = updates
         self._schedule = _schedule(self._recipe, self._optimizer, updates)
         if updates:
@@ -84,14 +87,14 @@ class Updater:
                 self._optimizer.state[weight] = self._fresh_states(weight, updates)
 
     def _fresh_states(self, weight: Tensor, updates: int) -> dict[str, Tensor]:
-        made = {key: torch.zeros_like(weight) for key in self._recipe.states}
+        states = {key: torch.zeros_like(weight) for key in self._recipe.states}
         if self._recipe.optimizer != "sgd":
-            made["step"] = torch.tensor(float(updates))
-        return made
+            states["step"] = torch.tensor(float(updates))
+        return states
 
-    def _shortening(self, gradients: Mapping[str, Tensor]) -> float | None:
-        """What to multiply gradients with so that their norm is no more than ``recipe.clip``; None
-        if they are short enough. As in ``torch.nn.utils.clip_grad_norm_``."""
+    def _clip_factor(self, gradients: Mapping[str, Tensor]) -> float | None:
+        """The factor by which gradients are multiplied so that their norm is at most
+        ``recipe.clip``. None if it is already. As in ``torch.nn.utils.clip_grad_norm_``."""
         if self._recipe.clip is None:
             return None
         squares = [
@@ -101,18 +104,18 @@ class Updater:
         ]
         norm = self._world.total(float(torch.stack(squares).sum()) if squares else 0.0) ** 0.5
         factor = self._recipe.clip / (norm + 1e-6)
-        # Not "factor < 1 else None": a norm that is no number has to spoil the weights visibly.
+        # Not "factor if factor < 1 else None": a NaN norm must not be hidden.
         return None if factor >= 1 else factor
 
 
 def _optimizer(recipe: Recipe, weights: list[Tensor]) -> optim.Optimizer:
-    # torch refuses an empty list, and a rank may hold no weights.
-    given = weights or [torch.zeros(())]
+    # torch refuses an empty list, but a rank may store no weights.
+    parameters = weights or [torch.zeros(())]
     betas = recipe.beta1, recipe.beta2
     match recipe.optimizer:
         case "sgd":
             return optim.SGD(
-                given,
+                parameters,
                 lr=recipe.rate,
                 momentum=recipe.momentum,
                 dampening=recipe.dampening,
@@ -123,13 +126,12 @@ def _optimizer(recipe: Recipe, weights: list[Tensor]) -> optim.Optimizer:
             kind = optim.Adam
         case "adamw":
             kind = optim.AdamW
-    return kind(
-        given, lr=recipe.rate, betas=betas, eps=recipe.epsilon, weight_decay=recipe.weight_decay
-    )
+    decay = recipe.weight_decay
+    return kind(parameters, lr=recipe.rate, betas=betas, eps=recipe.epsilon, weight_decay=decay)
 
 
 def _schedule(recipe: Recipe, optimizer: optim.Optimizer, updates: int) -> LRScheduler:
-    """The schedule as it is after so many updates."""
+    """The learning-rate schedule after a number of updates."""
     for group in optimizer.param_groups:
         group["initial_lr"] = recipe.rate
     return LambdaLR(optimizer, recipe.factor, last_epoch=updates - 1)

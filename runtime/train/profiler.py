@@ -1,4 +1,4 @@
-"""Record what a rank did in a step with torch's profiler, for a timeline."""
+"""Record the timeline of a rank in a step with torch's profiler."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from runtime.job.job import Mark
 from runtime.world.collectives import MARK, PHASE, World
 
 UPDATE = "Optimizer.step#"
-"""How torch names an optimizer's update."""
+"""The prefix of torch's name for an optimizer's update."""
 
 
 def recorded(world: World, step: Callable[[], object]) -> tuple[Mark, ...]:
-    """Run a step, and say what this rank did meanwhile. The profiler takes some time itself."""
+    """Run a step and return the timeline of this rank. The profiler itself takes some time."""
     activities = [ProfilerActivity.CPU]
     if world.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
@@ -31,15 +31,15 @@ def recorded(world: World, step: Callable[[], object]) -> tuple[Mark, ...]:
 
 
 def _marks(events: Iterable[Any], *, gpu: bool) -> Iterator[Mark]:
-    """Kernels of a GPU; on a CPU the outermost operators, and what this rank communicates, wherever
-    that is called from."""
+    """The entries of a timeline: kernels on a GPU; on a CPU the outermost operators, and all
+    communications of this rank."""
     phase = "forward"
     for event in sorted(events, key=lambda e: e.time_range.start):
         on_gpu, name = not str(event.device_type).endswith("CPU"), str(event.name)
         if name.startswith(PHASE):
             phase = name.removeprefix(PHASE)
             continue
-        # gloo's own names are of what has a mark already.
+        # A communication that gloo names has an entry by MARK already.
         if gpu != on_gpu or name.startswith("gloo:"):
             continue
         is_mark = name.startswith(MARK)

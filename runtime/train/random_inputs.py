@@ -1,4 +1,4 @@
-"""What a module and its graph are given when they are compared: the same, in double precision."""
+"""The inputs of a comparison of a module with its graph: the same for both, in double precision."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from runtime.train.initial import tensors_of
 from runtime.train.replay import below
 
 
-class Inputs:
-    """Inputs for a module in double precision, and what the leaves of its graph are then: random
-    ones, or its examples themselves."""
+class ComparisonInputs:
+    """The inputs of a module and the leaves of its graph, with the same values in double precision.
+    The inputs are random, or the module's example inputs."""
 
     def __init__(self, captured: Captured, module: Module, *, of_examples: bool = False) -> None:
         self._captured, self._of_examples = captured, of_examples
@@ -30,42 +30,43 @@ class Inputs:
         self.leaves |= {
             leaf: state[name].detach().double() for leaf, name in captured.buffers.items()
         }
-        known = {n.leaf.name: n.leaf for n in captured.graph.leaves}
-        leaves = [known[name] for name in captured.draws]
+        by_name = {n.leaf.name: n.leaf for n in captured.graph.leaves}
+        leaves = [by_name[name] for name in captured.draws]
         self.drawn = [torch.randn(leaf.shape, dtype=torch.float64) for leaf in leaves]
         for leaf, normal in zip(leaves, self.drawn, strict=True):
             self.leaves[leaf.name] = normal if leaf.share is None else below(normal, leaf.share)
 
     def of(self, inputs: Any) -> Any:
-        """What the module is given in the place of its examples."""
+        """The inputs of the comparison, in the structure of the module's example inputs. Sets the
+        same values in ``leaves``."""
         leaves = {node.leaf.name: node.leaf for node in self._captured.graph.leaves}
         names = iter(self._captured.inputs)
 
-        def drawn(value: Any) -> Any:
+        def replaced(value: Any) -> Any:
             if isinstance(value, dict):
-                return {key: drawn(part) for key, part in value.items()}
+                return {key: replaced(part) for key, part in value.items()}
             if isinstance(value, (list, tuple)):
-                return type(value)(drawn(part) for part in value)
+                return type(value)(replaced(part) for part in value)
             if not isinstance(value, Tensor):
                 next(names, None)
                 return value
             name = next(names, None)
             below = leaves[name].below if name in leaves else None
             if self._of_examples:
-                made = value.double() if value.is_floating_point() else value
+                tensor = value.double() if value.is_floating_point() else value
             elif value.is_floating_point():
-                made = torch.randn(value.shape, dtype=torch.float64)
+                tensor = torch.randn(value.shape, dtype=torch.float64)
             else:
-                made = torch.randint(below or 1, value.shape).to(value.dtype)
+                tensor = torch.randint(below or 1, value.shape).to(value.dtype)
             if name is not None:
-                self.leaves[name] = made.double()
-            return made
+                self.leaves[name] = tensor.double()
+            return tensor
 
-        return drawn(inputs)
+        return replaced(inputs)
 
 
 def any_meta(inputs: Any) -> bool:
-    """Whether one of a module's inputs has no elements."""
+    """Whether any of a module's inputs is a meta tensor, which has no values."""
     if isinstance(inputs, dict):
         return any(map(any_meta, inputs.values()))
     if isinstance(inputs, (list, tuple)):
@@ -74,7 +75,8 @@ def any_meta(inputs: Any) -> bool:
 
 
 def _make_double(module: Module) -> None:
-    """Plain attributes too, of which ``Module.double`` knows nothing."""
+    """Convert a module to double precision, with its plain attributes, which ``Module.double``
+    leaves as they are."""
     module.double()
     for part in module.modules():
         for name, value in list(vars(part).items()):

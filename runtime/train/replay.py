@@ -1,10 +1,12 @@
-"""Run a module in double precision, with given random numbers in the place of torch's.
+"""Run a module in double precision, with given random numbers in place of torch's.
 
-Problem: a module is to be compared with its graph, whose random numbers are inputs
-(``pcg.capture.aten.random``). Method: as the module runs, each of torch's functions that draws is
-met below autograd, where a few are left of all that modules call, and gives what the normal numbers
-of the next input make of it, by the same formulas in torch. A function that is not known, or a call
-where the graph has none, ends the comparison: nothing is said then.
+Problem. A module is compared with its graph, in which random numbers are inputs
+(``pcg.capture.aten.random``). So both need the same random numbers.
+
+Method. A dispatch mode intercepts all of torch's functions that draw random numbers. Below autograd
+few such functions are left. Each call returns the value that the graph computes from its next input
+of normal numbers, by the same formulas in torch. An unknown function, or a call that the graph does
+not have, raises an error, and the two are not compared.
 """
 
 from __future__ import annotations
@@ -19,23 +21,23 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pcg.capture.aten.random import BELOW_ONE
 
-Given = Mapping[str, Any]
-"""The arguments of a call by their names, defaults included."""
+Arguments = Mapping[str, Any]
+"""The arguments of a call by name, defaults included."""
 
 
 def _uniform(z: Tensor) -> Tensor:
     return torch.special.ndtr(z).clamp(max=BELOW_ONE)
 
 
-def _chosen(z: Tensor, given: Given) -> Tensor:
-    share = given["p"] if "p" in given else given["self"]
+def _bernoulli(z: Tensor, arguments: Arguments) -> Tensor:
+    share = arguments["p"] if "p" in arguments else arguments["self"]
     if isinstance(share, Tensor):
         return _uniform(z) < share
     return below(z, share).bool()
 
 
 def below(z: Tensor, share: float) -> Tensor:
-    """The mask that normal numbers stand for: ones for a share of them on average."""
+    """The mask that follows from normal numbers. On average a fraction ``share`` of it are ones."""
     return (z < NormalDist().inv_cdf(share)).double()
 
 
@@ -43,40 +45,41 @@ def _between(z: Tensor, low: float, high: float) -> Tensor:
     return low + (high - low) * _uniform(z)
 
 
-KNOWN: Mapping[str, Callable[[Tensor, Given], Tensor]] = {
-    "rand": lambda z, given: _uniform(z),
-    "rand_like": lambda z, given: _uniform(z),
-    "randn": lambda z, given: z,
-    "randn_like": lambda z, given: z,
-    "normal": lambda z, given: given["mean"] + given["std"] * z,
-    "bernoulli": _chosen,
-    "uniform": lambda z, given: _between(z, given["from"], given["to"]),
-    "exponential": lambda z, given: -torch.log1p(-_uniform(z)) / given["lambd"],
+KNOWN: Mapping[str, Callable[[Tensor, Arguments], Tensor]] = {
+    "rand": lambda z, arguments: _uniform(z),
+    "rand_like": lambda z, arguments: _uniform(z),
+    "randn": lambda z, arguments: z,
+    "randn_like": lambda z, arguments: z,
+    "normal": lambda z, arguments: arguments["mean"] + arguments["std"] * z,
+    "bernoulli": _bernoulli,
+    "uniform": lambda z, arguments: _between(z, arguments["from"], arguments["to"]),
+    "exponential": lambda z, arguments: -torch.log1p(-_uniform(z)) / arguments["lambd"],
 }
-"""By the name of the function, without the mark of one that changes its operand."""
+"""The known functions by name, without the underscore of an in-place function."""
 RECTIFIED = "rrelu_with_noise"
 
 
 def _wide(arg: Any) -> Any:
-    """Double precision where a module asks for float32 by name, as for its angles: a graph has one
-    format for all real numbers."""
+    """An argument, with float64 in place of float32. A module may ask for float32 by name, but a
+    graph has a single format for all real numbers."""
     return torch.float64 if arg is torch.float32 else arg
 
 
 class OtherDraws(ValueError):
-    """A module draws other random numbers than its graph."""
+    """A module draws random numbers that its graph does not have."""
 
 
 class Replay(TorchDispatchMode):
-    """Random numbers from a list: the normal ones of each call, in order; None for a call whose
-    numbers nobody needs. Raises OtherDraws where the module draws others. Without a list, all are
-    0."""
+    """A mode in which torch's functions return random numbers from a list: the normal numbers of
+    each call, in order. None stands for a call whose result is not used. Without a list, all normal
+    numbers are 0. Raises OtherDraws if the calls do not fit the list, and ValueError for an unknown
+    function."""
 
     def __init__(self, normals: Sequence[Tensor | None] | None) -> None:
         super().__init__()
         self._normals = normals
         self.shapes: list[tuple[int, ...]] = []
-        """Of what was drawn."""
+        """The shapes of the calls so far."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -86,37 +89,38 @@ class Replay(TorchDispatchMode):
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
         schema = func._schema
-        given = {argument.name: argument.default_value for argument in schema.arguments}
-        given |= dict(zip(given, args, strict=False)) | kwargs
+        arguments = {argument.name: argument.default_value for argument in schema.arguments}
+        arguments |= dict(zip(arguments, args, strict=False)) | kwargs
         name = schema.name.partition("::")[2]
-        if given.get("dropout_p") == 0.0:
+        if arguments.get("dropout_p") == 0.0:
             return func(*args, **kwargs)
-        if name.rstrip("_") == RECTIFIED and given["training"]:
-            return self._rectified(given)
-        make = KNOWN.get(name.rstrip("_"))
-        if make is None or not isinstance(given.get("mean", 0.0), float):
+        if name.rstrip("_") == RECTIFIED and arguments["training"]:
+            return self._rectified(arguments)
+        draw = KNOWN.get(name.rstrip("_"))
+        if draw is None or not isinstance(arguments.get("mean", 0.0), float):
             raise ValueError(f"{name} draws random numbers that are not known")
         if name.endswith("_"):
-            changed: Tensor = given["self"]
-            return changed.copy_(make(self._next(changed.shape), given))
-        # The generator goes on, which nobody asks for; what counts is the shape of the result.
-        drawn: Tensor = func(*args, **kwargs)
-        return make(self._next(drawn.shape), given).double()
+            operand: Tensor = arguments["self"]
+            return operand.copy_(draw(self._next(operand.shape), arguments))
+        # Called only for the shape of its result. That it advances the generator does no harm.
+        result: Tensor = func(*args, **kwargs)
+        return draw(self._next(result.shape), arguments).double()
 
-    def _rectified(self, given: Given) -> Tensor:
-        x, noise = given["self"], given["noise"]
-        slopes = _between(self._next(x.shape), given["lower"], given["upper"])
+    def _rectified(self, arguments: Arguments) -> Tensor:
+        x, noise = arguments["self"], arguments["noise"]
+        slopes = _between(self._next(x.shape), arguments["lower"], arguments["upper"])
         noise.copy_(torch.where(x <= 0, slopes, 1.0))
         return x * noise
 
     def _next(self, shape: Sequence[int]) -> Tensor:
-        place = len(self.shapes)
+        """The normal numbers of the next call, which must have this shape."""
+        number = len(self.shapes)
         self.shapes.append(tuple(shape))
         if self._normals is None:
             return torch.zeros(shape, dtype=torch.float64)
-        if place >= len(self._normals):
+        if number >= len(self._normals):
             raise OtherDraws("it draws more random numbers than its graph")
-        normal = self._normals[place]
+        normal = self._normals[number]
         if normal is None:
             return torch.zeros(shape, dtype=torch.float64)
         if tuple(normal.shape) != tuple(shape):
@@ -124,7 +128,7 @@ class Replay(TorchDispatchMode):
         return normal
 
     def check(self) -> None:
-        """Raise OtherDraws where fewer were drawn than there are."""
+        """Raise OtherDraws if the list has more entries than there were calls."""
         if self._normals is not None and len(self.shapes) < len(self._normals):
             raise OtherDraws("it draws fewer random numbers than its graph")
 
@@ -132,22 +136,24 @@ class Replay(TorchDispatchMode):
 def aligned(
     normals: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]
 ) -> list[Tensor | None] | None:
-    """The normal numbers for each call, by the shapes of all that are drawn, of which some are not
-    needed. None where there is no way to say which, or more than one.
+    """Assign normal numbers to the calls of a module, of which some have results that no output
+    needs (None in the result). ``shapes``: those of all calls. None if there is no assignment, or
+    more than one.
 
-    Counts the ways to find the former shapes among the latter, in order; quadratic.
+    Counts the ways to find the shapes of ``normals`` as a subsequence of ``shapes``, by dynamic
+    programming. O(normals * calls).
     """
-    wanted = [tuple(normal.shape) for normal in normals]
-    ways = [1, *(0 for _ in wanted)]
+    sought = [tuple(normal.shape) for normal in normals]
+    ways = [1, *(0 for _ in sought)]
     for shape in shapes:
-        for at in range(len(wanted), 0, -1):
-            if wanted[at - 1] == shape:
-                ways[at] += ways[at - 1]
+        for length in range(len(sought), 0, -1):
+            if sought[length - 1] == shape:
+                ways[length] += ways[length - 1]
     if ways[-1] != 1:
         return None
-    drawn: list[Tensor | None] = []
+    assigned: list[Tensor | None] = []
     for shape in shapes:
-        place = sum(normal is not None for normal in drawn)
-        is_next = place < len(wanted) and wanted[place] == shape
-        drawn.append(normals[place] if is_next else None)
-    return drawn
+        number = sum(normal is not None for normal in assigned)
+        is_next = number < len(sought) and sought[number] == shape
+        assigned.append(normals[number] if is_next else None)
+    return assigned

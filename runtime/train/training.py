@@ -1,4 +1,4 @@
-"""The training loop of a rank: steps, checkpoints, and where to resume."""
+"""The training loop of a rank: steps, checkpoints, and resuming from a checkpoint."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from runtime.train.optimizer import Updater
 from runtime.train.plain import fill
 from runtime.train.profiler import recorded
 from runtime.world.collectives import World
-from runtime.world.faults import Requests, stop_requests
+from runtime.world.faults import StopRequests, stop_requests
 
 
 def is_delayed(plan: Plan) -> bool:
-    """Whether gradients are of the weights of one update before, as in PipeDream-2BW."""
+    """Whether gradients belong to the weights before the last update, as in PipeDream-2BW."""
     return plan.pipeline is not None and plan.pipeline.schedule == "2bw"
 
 
 class TrainingRun:
-    """A rank's executor, what updates its weights, and its part of checkpoints."""
+    """The training of a rank: its executor, the update of its weights, and its checkpoints."""
 
     def __init__(
         self,
@@ -54,15 +54,15 @@ class TrainingRun:
         executor: Executor,
         initial: Initial | None = None,
     ) -> None:
-        """``initial``: the module's own values, where the executor has not drawn weights."""
+        """``initial``: the module's own values. None if the executor has drawn the weights."""
         self._initial = initial
         self._lowering, self._options, self._world = lowering, options, world
         self._program = executor.program
         self._executor = executor
         self.timeline: tuple[tuple[Mark, ...], ...] = ()
-        """What each rank did in the last step, where that was recorded."""
+        """The timeline of the last step, by rank. Empty if it was not recorded."""
         self._begun = 0, 0
-        """The updates and the batches that an earlier run had behind it."""
+        """The updates and batches of earlier runs, from whose checkpoint this one goes on."""
         trained = self._program.trained
         self._updater = Updater(
             {weight.register: executor.weights[weight.register] for weight in trained},
@@ -74,44 +74,46 @@ class TrainingRun:
 
     @property
     def not_finite(self) -> str:
-        """What is not finite at the end, if anything."""
+        """Says what is not finite at the end. Empty if all is finite."""
         return self._finite.now
 
     def run(
         self, observe: Observer, begins: Begins = lambda beginning: None
     ) -> tuple[FinishedStep, ...]:
-        """Train up to the step that was asked for; ``observe`` and ``begins`` are called on rank 0.
+        """Train until ``options.steps`` steps are done. Return the steps of this run. ``observe``
+        and ``begins`` are called on rank 0.
 
-        Raises Stopped where a signal ended it sooner, and NotFinite where that was asked for.
+        Raises Stopped if a signal ends the run early, and NotFinite for a value that is not finite
+        if ``options.stops_not_finite`` is set.
         """
         if lost := self._executor.running.lost:
             problem = "not followed, the plan does not compute what they are of"
             self._tell(f"warning: running statistics {', '.join(lost)}: {problem}")
-        if (given := self._options.initial) is not None:
+        if (path := self._options.initial) is not None:
             plan = self._lowering.plan
             executor, running = self._executor, self._executor.running
-            fill(executor.weights, self._program.weights, plan.naming, given, running)
+            fill(executor.weights, self._program.weights, plan.naming, path, running)
             self._renew_older()
-        if (kept := self._options.checkpoints) is None:
+        if (options := self._options.checkpoints) is None:
             self._draw()
             self._forget()
             steps = tuple(step for step in self._steps(observe, None) if step)
             self._finish(None)
             return steps
-        keeper = Keeper(self._world, kept, self._tell)
+        keeper = Keeper(self._world, options, self._tell)
         try:
             self._begin(keeper, begins)
             with stop_requests(self._world) as requests:
-                return self._kept(kept, keeper, requests, observe)
+                return self._run_with_checkpoints(options, keeper, requests, observe)
         finally:
             keeper.close()
 
     def _draw(self) -> None:
-        """Begin with the module's own values, unless a file has given others."""
+        """Set the module's own initial values, unless a file has been read."""
         if self._options.initial is not None:
             return
         if self._initial is None:
-            # A graph that was written as one has no module that would draw others.
+            # No warning for a hand-written graph, which has no module with values of its own.
             if self._lowering.plan.naming.parameters or self._options.model:
                 self._tell(f"warning: {DRAWN}")
             return
@@ -120,14 +122,13 @@ class TrainingRun:
         self._renew_older()
 
     def _forget(self) -> None:
-        """Give the memory of the module back, wherever the first values came from."""
+        """Free the memory of the module, if it was created."""
         if self._initial is not None:
             self._initial.forget()
 
-    def _kept(
-        self, kept: Checkpoints, keeper: Keeper, requests: Requests, observe: Observer
+    def _run_with_checkpoints(
+        self, options: Checkpoints, keeper: Keeper, requests: StopRequests, observe: Observer
     ) -> tuple[FinishedStep, ...]:
-        """Train with checkpoints."""
         steps: list[FinishedStep] = []
         for step in self._steps(observe, keeper):
             if self._world.stops:
@@ -135,7 +136,7 @@ class TrainingRun:
             if step is None:
                 continue
             steps.append(step)
-            if step.number % kept.every == 0 and step.number != self._options.steps:
+            if step.number % options.every == 0 and step.number != self._options.steps:
                 self._save_or_warn(keeper)
         self._finish(keeper)
         if steps and not self._finite.now and self._is_good(keeper):
@@ -149,29 +150,29 @@ class TrainingRun:
         self._updater.update(gradients)
 
     def _finish(self, keeper: Keeper | None) -> None:
-        """Learn of the last gradients."""
+        """Check the gradients of the last step."""
         if self._finite.finish():
-            self._say(keeper)
+            self._report_not_finite(keeper)
 
-    def _say(self, keeper: Keeper | None) -> None:
-        """Warn of what is not finite, or end the run where that was asked for."""
+    def _report_not_finite(self, keeper: Keeper | None) -> None:
+        """Warn of a value that is not finite. Raises NotFinite if the run is to end for it."""
         if self._options.stops_not_finite:
-            kept = ""
+            note = ""
             if keeper is not None:
                 self._settle(keeper)
-                kept = f"; {keeper.last_good}"
-            raise NotFinite("training", f"{self._finite.now}{kept}")
-        kept = "" if keeper is None else "; until that has changed no checkpoint is written"
-        self._tell(f"warning: {self._finite.now}{kept}")
+                note = f"; {keeper.last_good}"
+            raise NotFinite("training", f"{self._finite.now}{note}")
+        note = "" if keeper is None else "; until that has changed no checkpoint is written"
+        self._tell(f"warning: {self._finite.now}{note}")
 
     def _steps(self, observe: Observer, keeper: Keeper | None) -> Iterator[FinishedStep | None]:
-        """Every step as it ends; None for an update that is left out, after which the same
-        batches are taken again."""
+        """Run all steps. Yield each step as it ends, and None for a skipped update, after which the
+        same batches run again."""
         left_out = 0
         self._executor.ends_before(self._batches(self._options.steps))
         while (number := self._updater.updates) < self._options.steps:
             self._world.step, self._world.doing = number + 1, "computing"
-            loss, seconds = self._taken(number)
+            loss, seconds = self._run_batches(number)
             if self._updater.updates == number:
                 left_out += 1
                 yield None
@@ -180,16 +181,17 @@ class TrainingRun:
             if self._world.rank == 0:
                 observe(step)
             if self._finite.after(step.number, loss):
-                self._say(keeper)
+                self._report_not_finite(keeper)
             yield step
 
-    def _taken(self, updates: int) -> tuple[float, float]:
-        """Take the batches of the step after so many; its loss and seconds."""
+    def _run_batches(self, updates: int) -> tuple[float, float]:
+        """Run the batches of a step, which follows ``updates`` updates. Return its mean loss and
+        its seconds."""
         parts, first = self._options.recipe.accumulate, self._batches(updates)
         is_shown = self._options.timeline and updates + 1 == self._options.steps
         loss = seconds = 0.0
         for part in range(parts):
-            # Gradients are exchanged once a step: with those of its last batch.
+            # Gradients are exchanged once per step, after its last batch.
             update = self._update if part == parts - 1 else None
             batch = self._batch(first + part, update)
             result = self._recorded(batch) if is_shown and update else batch()
@@ -197,12 +199,13 @@ class TrainingRun:
         return loss, seconds
 
     def _batches(self, updates: int) -> int:
-        """How many batches so many updates take, those of earlier runs with their own number."""
+        """The number of batches that the first ``updates`` updates read. Earlier runs may have read
+        another number per update."""
         before, batches = self._begun
         return batches + (updates - before) * self._options.recipe.accumulate
 
     def _batch(self, number: int, update: Update | None) -> Callable[[], StepResult]:
-        """What takes a batch."""
+        """A function that runs a batch."""
         more = number + 1 < self._batches(self._options.steps)
         return partial(self._executor.step, number, update, more=more)
 
@@ -213,7 +216,7 @@ class TrainingRun:
         return results[0]
 
     def _begin(self, keeper: Keeper, begins: Begins) -> None:
-        """Go on from the newest checkpoint that is whole, where that is wanted."""
+        """Take the folder of checkpoints. Resume from the newest one, or set initial values."""
         if (newest := keeper.begin()) is not None:
             self._go_on(newest)
         else:
@@ -223,6 +226,7 @@ class TrainingRun:
             begins(Beginning(self._updater.updates + 1, newest is not None, keeper.run))
 
     def _go_on(self, newest: Checkpoint) -> None:
+        """Resume from a checkpoint."""
         self._check(newest)
         updates, batches = newest.manifest.updates, newest.manifest.batches
         self._updater.restore(updates)
@@ -233,19 +237,20 @@ class TrainingRun:
             self._executor.loss_scale.value = scale.value
             self._executor.loss_scale.good_steps = scale.good_steps
         weights = (*self._shards(), *(self._older() if newest.manifest.delayed else ()))
-        known = newest.manifest.parameters
+        saved = newest.manifest.parameters
         running = dict(self._executor.running.shards())
-        there = (shard for name, shard in running.items() if name in known)
-        checkpoint.load(self._world, newest, (*weights, *there))
-        if running and not running.keys() <= known.keys():
+        saved_statistics = (shard for name, shard in running.items() if name in saved)
+        checkpoint.load(self._world, newest, (*weights, *saved_statistics))
+        if running and not running.keys() <= saved.keys():
             self._tell(f"{newest.path}: has no running statistics, they begin anew")
         if not newest.manifest.delayed:
             self._renew_older()
         self._tell(f"{newest.path}: going on with step {updates + 1}")
 
-    def _check(self, given: Checkpoint) -> None:
-        """Refuse a checkpoint of something else; tell of what the run does otherwise."""
-        manifest, where = given.manifest, str(given.path)
+    def _check(self, newest: Checkpoint) -> None:
+        """Raise AgreedError for a checkpoint of another model or optimizer. Print other differences
+        of recipe and seed."""
+        manifest, where = newest.manifest, str(newest.path)
         for problem in self._world.gather(self._problem(manifest)):
             if problem:
                 raise AgreedError(where, problem)
@@ -256,7 +261,7 @@ class TrainingRun:
             self._tell(f"{where}: going on with {', '.join(changes)}")
 
     def _problem(self, manifest: Manifest) -> str:
-        """What keeps this run from going on from a checkpoint, if anything."""
+        """Why this run cannot resume from a checkpoint. Empty if it can."""
         if manifest.graph != self._lowering.plan.model.digest:
             return f"is of {manifest.model} with another graph than the plan's model"
         if manifest.updates > self._options.steps:
@@ -267,20 +272,22 @@ class TrainingRun:
             return f"has the states of {kind}, expected the same optimizer"
         return ""
 
-    def _stop(self, keeper: Keeper, requests: Requests) -> None:
+    def _stop(self, keeper: Keeper, requests: StopRequests) -> None:
+        """Write a checkpoint, and raise Stopped."""
         updates = self._updater.updates
         self._settle(keeper)
-        before, path = keeper.newest or (None, None)
-        # Nothing may be new where the last update was left out.
-        if path is None or before != updates:
+        saved_updates, path = keeper.newest or (None, None)
+        # If the last update was skipped, the newest checkpoint may have the current weights.
+        if path is None or saved_updates != updates:
             if self._finite.now or not self._is_good(keeper):
-                what = self._finite.now or "weights are not finite"
-                raise requests.stopped(f"after step {updates}, but {what}; {keeper.last_good}")
+                problem = self._finite.now or "weights are not finite"
+                raise requests.stopped(f"after step {updates}, but {problem}; {keeper.last_good}")
             path = keeper.save(*self._content(keeper))
         raise requests.stopped(f"after step {updates}, checkpoint {path}")
 
     def _save_or_warn(self, keeper: Keeper) -> None:
-        """Train on without a checkpoint that could not be written: those before are still there."""
+        """Begin to write a checkpoint. A failure is only a warning, because older checkpoints
+        exist."""
         if self._finite.now or not self._is_good(keeper):
             return
         try:
@@ -289,15 +296,15 @@ class TrainingRun:
             self._tell(f"warning: no checkpoint: {error}")
 
     def _settle(self, keeper: Keeper) -> None:
-        """Wait for the checkpoint under way."""
+        """Wait for the checkpoint under way. A failure is only a warning."""
         try:
             keeper.settle()
         except CheckpointError as error:
             self._tell(f"warning: no checkpoint: {error}")
 
     def _is_good(self, keeper: Keeper) -> bool:
-        """Whether what is trained is finite on all ranks, so that it may take the place of a good
-        checkpoint; says so if not."""
+        """Whether weights, optimizer states and running statistics are finite on all ranks, so that
+        they may replace a good checkpoint. Reports it if they are not."""
         weights = self._executor.weights
         trained = [weights[weight.register] for weight in self._program.trained]
         states = (tensor for _, _, tensor in self._updater.states())
@@ -306,20 +313,20 @@ class TrainingRun:
             return True
         if not self._finite.now:
             self._finite.now = f"weights or states are not finite after step {self._world.step}"
-            self._say(keeper)
+            self._report_not_finite(keeper)
         return False
 
     def _content(self, keeper: Keeper) -> tuple[list[Shard], Manifest]:
-        """What a checkpoint holds now."""
+        """This rank's shards and the manifest of a checkpoint of the current state."""
         running = (shard for _, shard in self._executor.running.shards())
         shards = [*self._shards(), *self._older(), *running]
         options, updates, plan = self._options, self._updater.updates, self._lowering.plan
         leaves = {w.leaf.name: w.leaf for w in self._program.weights}
         scale = self._executor.loss_scale
-        known = self._world.gather(sorted(leaves))
+        by_rank = self._world.gather(sorted(leaves))
         parameters = {
             first: tuple(others)
-            for name in sorted({name for names in known for name in names})
+            for name in sorted({name for names in by_rank for name in names})
             for first, *others in plan.naming.parameter(name).parts
         } | {first: names[1:] for first, names in self._executor.running.names.items()}
         return shards, Manifest(
@@ -336,7 +343,7 @@ class TrainingRun:
         )
 
     def _shards(self) -> Iterator[Shard]:
-        """Weights and states that this rank holds, by the names and shapes of the module."""
+        """This rank's shards of weights and optimizer states, as the module's parameters."""
         weights = {weight.register: weight for weight in self._program.weights}
         for register, weight in weights.items():
             yield from self._apart("model.{}", weight, self._executor.weights[register])
@@ -344,18 +351,19 @@ class TrainingRun:
             yield from self._apart(f"optimizer.{{}}.{state}", weights[register], tensor)
 
     def _older(self) -> Iterator[Shard]:
-        """The weights of one update before, where gradients are of those."""
+        """The shards of the weights before the last update, for PipeDream-2BW."""
         for weight in self._program.weights:
             if weight.register in self._executor.older:
                 older = self._executor.older[weight.register]
                 yield from self._apart("older.{}", weight, older)
 
     def _renew_older(self) -> None:
-        """Begin as if the weights had been the same one update before."""
+        """Set the weights before the last update to the current weights."""
         for register, weight in self._executor.older.items():
             weight.copy_(self._executor.weights[register])
 
     def _apart(self, key: str, weight: Weight, tensor: Tensor) -> Iterator[Shard]:
+        """The shards of the module's parameters in a block of a weight, or of its states."""
         parameter = self._lowering.plan.naming.parameter(weight.leaf.name)
         shard = Shard(
             "",
@@ -367,12 +375,12 @@ class TrainingRun:
         return apart(shard.transposed if parameter.transposed else shard, key, parameter)
 
     def _named(self, register: str) -> str:
-        """What the module calls a weight."""
+        """The module's name of a weight, from its register."""
         leaves = {weight.register: weight.leaf.name for weight in self._program.weights}
         return self._lowering.plan.naming.parameter(leaves[register]).names[0]
 
     def _writes(self, weight: Weight) -> bool:
-        """Whether this rank stands for all that hold a piece."""
+        """Whether this rank is the first of those that hold a block."""
         return weight.group[0] == self._world.rank
 
     def _tell(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Run the training of one rank; rank 0 checks and reports."""
+"""Run the training of a rank. Rank 0 checks and reports."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from runtime.world.collectives import World, environment, open_world
 
 
 def _ignore(_: Beginning) -> None:
-    """What nobody asked for."""
+    """A callback that does nothing."""
 
 
 def train(
@@ -45,10 +45,11 @@ def train(
     observe: Observer,
     begins: Begins = _ignore,
 ) -> RunReport | None:
-    """Train by a plan as one of the ranks that torchrun started, or alone for one device.
+    """Train by a plan as one of the ranks that torchrun started, or as a single process for a plan
+    of one device. Return a report on rank 0, None on other ranks.
 
-    ``timeout``: seconds that a communication may take. ``observe`` is called on rank 0, which
-    alone gets a report. Raises InputError when there are not as many ranks as the plan has devices.
+    ``timeout``: the seconds that a communication may take. ``observe`` and ``begins`` are called on
+    rank 0. Raises InputError if the number of ranks is not the plan's number of devices.
     """
     plan, where = lowering.plan, lowering.where
     check_ranks(plan, where)
@@ -58,7 +59,7 @@ def train(
 
 
 def check_ranks(plan: Plan, where: str) -> None:
-    """Raise InputError when there are not as many ranks as a plan has devices."""
+    """Raise InputError if the number of ranks is not the plan's number of devices."""
     _, ranks = environment() or (0, 1)
     if ranks != plan.machine.devices:
         problem = f"expected {plan.machine.devices} processes, one a device, got {ranks}"
@@ -67,13 +68,13 @@ def check_ranks(plan: Plan, where: str) -> None:
 
 @contextmanager
 def _memory(world: World, where: str) -> Generator[None]:
-    """Say in a line that the device has not enough memory."""
+    """Turn an error for lack of memory into an InputError of one line."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        # On a CPU, torch has no class for it.
-        known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
-        if not known and "can't allocate memory" not in str(error):
+        # On a CPU, torch raises a RuntimeError.
+        has_class = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+        if not has_class and "can't allocate memory" not in str(error):
             raise
         reason = one_line(str(error).rpartition("Allocator: ")[2]) or "no memory is left"
         problem = f"rank {world.rank} is out of memory: {reason[:200]}"
@@ -82,7 +83,7 @@ def _memory(world: World, where: str) -> Generator[None]:
 
 @contextmanager
 def _compiler() -> Generator[None]:
-    """Say in a line that torch.compile finds nothing to compile with."""
+    """Turn the error of torch.compile for a missing compiler into an InputError of one line."""
     try:
         yield
     except RuntimeError as error:
@@ -94,24 +95,25 @@ def _compiler() -> Generator[None]:
 
 @dataclass(frozen=True)
 class PreparedRank:
-    """What a rank trains with. ``first``: on rank 0, where the run is compared with one process,
-    the module's own values of whole weights, by leaf."""
+    """A rank that is ready for its first step."""
 
     executor: Executor
     training: TrainingRun
     source: InputSource
     first: Mapping[str, Tensor] | None
+    """For the check against one process: the initial weights of the module, whole, by leaf, on rank
+    0. None if weights are drawn, or no check was asked for."""
 
 
 def prepare(lowering: Lowering, options: TrainingOptions, world: World) -> PreparedRank:
-    """All that a rank needs before its first step; all ranks call together."""
+    """Prepare a rank for its first step. All ranks call together."""
     program, plan, seed = lowering.program(world.rank), lowering.plan, options.seed
     inputs = [node.leaf for node in plan.model.leaves if node.leaf.kind == "input"]
-    form = run_formats(options.precision, world.device).wide
+    wide = run_formats(options.precision, world.device).wide
     allow_tf32(allowed=options.precision == "tf32")
-    # A plan that was written by hand does not say what its weights are called in a module.
+    # A hand-written plan does not have the module's names of its weights.
     has_module = options.model is not None and bool(plan.naming.parameters)
-    initial = Initial(plan, options.model, seed, world, form, options.initial)
+    initial = Initial(plan, options.model, seed, world, wide, options.initial)
     source = make_source(options.data, inputs, plan.naming, seed, alone=False)
     source = with_constants(source, initial, program, options)
     first = initial.whole() if options.check and has_module else None
@@ -135,10 +137,10 @@ def run_plan(
     observe: Observer,
     begins: Begins = _ignore,
 ) -> RunReport | None:
-    """Train as one of ranks that are connected already."""
-    made = prepare(lowering, options, world)
+    """Train as one of several ranks that are connected already. Return a report on rank 0."""
+    prepared = prepare(lowering, options, world)
     plan, seed, recipe = lowering.plan, options.seed, options.recipe
-    executor, training = made.executor, made.training
+    executor, training = prepared.executor, prepared.training
     with _naming_rank(world):
         steps = training.run(observe, begins)
     report = RunReport(
@@ -154,18 +156,19 @@ def run_plan(
         return None
     delayed = is_delayed(plan)
     expected = train_alone(
-        plan.model, options, made.source, world.device, delayed=delayed, initial=made.first
+        plan.model, options, prepared.source, world.device, delayed=delayed, initial=prepared.first
     )
-    # A run that was resumed has the last steps' losses only, and without steps no outputs.
+    # A resumed run has the losses of its own steps only. Without steps it has no outputs.
     losses = expected.losses[options.steps - len(steps) :]
     expected = replace(expected, losses=losses, outputs=expected.outputs if steps else ())
-    comparisons = compare(expected, _with_unused(outcome, plan, seed, made.first))
+    comparisons = compare(expected, _with_unused(outcome, plan, seed, prepared.first))
     return replace(report, comparisons=comparisons)
 
 
 @contextmanager
 def _naming_rank(world: World) -> Generator[None]:
-    """Let what one of several ranks alone finds wrong, such as its data, name rank and step."""
+    """Add the rank and the step to an InputError that a single rank raises, for instance about its
+    data."""
     try:
         yield
     except AgreedError:
@@ -181,8 +184,8 @@ def _naming_rank(world: World) -> Generator[None]:
 def _collect(
     lowering: Lowering, executor: Executor, rank: int, steps: tuple[FinishedStep, ...]
 ) -> Outcome:
-    """Bring all outputs, where there were steps, and weights to rank 0, whole, every copy. Other
-    ranks get no tensors."""
+    """Gather on rank 0 every copy of all weights and, if there were steps, of all outputs, as whole
+    tensors. Other ranks get no tensors."""
 
     def copies(slot: Slot, *, weight: bool = False) -> tuple[Tensor, ...]:
         wholes: list[Tensor] = []
@@ -201,7 +204,8 @@ def _collect(
 def _with_unused(
     outcome: Outcome, plan: Plan, seed: int, first: Mapping[str, Tensor] | None
 ) -> Outcome:
-    """Weights that only the model has keep their first values: its training must agree."""
+    """Add the weights that the model has and the plan does not, with their initial values. Training
+    on one process must not change these."""
     unused = {
         _name(node): (initial_weight(node.leaf, seed) if first is None else first[_name(node)],)
         for node in plan.model.leaves
@@ -215,7 +219,7 @@ def _name(node: Node) -> str:
 
 
 def share_cores() -> None:
-    """Divide this computer's cores among its ranks, unless the user has decided."""
+    """Divide this computer's cores among its ranks, unless OMP_NUM_THREADS is set."""
     if "OMP_NUM_THREADS" in os.environ:
         return
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

@@ -1,1 +1,1 @@
-"""Ranks, groups and processes: how they start, meet, communicate and end."""
+"""Ranks, process groups and processes: their start, rendezvous, communication and end."""

@@ -1,19 +1,25 @@
 """Find the rank to blame when communication fails: one that is silent, has left or hangs.
 
-A rank that waits for another one that hangs is its victim, and so is who waits for the victim; gloo
-tells each of them of its neighbour only. So every rank has a thread that says twice a second, in
-the store where the ranks met, that it lives, in which step it is, and what it does. Where a wait
-fails, who meets the failure reads what all have said, and again a little later:
+Problem. If a rank hangs, the ranks that wait for it fail, and then the ranks that wait for those.
+gloo reports only the neighbour of each, so most ranks would name a victim instead of the cause.
 
-1. who has left says why in its last entry;
-2. who has said nothing new is silent: dead, which is seen at once where it is a process of this
-   computer, stopped, or stuck without letting its threads run;
-3. who does not wait for others keeps them waiting: it reads data, computes, or writes;
-4. who waits in an earlier step than others is behind.
+Method. A thread of every rank writes a heartbeat twice a second to the store where the ranks met:
+its step, what it is doing, and whether that is waiting for other ranks. A rank whose communication
+fails reads the heartbeats of all ranks twice, a little apart. It blames the ranks to which the
+first of these rules applies:
 
-The first of these that holds for any rank decides. Who has blamed somebody leaves that behind, and
-later ones take it over, since what they see by then are the consequences. One rank alone speaks.
-Costs two small messages a second and rank.
+1. A rank that has left gives the reason in its last heartbeat.
+2. A rank without a new heartbeat is silent. It is dead, stopped, or stuck in a call that lets no
+   thread run. A dead process of the same computer is noticed at once.
+3. A rank that does not wait keeps others waiting: it reads data, computes or writes.
+4. A rank that waits in an earlier step than others is behind.
+
+A rank that has blamed another one writes this verdict into its last heartbeat. Ranks that fail
+later repeat the verdict, because what they observe by then are consequences. A single rank reports
+the error.
+
+Complexity. Two small messages a second per rank. The rules are a heuristic: they name the likely
+cause and prove nothing.
 """
 
 from __future__ import annotations
@@ -23,10 +29,10 @@ import json
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pcg.errors import one_line
 from runtime.world.orphans import ORPHANED
@@ -36,15 +42,15 @@ if TYPE_CHECKING:
     from runtime.world.store import Store
 
 BEAT = 0.5
-"""Seconds from one sign of life to the next."""
+"""Seconds from one heartbeat to the next."""
 SILENT = 4.0
-"""Seconds without one after which a rank is silent."""
+"""Seconds without a heartbeat after which a rank counts as silent."""
 ENDED = "so that it was killed"
-"""What is said of a process that did not answer and was there."""
+"""The end of the message about a process that was alive, gave no heartbeat, and was killed."""
 
 
-class Doing(Protocol):
-    """What a rank does, for a thread beside it to tell."""
+class RankActivity(Protocol):
+    """What a rank is doing. Its heartbeat thread reads this."""
 
     rank: int
     size: int
@@ -56,23 +62,23 @@ class Doing(Protocol):
 
 @dataclass(frozen=True)
 class Beat:
-    """What a rank has said of itself."""
+    """A heartbeat: what a rank says of itself."""
 
     number: int
-    """Counts its signs of life."""
+    """The number of this heartbeat, from 1."""
     step: int
     doing: str
     waits: bool
-    """Whether that is to wait for others."""
+    """Whether the rank waits for others."""
     seconds: float
-    """For how long."""
+    """For how many seconds it has been doing this."""
     host: str
     pid: int
     started: int
     left: str = ""
-    """Why it has left, if it has."""
+    """Why the rank has left. Empty if it has not."""
     blames: str = ""
-    """What it has found where it lost touch with others."""
+    """The verdict of a rank whose communication has failed. Empty before."""
 
     @property
     def process(self) -> Process:
@@ -81,66 +87,68 @@ class Beat:
 
 @dataclass(frozen=True)
 class BlamedRank:
-    """``text``: which rank is to blame and why, empty where nobody knows; ``speaks``: whether this
-    rank is the one to say so."""
+    """``text``: which rank is to blame and why. Empty if no rule applies. ``speaks``: whether this
+    rank is the one that reports it."""
 
     text: str
     speaks: bool
 
 
 class Pulse:
-    """The signs of life of a rank, and those of all others."""
+    """Writes the heartbeats of a rank, and reads those of all ranks."""
 
-    def __init__(self, store: Store, told: Doing) -> None:
-        self._store, self._told = store, told
+    def __init__(self, store: Store, activity: RankActivity) -> None:
+        self._store, self._activity = store, activity
         self._ended = Event()
         self._process, self._parent = this_process(), os.getppid()
         self._number = 0
-        self._say()
-        Thread(target=self._live, daemon=True).start()
+        self._write()
+        Thread(target=self._write_regularly, daemon=True).start()
 
     def leave(self, why: str = "") -> None:
-        """Say for the last time what this rank does, and why it leaves if that is its own fault."""
+        """Write the last heartbeat. ``why``: the error with which this rank leaves, if any."""
         self._ended.set()
         with contextlib.suppress(RuntimeError):
-            self._say(left=one_line(why) or "it has ended")
+            self._write(left=one_line(why) or "it has ended")
             if why and not self._is_orphaned:
-                self._store.compare_set("spoken", "", str(self._told.rank))
+                self._store.compare_set("spoken", "", str(self._activity.rank))
 
     def verdict(self) -> BlamedRank:
-        """Who is to blame that this rank has lost touch with another one."""
+        """Find the rank that caused a failed communication of this rank. Takes up to ``SILENT``
+        seconds and a little more."""
         try:
-            text = self._found()
+            text = self._blamed()
             self._ended.set()
-            self._say(blames=text)
-            spoken = self._store.compare_set("spoken", "", str(self._told.rank)).decode()
-        except (RuntimeError, ValueError):  # the store has gone with its owner
+            self._write(blames=text)
+            speaker = self._store.compare_set("spoken", "", str(self._activity.rank)).decode()
+        except (RuntimeError, ValueError):  # the process that kept the store has ended
             return BlamedRank("", speaks=True)
-        return BlamedRank(text, spoken == str(self._told.rank))
+        return BlamedRank(text, speaker == str(self._activity.rank))
 
     @property
     def _is_orphaned(self) -> bool:
-        """Whether the store is gone with the parent that had it."""
+        """Whether the parent, which keeps the store, has ended."""
         return ORPHANED.is_set() or os.getppid() != self._parent
 
-    def _live(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the store has gone
+    def _write_regularly(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the process that kept the store has ended
             while not self._ended.wait(BEAT):
-                self._say()
+                self._write()
 
-    def _say(self, left: str = "", blames: str = "") -> None:
+    def _write(self, left: str = "", blames: str = "") -> None:
         if self._is_orphaned:
-            return  # torch would print what it thinks of a store that is gone
-        told, own = self._told, self._process
+            return  # torch would print an error of its own about the missing store
+        activity, process = self._activity, self._process
         self._number += 1
-        seconds = time.monotonic() - told.since
+        seconds = time.monotonic() - activity.since
         beat = Beat(
-            *(self._number, told.step, told.doing, told.waits, seconds),
-            *(own.host, own.pid, own.started, left, blames),
+            *(self._number, activity.step, activity.doing, activity.waits, seconds),
+            *(process.host, process.pid, process.started, left, blames),
         )
-        self._store.set(f"beat/{told.rank}", json.dumps(asdict(beat)))
+        self._store.set(f"beat/{activity.rank}", json.dumps(asdict(beat)))
 
-    def _found(self) -> str:
+    def _blamed(self) -> str:
+        """Read all heartbeats until it is clear which ranks are silent. Return the verdict."""
         before, begin = self._beats(), time.monotonic()
         while True:
             time.sleep(BEAT)
@@ -156,12 +164,12 @@ class Pulse:
             waited = time.monotonic() - begin
             if waited > SILENT or (waited > 3 * BEAT and not silent):
                 break
-        text, frozen = judge(now, silent, self._told.rank)
-        ended = _end([beat for rank in frozen if (beat := now[rank]) is not None])
-        return f"{text}, {ENDED}" if ended else text
+        text, frozen = judge(now, silent, self._activity.rank)
+        any_killed = _kill([beat for rank in frozen if (beat := now[rank]) is not None])
+        return f"{text}, {ENDED}" if any_killed else text
 
     def _beats(self) -> dict[int, Beat | None]:
-        keys = {rank: f"beat/{rank}" for rank in range(self._told.size)}
+        keys = {rank: f"beat/{rank}" for rank in range(self._activity.size)}
         return {
             rank: Beat(**json.loads(self._store.get(key))) if self._store.check([key]) else None
             for rank, key in keys.items()
@@ -169,20 +177,25 @@ class Pulse:
 
 
 def judge(
-    beats: Mapping[int, Beat | None], silent: Sequence[int], own: int
+    beats: Mapping[int, Beat | None], silent: Sequence[int], own_rank: int
 ) -> tuple[str, list[int]]:
-    """Which ranks are to blame and why, as text, and those that say nothing any more; ``own``: the
-    rank that asks. Pure."""
-    others = {rank: beat for rank, beat in beats.items() if rank != own}
+    """Apply the rules of this module to heartbeats. Return which ranks are to blame and why, as
+    text, and the ranks among them that are silent. The text is empty if no rule applies.
+
+    ``silent``: the ranks without a new heartbeat. ``own_rank``: the rank that asks, which never
+    blames itself by the rules 1 to 3. A pure function.
+    """
+    others = {rank: beat for rank, beat in beats.items() if rank != own_rank}
     known = {rank: beat for rank, beat in others.items() if beat is not None}
     for beat in known.values():
         if beat.blames:
             return beat.blames, []
     if left := {rank: beat for rank, beat in known.items() if beat.left}:
         return _each(f"rank {rank} has left: {beat.left}" for rank, beat in left.items()), []
-    quiet = [rank for rank in silent if rank != own]
-    if quiet:
-        return _each(f"rank {rank} is silent{_last(others[rank])}" for rank in quiet), quiet
+    silent_others = [rank for rank in silent if rank != own_rank]
+    if silent_others:
+        text = _each(f"rank {rank} is silent{_last(others[rank])}" for rank in silent_others)
+        return text, silent_others
     if busy := {rank: beat for rank, beat in known.items() if not beat.waits}:
         return _each(f"rank {rank} hangs{_last(beat)}" for rank, beat in busy.items()), []
     steps = {rank: beat.step for rank, beat in beats.items() if beat is not None}
@@ -193,25 +206,27 @@ def judge(
 
 
 def _last(beat: Beat | None) -> str:
+    """The step, activity and duration of a rank's last heartbeat."""
     if beat is None:
         return ", it never came"
     step = f" in step {beat.step}" if beat.step else " before the first step"
     return f"{step}, {beat.doing} for {beat.seconds:.0f} s"
 
 
-def _each(reasons: Any) -> str:
+def _each(reasons: Iterable[str]) -> str:
+    """The first three texts, and how many more there are."""
     texts = list(reasons)
     more = f" and {len(texts) - 3} more" if len(texts) > 3 else ""
     return ", ".join(texts[:3]) + more
 
 
-def _end(frozen: Sequence[Beat]) -> bool:
-    """End processes of this computer that cannot end by themselves, such as stopped ones: the run
-    is over, and who started it would wait for them. Returns whether there were any."""
-    ended = False
+def _kill(frozen: Sequence[Beat]) -> bool:
+    """Kill processes of this computer that cannot end by themselves, such as stopped ones. The run
+    is over, and the process that started it would wait for them. Return whether any was killed."""
+    any_killed = False
     for beat in frozen:
         if beat.process.is_here and beat.process.is_alive:
             with contextlib.suppress(OSError):
                 os.kill(beat.pid, signal.SIGKILL)
-                ended = True
-    return ended
+                any_killed = True
+    return any_killed

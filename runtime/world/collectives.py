@@ -28,13 +28,13 @@ from runtime.world.status import TRY_AGAIN
 
 T = TypeVar("T")
 MARK = "unity: "
-"""What names of communication begin with in a profile."""
+"""The prefix of communications in a profile."""
 PHASE = "unity phase: "
-"""What marks in a profile begin with that a pass begins, forward or backward."""
+"""The prefix of the entries in a profile that mark the beginning of a forward or backward pass."""
 
 CHANNELS = ("forward", "backward", "total")
-"""What has a group of all ranks to itself, so that none of it waits for another: messages one way
-and the other, and numbers that are added up, which some ranks ask for long before others."""
+"""Uses of communication that each have a group of all ranks, so that none waits for another:
+messages forward, messages backward, and sums of numbers, which ranks begin at different times."""
 
 
 class CommunicationError(UnityError):
@@ -42,12 +42,12 @@ class CommunicationError(UnityError):
 
     exit_status = TRY_AGAIN
     is_told = False
-    """Whether another rank says what has happened."""
+    """Whether another rank reports the cause, so that this one need not."""
 
 
 @dataclass(frozen=True)
 class _Sent:
-    """Messages under way, and the tensors that have to stay until they have left."""
+    """Messages under way, and the tensors that must stay unchanged until these have been sent."""
 
     works: Sequence[PendingCommunication]
     tensors: tuple[Tensor, ...]
@@ -57,11 +57,11 @@ class _Sent:
 
 
 Meanwhile = Callable[[], None]
-"""What is done while communication is under way."""
+"""Work that is done while communication is under way."""
 
 
-def _done() -> None:
-    """Nothing to do, or to wait for."""
+def _idle() -> None:
+    """Do nothing: there is no work, or nothing to wait for."""
 
 
 @dataclass
@@ -73,65 +73,65 @@ class World:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     network: Network = field(default_factory=Network)
     _groups: dict[Group, Handle] = field(default_factory=dict[Group, Handle])
-    """Every group that has been created, by all ranks; of no use where this one is no member."""
+    """Every group that the ranks have created. Unusable if this rank is no member."""
     _channels: dict[str, Handle] = field(default_factory=dict[str, Handle])
-    """A group for each of ``CHANNELS``; until they are created, the default one."""
+    """The group of each of ``CHANNELS``. The default group is used for a channel without one."""
     _pending: list[_Sent] = field(default_factory=list[_Sent])
     marks: bool = False
-    """Whether communication is named for torch's profiler."""
+    """Whether communications are named for torch's profiler."""
     step: int = 0
-    """The training step under way, from 1, for messages; 0 before the first."""
+    """The training step under way, from 1, for error messages; 0 before the first."""
     batch: int = 0
-    """The batch that messages belong to: the next one may begin before this one has ended."""
+    """The batch to which messages belong. The next batch may begin before this one has ended."""
     part: int = 0
-    """The slice that messages belong to, counted from the first one of the first batch."""
+    """The slice to which messages belong, counted from the first slice of the first batch."""
     asked_to_stop: bool = False
-    """Whether this rank was told to stop: it tells the others with the next ``total``."""
+    """Whether this rank was asked to stop. The next ``total`` tells the other ranks."""
     stops: bool = False
-    """Whether any rank was told to, as all of them know since the last ``total``."""
+    """Whether any rank was asked to stop. All ranks agree since the last ``total``."""
     doing: str = "starting"
-    """What this rank does, for others to know that wait for it in vain."""
+    """What this rank is doing, for the messages of ranks that wait for it."""
     waits: bool = False
-    """Whether that is to wait for others."""
+    """Whether this rank waits for other ranks."""
     since: float = field(default_factory=monotonic)
-    """When that began."""
+    """When ``doing`` began, in seconds of ``time.monotonic``."""
     alarm: Tensor | float = 0.0
-    """Above 0 where this rank has met what is not finite: it tells with the next ``total``. A
-    tensor on the device, so that nothing waits for it before."""
+    """Above 0 if this rank has found a value that is not finite. The next ``total`` tells the other
+    ranks. A tensor stays on the device until then, so that nothing waits for it."""
     alarmed: bool = False
-    """Whether any rank has, as all of them know since the last ``total``; for who acts on it to
-    take back."""
+    """Whether any rank has raised an alarm. All ranks agree since the last ``total``. The code that
+    handles the alarm resets this field."""
 
     def prepare(self, groups: Iterable[Group], channels: Mapping[str, Group] | None = None) -> None:
-        """Create the process groups that do not exist yet. ``channels``: further ones for messages
-        alone, by name.
+        """Create the process groups that do not exist yet. ``channels``: further groups, by name,
+        which are used for messages only.
 
-        All ranks have to call this with the same groups in the same order: creating a group is
-        itself a collective of all of them.
+        All ranks have to call this with the same groups in the same order, because creating a
+        group is itself a collective of all ranks.
         """
         everyone = tuple(range(self.size))
         for group in groups:
             if group not in self._groups and len(group) > 1:
                 with self.reporting(f"creating the group {group}"):
-                    whole = group == everyone
-                    made = self.network.everyone if whole else self.network.group(group)
-                    self._groups[group] = made
-        every = {**dict.fromkeys(CHANNELS, everyone), **(channels or {})}
-        for channel, ranks in every.items() if self.size > 1 else ():
+                    has_all = group == everyone
+                    handle = self.network.everyone if has_all else self.network.group(group)
+                    self._groups[group] = handle
+        all_channels = {**dict.fromkeys(CHANNELS, everyone), **(channels or {})}
+        for channel, ranks in all_channels.items() if self.size > 1 else ():
             if channel not in self._channels:
                 with self.reporting(f"creating the group of {channel}"):
                     self._channels[channel] = self.network.group(ranks)
 
     def apart(self) -> World:
-        """A world of the same ranks for a second thread of each. All have to call together."""
+        """A world of the same ranks, for a second thread of each. All ranks call together."""
         if self.size == 1:
             return World()
         with self.reporting("creating the group of checkpoints"):
             return World(self.rank, self.size, network=self.network.apart(self.size))
 
-    def all_reduce(self, values: Tensor, group: Group, meanwhile: Meanwhile = _done) -> Tensor:
-        """The sum of the members' tensors. ``group`` has been prepared and holds this rank;
-        ``meanwhile``: done while this is under way, here as below."""
+    def all_reduce(self, values: Tensor, group: Group, meanwhile: Meanwhile = _idle) -> Tensor:
+        """The sum of the members' tensors. ``group`` has been prepared and holds this rank.
+        ``meanwhile`` is called while the communication is under way, here as below."""
         total = values.clone(memory_format=torch.contiguous_format)
         wait = self.start_all_reduce(total, group)
         meanwhile()
@@ -139,29 +139,29 @@ class World:
         return total
 
     def start_all_reduce(self, values: Tensor, group: Group) -> Callable[[], None]:
-        """Begin to replace a contiguous tensor by the sum of the members'; what is returned waits
-        for that."""
+        """Begin to replace a contiguous tensor by the sum of the members' tensors. Return a
+        function that waits until the sum is there."""
         if len(group) == 1:
-            return _done
+            return _idle
         what = f"all_reduce over {group}"
         with self.reporting(what):
             work = self.network.all_reduce(values, self._groups[group])
         return lambda: self._wait(work, what)
 
-    def all_gather(self, values: Tensor, group: Group, meanwhile: Meanwhile = _done) -> Tensor:
-        """The members' flat tensors, all of one length, one after the other."""
+    def all_gather(self, values: Tensor, group: Group, meanwhile: Meanwhile = _idle) -> Tensor:
+        """The concatenation of the members' flat tensors, which all have the same length."""
         gathered = values.new_empty(len(group) * len(values))
         return self._collective("all_gather", gathered, values, group, meanwhile)
 
-    def reduce_scatter(self, values: Tensor, group: Group, meanwhile: Meanwhile = _done) -> Tensor:
-        """This rank's part of the sum of the members' flat tensors, cut in as many as there are
-        members."""
+    def reduce_scatter(self, values: Tensor, group: Group, meanwhile: Meanwhile = _idle) -> Tensor:
+        """This rank's part of the sum of the members' flat tensors. The sum is cut in as many equal
+        parts as the group has members."""
         part = values.new_empty(len(values) // len(group))
         return self._collective("reduce_scatter", part, values, group, meanwhile)
 
-    def all_to_all(self, values: Tensor, group: Group, meanwhile: Meanwhile = _done) -> Tensor:
-        """Of flat tensors that are cut in as many parts as there are members, the part that each
-        member has for this rank, one after the other."""
+    def all_to_all(self, values: Tensor, group: Group, meanwhile: Meanwhile = _idle) -> Tensor:
+        """Cut each member's flat tensor in as many equal parts as the group has members, and send
+        the n-th part to the n-th member. Return the concatenation of the parts received."""
         result = torch.empty_like(values)
         return self._collective("all_to_all", result, values, group, meanwhile)
 
@@ -171,12 +171,13 @@ class World:
         incoming: Mapping[int, int],
         dtype: torch.dtype,
         channel: str = "forward",
-        meanwhile: Meanwhile = _done,
+        meanwhile: Meanwhile = _idle,
     ) -> dict[int, Tensor]:
-        """Send a flat tensor to some ranks and receive flat tensors of given lengths from some.
+        """Send flat tensors and receive flat tensors. Return those received, by rank.
 
-        All operations are posted before any is waited for, and a rank that only sends does not
-        wait at all (``settle`` does), so no order of ranks can deadlock.
+        ``outgoing``: the tensor for each receiving rank. ``incoming``: the number of elements from
+        each sending rank. All operations are posted before the rank waits for any. A rank that
+        only sends does not wait at all (``settle`` does). So no order of ranks can deadlock.
         """
         received = {
             peer: torch.empty(length, dtype=dtype, device=self.device)
@@ -197,30 +198,30 @@ class World:
         return received
 
     def settle(self) -> None:
-        """Wait until the messages of this batch and those before have left. Until then what they
-        hold must not be changed."""
+        """Wait until the messages of this batch and of earlier ones have been sent. Until then
+        their tensors must not be changed."""
         self._settle(sent for sent in self._pending if sent.batch <= self.batch)
         self._pending = [sent for sent in self._pending if sent.batch > self.batch]
 
     def synchronize(self) -> None:
-        """Wait until the device has done what it was given."""
+        """Wait until the device has done all work that was submitted to it."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def begin(self, phase: PassName) -> None:
-        """Mark the beginning of a pass for torch's profiler, while it records."""
+        """Mark the beginning of a pass in the profile, if torch's profiler records."""
         if self.marks:
             with torch.profiler.record_function(f"{PHASE}{phase}"):
                 pass
 
     @property
     def held(self) -> int:
-        """How many messages are kept until they have left."""
+        """The number of tensors that are kept until they have been sent."""
         return sum(len(sent.tensors) for sent in self._pending)
 
     def settle_parts(self, last: int) -> None:
-        """Wait until messages of the slices up to one have left. gloo tells of those that it has
-        sent only where it is asked to wait."""
+        """Wait until the messages of all slices up to ``last`` have been sent. gloo reports that a
+        message has been sent only when it is asked to wait for it."""
         self._settle(sent for sent in self._pending if sent.part <= last)
         self._pending = [sent for sent in self._pending if sent.part > last]
 
@@ -229,10 +230,10 @@ class World:
         return self.start_total(value)()
 
     def start_total(self, value: Tensor | float) -> Callable[[], float]:
-        """Begin to add a number up over all ranks; what is returned waits for the sum."""
-        given = (value, float(self.asked_to_stop), self.alarm)
-        parts = [torch.as_tensor(v, dtype=torch.float64, device=self.device) for v in given]
-        numbers = torch.stack(parts)
+        """Begin to add up a number over all ranks. Return a function that waits for the sum."""
+        own_values = (value, float(self.asked_to_stop), self.alarm)
+        scalars = [torch.as_tensor(v, dtype=torch.float64, device=self.device) for v in own_values]
+        numbers = torch.stack(scalars)
         what, work = "all_reduce of a number, such as the loss", None
         if self.size > 1:
             with self.reporting(what):
@@ -240,16 +241,16 @@ class World:
 
         def total() -> float:
             self._wait(work, what)
-            summed, asked, alarm = numbers.tolist()
-            self.stops |= asked > 0
-            self.alarmed |= alarm > 0
-            return summed
+            value_sum, stop_sum, alarm_sum = numbers.tolist()
+            self.stops |= stop_sum > 0
+            self.alarmed |= alarm_sum > 0
+            return value_sum
 
         return total
 
     def gather(self, value: T, what: str = "all_gather of notes") -> list[T]:
-        """Every rank's value, which has to be one that can be pickled. ``what``: its name in an
-        error."""
+        """The values of all ranks, in the order of ranks. A value has to be picklable. ``what``:
+        the name of this communication in an error message."""
         if self.size == 1:
             return [value]
         with self.reporting(what):
@@ -257,18 +258,18 @@ class World:
 
     @contextmanager
     def reporting(self, what: str) -> Generator[None]:
-        """Name rank, step and what was under way where communication fails."""
+        """Name the rank, the step and the communication (``what``) in the error if it fails."""
         where = f"rank {self.rank}" + (f": step {self.step}" if self.step else "")
         before = self.doing
         self.doing, self.waits, self.since = what, True, monotonic()
         with _marked(where, what) if self.marks else _reported(where, what):
             yield
-        # Not where it has failed: then this is what it was doing.
+        # Not after a failure: then the heartbeat goes on to name the failed communication.
         self.doing, self.waits, self.since = before, False, monotonic()
 
     @contextmanager
     def busy(self, what: str) -> Generator[None]:
-        """Say that this rank does something of its own, which may take long."""
+        """Announce that this rank does work of its own, which may take long."""
         before = self.doing, self.waits
         self.doing, self.waits, self.since = what, False, monotonic()
         yield
@@ -297,14 +298,14 @@ class World:
 
 @contextmanager
 def _marked(where: str, what: str) -> Generator[None]:
-    """Mark a communication for the profiler, and name it where it fails."""
+    """Mark a communication in the profile, and name it in the error if it fails."""
     with torch.profiler.record_function(f"{MARK}{what}"), _reported(where, what):
         yield
 
 
 @contextmanager
 def _reported(where: str, what: str) -> Generator[None]:
-    """Name the rank, the step and the communication of a failure."""
+    """Name the rank, the step and the communication in the error if it fails."""
     try:
         yield
     except RuntimeError as error:
@@ -312,23 +313,21 @@ def _reported(where: str, what: str) -> Generator[None]:
 
 
 def _reason(error: RuntimeError) -> str:
-    """The first line, without the place in gloo's source and its advice."""
+    """The first line of an error, without gloo's source position and advice."""
     first = next(iter(str(error).strip().splitlines()), "failed")
     return re.sub(r"\[/\S+:\d+\] ", "", first).partition(". This is typically")[0]
 
 
 def environment() -> tuple[int, int] | None:
-    """(rank, number of ranks) when started by torchrun, else None.
-
-    Raises InputError when torchrun's variables are there and make no sense.
-    """
-    given = [os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR")]
-    if None in given:
+    """(rank, number of ranks) of a process that torchrun started; None for any other process.
+    Raises InputError if torchrun's environment variables hold unusable values."""
+    values = [os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR")]
+    if None in values:
         return None
     try:
-        rank, size = int(given[0] or ""), int(given[1] or "")
+        rank, size = int(values[0] or ""), int(values[1] or "")
     except ValueError:
-        problem = f"RANK={given[0]} WORLD_SIZE={given[1]}, expected numbers"
+        problem = f"RANK={values[0]} WORLD_SIZE={values[1]}, expected numbers"
         raise InputError("environment", problem) from None
     if not 0 <= rank < size:
         raise InputError("environment", f"RANK={rank}, expected less than WORLD_SIZE={size}")
@@ -337,9 +336,8 @@ def environment() -> tuple[int, int] | None:
 
 @contextmanager
 def open_world(kind: DeviceKind, timeout: float) -> Generator[World]:
-    """Join the ranks that torchrun started; without it, a world of one.
-
-    ``timeout`` in seconds holds for each communication. Raises InputError for a missing GPU.
+    """Join the ranks that torchrun started. Without torchrun this is a world of a single rank.
+    ``timeout``: the seconds that each communication may take. Raises InputError as ``own_device``.
     """
     rank, size = environment() or (0, 1)
     device = own_device(kind)
@@ -370,17 +368,17 @@ def open_world(kind: DeviceKind, timeout: float) -> Generator[World]:
 
 @contextmanager
 def _blaming(world: World, store: Any) -> Generator[None]:
-    """Show that this rank lives; where it loses touch with others, say who is to blame."""
+    """Write heartbeats. If communication fails, name the rank to blame in the error."""
     pulse = Pulse(store, world)
     try:
         yield
     except CommunicationError as error:
         end_undisturbed()
         verdict = pulse.verdict()
-        met = f" ({error})" if verdict.text else str(error)
-        blamed = CommunicationError(f"{verdict.text}{met}")
-        blamed.is_told = not verdict.speaks
-        raise blamed from error
+        observed = f" ({error})" if verdict.text else str(error)
+        explained = CommunicationError(f"{verdict.text}{observed}")
+        explained.is_told = not verdict.speaks
+        raise explained from error
     except BaseException as error:
         pulse.leave(words(error))
         raise
@@ -388,8 +386,8 @@ def _blaming(world: World, store: Any) -> Generator[None]:
 
 
 def own_device(kind: DeviceKind) -> torch.device:
-    """The device of this process among those of its computer. Raises InputError for a GPU that is
-    missing."""
+    """The device of this process: the CPU, or the GPU of its local rank. Raises InputError if that
+    GPU is missing."""
     if kind == "cpu":
         return torch.device("cpu")
     local, present = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()

@@ -6,8 +6,8 @@ from pcg.errors import UnityError
 
 
 def words(error: BaseException) -> str:
-    """What has happened; of the system's errors in its words, for torch's writer tells of a full
-    disk as of a file whose end is not where it was expected."""
+    """An error in words. If the operating system caused it, its message is used: of a full disk,
+    torch's own error says only that a file ends at an unexpected position."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:

@@ -1,4 +1,4 @@
-"""Handle signals that ask a run to stop: finish the step, write a checkpoint, end."""
+"""Handle signals that ask a run to stop: it finishes the step, writes a checkpoint and ends."""
 
 from __future__ import annotations
 
@@ -14,35 +14,39 @@ from runtime.world.status import STOPPED, Ended
 
 
 class Stopped(Ended):
-    """A run that was told to stop and did. ``exit_status`` is that of shells: 128 + signal."""
+    """The run was asked to stop, and did. ``exit_status`` is that of shells: 128 + signal."""
 
 
-class Requests:
-    """The signal that this rank was sent, if any."""
+class StopRequests:
+    """The signal that asked this rank to stop, if any."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.received: signal.Signals | None = None
 
     def note(self, number: int, _frame: FrameType | None) -> None:
-        """Handle a signal. Twice is once: a terminal's Ctrl-C reaches workers from it and from
-        their parent."""
+        """Handle a signal. A second one changes nothing: Ctrl-C of a terminal reaches a worker
+        twice, from the terminal and from the worker's parent."""
         self.received = signal.Signals(number)
         self._world.asked_to_stop = True
 
     def stopped(self, what: str) -> Stopped:
-        """The error that ends the run; where other ranks were asked, as if by SIGTERM."""
-        by = self.received or signal.SIGTERM
-        return Stopped(f"stopped by {by.name} {what}", STOPPED + by)
+        """The error that ends the run. ``what``: when the run stopped, for the message. If only
+        other ranks got a signal, the error names SIGTERM."""
+        number = self.received or signal.SIGTERM
+        return Stopped(f"stopped by {number.name} {what}", STOPPED + number)
 
 
 @contextmanager
-def stop_requests(world: World) -> Generator[Requests]:
-    """Take SIGINT, SIGTERM and SIGHUP as requests to stop; all ranks learn of them with the next
-    number that they add up. One that is ignored, as under nohup, stays so. Only a main thread can:
-    in others nothing changes. Where ranks end for that, or for one that they have lost, the first
-    to do so makes torchrun tell the others to end: they are about to, and say why first."""
-    requests = Requests(world)
+def stop_requests(world: World) -> Generator[StopRequests]:
+    """Treat SIGINT, SIGTERM and SIGHUP as requests to stop.
+
+    All ranks learn of a request with the next ``World.total``. A signal that is ignored, as under
+    nohup, stays ignored. Python handles signals in the main thread only, so in other threads
+    nothing changes. When ranks end because of a request or a lost rank, the first one to end makes
+    torchrun send SIGTERM to the others. Those ignore it: they are about to end, and report why.
+    """
+    requests = StopRequests(world)
     if threading.current_thread() is not threading.main_thread():
         yield requests
         return

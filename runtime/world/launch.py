@@ -1,7 +1,8 @@
-"""Start one process a device on this computer with torchrun's machinery, and report failures.
+"""Start one process per device on this computer by torchrun's launcher, and report failures.
 
-A worker that fails leaves a note of its error, all others are stopped, and the first cause is
-raised in the parent: a user error as itself, anything else with the worker's traceback.
+A worker that fails leaves a note about its error in a file, and all others are stopped. The parent
+raises the first cause: a user error under its own message, any other error with the worker's
+traceback.
 """
 
 from __future__ import annotations
@@ -35,44 +36,49 @@ from runtime.world.status import STOPPED, TRY_AGAIN, Ended
 T = TypeVar("T")
 
 LEAVE = 3.0
-"""Seconds until a worker has to have ended after another has failed."""
+"""After another worker has failed, a worker has this many seconds to end."""
 
 
 class WorkerError(Ended):
-    """A user error that a worker met, or its sudden end."""
+    """A user error of a worker, or the sudden end of a worker."""
 
 
 @dataclass(frozen=True)
 class _Start:
-    """What a worker is told: where to leave notes, which run it is of, the signals that end it."""
+    """The parameters of one start of all workers."""
 
     folder: Path
+    """Where workers leave notes."""
     sockets: Path
-    """Of the server that forks workers."""
+    """The folder with the sockets of the server that forks workers."""
     run: str
+    """The identity of the run."""
     heeds: frozenset[signal.Signals]
+    """The signals that end a worker. It ignores the rest of ``STOPS``."""
     grace: int
+    """Seconds that a worker has to end after such a signal."""
 
 
 @dataclass(frozen=True)
 class _Note:
-    """What a failed worker leaves: ``status`` is None for an error that is no user's."""
+    """A failed worker's note about its error. ``status``: the exit status of a user error; None
+    for any other error."""
 
     rank: int
     time: float
     status: int | None
     text: str
     is_consequence: bool
-    """Whether it lost touch with another worker, which then is the one to blame."""
+    """Whether its communication failed: then another worker is to blame."""
 
     @property
     def has_stopped(self) -> bool:
-        """Whether it was told to, by a signal."""
+        """Whether a signal asked the worker to stop."""
         return self.status is not None and self.status > STOPPED
 
     @property
     def is_final(self) -> bool:
-        """Whether to start anew would meet the same error."""
+        """Whether the same error would end another start, too."""
         return self.status is not None and not (self.is_consequence or self.has_stopped)
 
 
@@ -84,48 +90,50 @@ def launch(
     restarts: int = 0,
     grace: int = 5,
 ) -> T:
-    """Call a function in ``processes`` new processes and return what rank 0's call returned.
+    """Call a function in ``processes`` new processes and return the result of rank 0.
 
-    The function, its arguments and results have to be picklable. It finds torchrun's variables in
-    its environment. When one fails, all are started anew, ``restarts`` times at most, unless a
-    user error is to blame; the cause of each start is said. ``grace``: seconds that workers have
-    for their end when this process is told to stop. Raises WorkerError for a worker's UnityError
-    or for one that was killed, and RuntimeError with the worker's traceback for any other failure.
+    The function, its arguments and its results have to be picklable. It finds torchrun's variables
+    in its environment. If a worker fails, all are started again, at most ``restarts`` times and not
+    for a user error; a line on stderr names the cause of each restart. ``grace``: the seconds that
+    workers have to end after this process was asked to stop. Raises WorkerError for a UnityError
+    of a worker or a worker that was killed, and RuntimeError with the worker's traceback for any
+    other failure.
     """
     run = uuid4().hex
     heeds = frozenset(s for s in STOPS if signal.getsignal(s) is not signal.SIG_IGN)
     start_server()
     with _ended_by(heeds):
         for left in range(restarts, -1, -1):
-            # A short name: it holds sockets, whose names have to be.
+            # A short name, because the folder holds sockets, and paths of sockets have to be short.
             with TemporaryDirectory(prefix="unity-run-") as folder:
                 start = _Start(Path(folder), Path(get_temp_dir()), run, heeds, grace)
                 try:
-                    return _started(function, arguments, processes, start)
-                except _Again as again:
+                    return _run_once(function, arguments, processes, start)
+                except _MayRestart as failure:
                     if not left:
-                        raise again.cause from None
-                    of = f"restart {restarts - left + 1} of {restarts}"
-                    print(f"unity: {again.line}; {of}", file=sys.stderr, flush=True)
+                        raise failure.cause from None
+                    count = f"restart {restarts - left + 1} of {restarts}"
+                    print(f"unity: {failure.line}; {count}", file=sys.stderr, flush=True)
     raise AssertionError("the last start returns or raises")
 
 
-class _Again(Exception):
-    """What may not happen again in another start."""
+class _MayRestart(Exception):
+    """A failure that may be gone in another start. ``cause``: the error to raise otherwise."""
 
     def __init__(self, cause: WorkerError | RuntimeError) -> None:
         self.cause = cause
 
     @property
     def line(self) -> str:
-        """What has happened; of a traceback the last line."""
+        """The failure in one line: the last one of a traceback."""
         return one_line(str(self.cause).strip().splitlines()[-1])
 
 
-def _started(
+def _run_once(
     function: Callable[..., T], arguments: tuple[Any, ...], processes: int, start: _Start
 ) -> T:
-    """Start the workers once. Raises _Again where that may help."""
+    """Start the workers once and return the result of rank 0. Raises _MayRestart for a failure
+    that another start may avoid."""
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import elastic_launch
@@ -151,8 +159,8 @@ def _started(
 
 @contextmanager
 def _ended_by(heeds: frozenset[signal.Signals]) -> Generator[None]:
-    """End in order, and so remove what is temporary, where a signal comes while no worker is
-    there to be told."""
+    """Turn a signal that comes while no worker runs into an exception, so that temporary files are
+    removed. SIGINT raises KeyboardInterrupt as usual."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -172,14 +180,15 @@ def _ended_by(heeds: frozenset[signal.Signals]) -> Generator[None]:
 def start_server() -> None:
     """Start the server that forks all workers, so that torch is imported once for all of them.
 
-    It starts before our own import of torch, beside which it runs. (Forking this process itself
-    would copy torchrun's threads.)
+    The server starts before this process imports torch, so that both imports run at the same time.
+    (Forking this process itself would copy torchrun's threads.)
     """
     multiprocessing.set_forkserver_preload(["runtime.world.preload"])
-    # These signals may reach all processes of a terminal or a job. The server has to outlive its
-    # workers, else their ends go unseen: it inherits that signals wait, and so do its workers until
-    # they heed them. It ends when we do, and quietly. So does what tracks resources, which is first
-    # because to start it unblocks all but this one.
+    # These signals may be sent to all processes of a terminal or a job. The server must outlive its
+    # workers, else nobody notices that they end. So it inherits a mask that blocks the signals, and
+    # so do its workers, until they unblock them. The server ends quietly when this process ends.
+    # The same holds for Python's resource tracker. It starts first, because its start unblocks
+    # SIGINT and SIGTERM.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
         resource_tracker.ensure_running()
@@ -190,7 +199,7 @@ def start_server() -> None:
 
 
 def check_computer(kind: str, devices: int) -> None:
-    """Raise InputError when this computer lacks GPUs for so many devices."""
+    """Raise InputError if the machine's devices are GPUs and this computer has fewer of them."""
     if kind != "gpu":
         return
     import torch
@@ -206,7 +215,7 @@ def _config(processes: int, start: _Start) -> Any:
 
     from runtime.world.loopback import ADDRESS, register
 
-    # Seconds until a worker that ignores its end is killed.
+    # Seconds after which torchrun kills a worker that ignores SIGTERM.
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(start.grace))
     return LaunchConfig(
         min_nodes=1,
@@ -220,13 +229,13 @@ def _config(processes: int, start: _Start) -> Any:
         monitor_interval=0.05,
         start_method="forkserver",
         logs_specs=DefaultLogsSpecs(log_dir=str(start.folder)),
-        # One that is ignored, as under nohup, stays so.
+        # A signal that is ignored, as under nohup, stays ignored.
         signals_to_handle=",".join(sorted({s.name for s in start.heeds} | {"SIGQUIT"})),
     )
 
 
 def _silence() -> None:
-    """Keep torchrun from logging failures, which are reported once, by us."""
+    """Keep torchrun from logging failures: ``launch`` reports them once."""
     sources = ("torch.distributed.elastic", "torch.multiprocessing")
     for name, logger in logging.root.manager.loggerDict.items():
         if name.startswith(sources) and isinstance(logger, logging.Logger):
@@ -234,7 +243,7 @@ def _silence() -> None:
 
 
 def _enter(function: Callable[..., T], arguments: tuple[Any, ...], start: _Start) -> T:
-    """A worker's life."""
+    """The main function of a worker."""
     for sign in set(STOPS) - start.heeds:
         signal.signal(sign, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
@@ -250,8 +259,8 @@ def _enter(function: Callable[..., T], arguments: tuple[Any, ...], start: _Start
 
 
 def _end_with_others(folder: Path) -> None:
-    """A worker that hangs does not heed that it is asked to end once another has failed; nor should
-    all wait for as long as one that writes a checkpoint may take."""
+    """End this worker ``LEAVE`` seconds after another has failed. A worker that hangs does not
+    react to SIGTERM, and torchrun would wait for it as long as a checkpoint may take to write."""
     while all(note.has_stopped for note in _notes(folder)):
         time.sleep(1.0)
     time.sleep(LEAVE)
@@ -268,47 +277,51 @@ def _leave_note(error: Exception, folder: Path) -> None:
         status, text = None, traceback.format_exc()
     note = _Note(rank, time.time(), status, text, isinstance(error, CommunicationError))
     part = folder / f"note-{rank}.part"
-    with contextlib.suppress(OSError):  # who would read it was killed
+    with contextlib.suppress(OSError):  # the parent was killed, and the folder is gone
         part.write_text(json.dumps(vars(note)))
         part.rename(folder / f"note-{rank}.json")
 
 
 def _notes(folder: Path) -> list[_Note]:
-    """What the workers that have failed left."""
+    """The notes of the workers that have failed."""
     return [_Note(**json.loads(path.read_text())) for path in folder.glob("note-*.json")]
 
 
 def _order(note: _Note) -> tuple[bool, bool, float]:
-    """Causes first. Ranks that stop because another one was told to name SIGTERM."""
+    """A sort key that puts causes first. Ranks that stop because another rank got a signal name
+    SIGTERM, so they come after the rank with the signal."""
     return note.is_consequence, note.status == STOPPED + signal.SIGTERM, note.time
 
 
 def _stopped(notes: Sequence[_Note]) -> WorkerError | None:
-    """What workers say that ended by themselves when they were told to."""
-    ended = [note for note in notes if note.has_stopped]
-    if not ended:
+    """The error of workers that a signal asked to stop and that ended by themselves, if any."""
+    stopped = [note for note in notes if note.has_stopped]
+    if not stopped:
         return None
-    first = min(ended, key=_order)
+    first = min(stopped, key=_order)
     return WorkerError(first.text, first.status or 0)
 
 
 def _cause(notes: Sequence[_Note], rank: int, status: int, *, is_short: bool) -> Exception:
-    """The error that came first, losses of touch aside. ``rank`` was seen to end with ``status``,
-    negative for a signal; ``is_short``: whether the kernel has killed a process for its memory."""
-    # A stopped one is killed by a rank that says so; its end alone would not tell.
-    unasked = not any(ENDED in note.text for note in notes)
+    """The error to raise: that of the first note which is no failed communication.
+
+    torchrun saw ``rank`` end first, with ``status``, which is negative for a signal. ``is_short``:
+    whether the kernel has killed a process because memory was short.
+    """
+    # A rank that kills a silent one says so in its note, which tells more than the exit status.
+    killed_by_rank = any(ENDED in note.text for note in notes)
     consequences = all(note.is_consequence for note in notes)
-    if unasked and consequences and rank not in {note.rank for note in notes}:
-        return _Again(WorkerError(_sudden_end(rank, status, is_short), TRY_AGAIN))
+    if not killed_by_rank and consequences and rank not in {note.rank for note in notes}:
+        return _MayRestart(WorkerError(_sudden_end(rank, status, is_short), TRY_AGAIN))
     first = min(notes, key=_order)
     if first.status is None:
-        return _Again(RuntimeError(f"worker {first.rank} failed:\n{first.text}"))
+        return _MayRestart(RuntimeError(f"worker {first.rank} failed:\n{first.text}"))
     error = WorkerError(first.text, first.status)
-    return error if first.is_final else _Again(error)
+    return error if first.is_final else _MayRestart(error)
 
 
 def _sudden_end(rank: int, status: int, is_short: bool) -> str:
-    """How a worker ended that said nothing."""
+    """A message about a worker that ended without a note."""
     if status >= 0:
         return f"worker {rank} ended suddenly, by status {status}"
     sign = signal.Signals(-status)
@@ -318,7 +331,7 @@ def _sudden_end(rank: int, status: int, is_short: bool) -> str:
 
 
 def _killed_for_memory() -> int:
-    """How many processes the kernel of this computer has killed because memory was short."""
+    """How many processes the kernel has killed so far because memory was short. 0 if unknown."""
     try:
         lines = Path("/proc/vmstat").read_text().splitlines()
     except OSError:

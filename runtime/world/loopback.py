@@ -1,8 +1,8 @@
-"""Let the ranks of one computer meet on its loopback device, and listen nowhere else.
+"""Let the ranks of one computer meet on its loopback device, so that no port is open to others.
 
-torchrun's own rendezvous opens ports on all interfaces, and unpickles what it finds in its store.
-On one computer there is nobody else to meet: so the store listens on a socket that is opened here,
-and there is no rendezvous. gloo and NCCL are told which device to use.
+torchrun's own rendezvous opens ports on all network interfaces and unpickles the contents of its
+store. The ranks of one computer need no such rendezvous. So their store listens on a socket that
+this module opens on the loopback device, and gloo and NCCL get that device's name.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 def loopback_store() -> Any:
-    """A store that other processes of this computer alone can reach, at its ``port``."""
-    listening = socket.create_server((ADDRESS, 0))
-    port = listening.getsockname()[1]
+    """A store that only processes of this computer can reach, at its ``port``."""
+    server_socket = socket.create_server((ADDRESS, 0))
+    port = server_socket.getsockname()[1]
     # The store owns the socket from here on.
     return TCP_STORE(
         ADDRESS,
@@ -39,22 +39,22 @@ def loopback_store() -> Any:
         is_master=True,
         timeout=LIMIT,
         wait_for_workers=False,
-        master_listen_fd=listening.detach(),
+        master_listen_fd=server_socket.detach(),
     )
 
 
 def stay_on_this_computer() -> None:
-    """Have this process's communication use the loopback device, if all ranks are here.
+    """Make this process communicate over the loopback device, if all ranks run on this computer.
 
-    Else gloo also looks the computer's own name up, which need not be an address that works.
+    Without this, gloo looks up the computer's host name, which need not lead to a usable address.
     """
-    alone = os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
-    if sys.platform == "linux" and alone:
+    all_local = os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
+    if sys.platform == "linux" and all_local:
         os.environ.update(dict.fromkeys(_INTERFACES, "lo"))
 
 
 class LoopbackRendezvous(RendezvousHandler):
-    """A single node, which meets nobody. Its store lasts over all starts of its workers."""
+    """The rendezvous of a single node. Its store outlives each start of the workers."""
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
@@ -65,11 +65,11 @@ class LoopbackRendezvous(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """Workers talk through the same store."""
+        """Workers use this store, too."""
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        # Torchrun's own entries of a start must not be taken for those of the one before.
+        # A prefix keeps torchrun's entries for this start apart from those for earlier starts.
         store = PREFIX_STORE(f"{self._run_id}/{uuid4().hex}", self._store)
         return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(ADDRESS, self._store.port))
 
@@ -77,7 +77,7 @@ class LoopbackRendezvous(RendezvousHandler):
         return False
 
     def set_closed(self) -> None:
-        """There is nobody to tell."""
+        """Do nothing: there is no other node."""
 
     def num_nodes_waiting(self) -> int:
         return 0
@@ -94,7 +94,7 @@ def _create(parameters: RendezvousParameters) -> RendezvousHandler:
 
 
 def register() -> str:
-    """Make it known to torchrun's machinery, and return its name there."""
-    # The same function each time, which torch takes for one registration.
+    """Register the rendezvous with torchrun, and return its name there."""
+    # torch accepts a second registration of the same function.
     rendezvous_handler_registry.register(BACKEND, _create)
     return BACKEND

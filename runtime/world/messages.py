@@ -1,4 +1,4 @@
-"""Carry out a communication instruction: cut regions, send, receive and add them up."""
+"""Execute a communication instruction: cut out regions, send and receive them, add them up."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def communicate(
     channel: PassName = "forward",
     meanwhile: Meanwhile | None = None,
 ) -> Tensor | None:
-    """This rank's piece of an instruction's target, of ``shape``; None where it holds none.
-    ``meanwhile``: done while it is under way."""
+    """Execute a communication instruction. Return this rank's block of the target, of ``shape``, or
+    None if this rank holds none. ``meanwhile`` is called while the communication is under way."""
     meanwhile = meanwhile or _nothing
     if isinstance(instruction, Exchange):
         return run_exchange(world, instruction, source, shape, dtype, channel, meanwhile)
@@ -42,12 +42,12 @@ def communicate(
         case AllReduce(group=group):
             return world.all_reduce(source, group, meanwhile)
         case AllGather(group=group, places=places):
-            return _placed(world.all_gather(_flat(source), group, meanwhile), places, shape)
+            return _assemble(world.all_gather(_flat(source), group, meanwhile), places, shape)
         case ReduceScatter(group=group, places=places):
             return world.reduce_scatter(_chunks(source, places), group, meanwhile).view(shape)
         case AllToAll(group=group, sends=sends, receives=receives):
             received = world.all_to_all(_chunks(source, sends), group, meanwhile)
-            return _placed(received, receives, shape)
+            return _assemble(received, receives, shape)
 
 
 def run_exchange(
@@ -59,7 +59,8 @@ def run_exchange(
     channel: PassName = "forward",
     meanwhile: Meanwhile | None = None,
 ) -> Tensor | None:
-    """This rank's piece of the target of messages. A local exchange can be differentiated."""
+    """Send and receive the messages of an exchange. Return this rank's block of the target, or None
+    if this rank holds none. A local exchange can be differentiated."""
     meanwhile = meanwhile or _nothing
     if is_local(exchange):
         meanwhile()
@@ -84,22 +85,23 @@ def _local(
     shape: tuple[int, ...],
     dtype: torch.dtype,
 ) -> Tensor:
-    """What a rank keeps: a view where that is all there is."""
+    """The target block, filled with the regions that this rank copies from its own source. A view
+    of the source if the exchange is local and copies a single region."""
     if is_local(exchange) and len(exchange.kept) == 1 and source is not None:
         (kept,) = exchange.kept
         if extent(kept.target) == shape:
             return source[as_slices(kept.source)]
     target = torch.zeros(shape, dtype=dtype, device=world.device)
     for kept in exchange.kept:
-        assert source is not None, "only a rank with a source keeps some of it"
+        assert source is not None, "only a rank with a source copies regions of it"
         target[as_slices(kept.target)] += source[as_slices(kept.source)]
     return target
 
 
 def _packed(sends: Iterable[PieceRegion], source: Tensor | None) -> dict[int, Tensor]:
-    """One flat tensor for each rank that something goes to, regions in the order given.
+    """One flat tensor per receiving rank, with its regions in the order of ``sends``.
 
-    Both ends list what passes between them in the order of the transfer's messages.
+    Sender and receiver list the regions between them in the same order, that of the transfer.
     """
     pieces: dict[int, list[Tensor]] = {}
     for part in sends:
@@ -125,15 +127,15 @@ def _unpack(receives: Iterable[PieceRegion], flat: dict[int, Tensor], target: Te
 
 
 def _chunks(source: Tensor, regions: Iterable[Region]) -> Tensor:
-    """Regions of the same size, flat and one after the other."""
+    """The concatenation of regions of the same size, flattened."""
     regions = tuple(regions)
     if _are_rows(regions, tuple(source.shape)):
         return _flat(source)
     return _joined([_flat(source[as_slices(region)]) for region in regions])
 
 
-def _placed(flat: Tensor, places: tuple[Region, ...], shape: tuple[int, ...]) -> Tensor:
-    """A tensor of ``shape`` from the chunks that fill it."""
+def _assemble(flat: Tensor, places: tuple[Region, ...], shape: tuple[int, ...]) -> Tensor:
+    """A tensor of ``shape``, filled with the chunks of a flat tensor, each at its place."""
     if _are_rows(places, shape):
         return flat.view(shape)
     target = flat.new_empty(shape)
@@ -143,14 +145,14 @@ def _placed(flat: Tensor, places: tuple[Region, ...], shape: tuple[int, ...]) ->
 
 
 def _are_rows(regions: tuple[Region, ...], shape: tuple[int, ...]) -> bool:
-    """Whether regions are blocks of whole rows, in order, so that they lie one after the other."""
-    rest = whole_region(shape[1:])
-    at = 0
+    """Whether regions are blocks of whole rows in order, so that they are contiguous in memory."""
+    row = whole_region(shape[1:])
+    next_row = 0
     for region in regions:
-        if not region or region[1:] != rest or region[0][0] != at:
+        if not region or region[1:] != row or region[0][0] != next_row:
             return False
-        at = region[0][1]
-    return at == shape[0]
+        next_row = region[0][1]
+    return next_row == shape[0]
 
 
 def _flat(values: Tensor) -> Tensor:
@@ -162,4 +164,4 @@ def _joined(flat: list[Tensor]) -> Tensor:
 
 
 def _nothing() -> None:
-    """Nothing to do meanwhile."""
+    """Do nothing while communication is under way."""

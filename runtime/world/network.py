@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 Handle = Any
-"""What a network knows a group of ranks by: a process group, or None for the default one."""
+"""A torch process group, or None for the default group."""
 FlatName = Literal["all_gather", "reduce_scatter", "all_to_all"]
 
 
@@ -21,7 +21,7 @@ class PendingCommunication(Protocol):
 
 
 def _named(*names: str) -> Callable[..., Any]:
-    """Torch's function that goes by one of these names, the newest first."""
+    """The first function of ``torch.distributed`` by one of these names, newest name first."""
     return next(getattr(dist, name) for name in names if hasattr(dist, name))
 
 
@@ -45,41 +45,41 @@ COLLECTIVES: Mapping[FlatName, Callable[..., PendingCommunication | None]] = {
     "reduce_scatter": _reduce_scatter,
     "all_to_all": _all_to_all,
 }
-"""How each collective on flat tensors begins: the result, this rank's own, the group. Both gloo and
-NCCL offer all three."""
+"""Functions that begin a collective on flat tensors. Arguments: the result, this rank's tensor, the
+group. gloo and NCCL both offer all three collectives."""
 
 
 class Network:
     """torch.distributed, with gloo or NCCL.
 
-    With NCCL a group has one stream: what a rank posts to it, messages as well as collectives,
-    begins when all that this rank posted to it before has ended, which takes its peers too.
+    With NCCL each group has one stream. An operation of a rank on it, a message or a collective,
+    begins when the earlier operations of this rank on it have ended, which depends on other ranks.
     """
 
     everyone: Handle = None
-    """The group of all ranks that is there from the beginning."""
+    """The group of all ranks, which exists from the beginning."""
 
     def __init__(self, timeout: timedelta | None = None) -> None:
-        """``timeout``: how long communication in further groups may take; by default half an hour
-        as torch has it, whatever that of the first group is."""
+        """``timeout``: how long a communication in further groups may take. The default is torch's
+        half an hour, even if the default group has another timeout."""
         self._timeout = timeout
 
     def group(self, ranks: Sequence[int]) -> Handle:
-        """A new group, which all ranks of the run have to create together; of no use to a rank
+        """Create a group. All ranks of the run have to create it together. Returns None on a rank
         that is no member."""
-        made = dist.new_group(list(ranks), timeout=self._timeout)
-        # A rank that is no member is given a placeholder.
-        return made if isinstance(made, dist.ProcessGroup) else None
+        handle = dist.new_group(list(ranks), timeout=self._timeout)
+        # torch returns a placeholder on a rank that is no member.
+        return handle if isinstance(handle, dist.ProcessGroup) else None
 
     def apart(self, size: int) -> Network:
-        """A network of the same ranks with a group of its own, on the CPU, for a second thread. All
-        ranks have to call together."""
-        made = Network(self._timeout)
-        made.everyone = dist.new_group(list(range(size)), timeout=self._timeout, backend="gloo")
-        return made
+        """A network of the same ranks with another group of all of them, on the CPU, for a second
+        thread. All ranks have to call this together."""
+        network = Network(self._timeout)
+        network.everyone = dist.new_group(list(range(size)), timeout=self._timeout, backend="gloo")
+        return network
 
     def all_reduce(self, values: Tensor, group: Handle) -> PendingCommunication | None:
-        """Begin to replace a tensor by the sum of the members'."""
+        """Begin to replace a tensor by the sum of the members' tensors."""
         return dist.all_reduce(values, group=group, async_op=True)
 
     def collective(
@@ -91,7 +91,7 @@ class Network:
     def messages(
         self, sent: Mapping[int, Tensor], received: Mapping[int, Tensor], group: Handle
     ) -> Sequence[PendingCommunication]:
-        """Begin to send to some ranks and receive from some, all at once."""
+        """Begin to send and receive tensors, by rank, all at once."""
         operations = [dist.P2POp(dist.isend, values, peer, group) for peer, values in sent.items()]
         operations += [
             dist.P2POp(dist.irecv, values, peer, group) for peer, values in received.items()
@@ -99,7 +99,7 @@ class Network:
         return dist.batch_isend_irecv(operations)
 
     def notes(self, value: Any, size: int) -> list[Any]:
-        """Every rank's value, which has to be one that can be pickled."""
+        """The values of all ranks, in the order of ranks. A value has to be picklable."""
         values: list[Any] = [None] * size
         dist.all_gather_object(values, value, group=self.everyone)
         return values

@@ -1,4 +1,4 @@
-"""End a process whose parent was killed as if it were told to, within bounded time."""
+"""End a process after its parent was killed: by SIGTERM, and within bounded time."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 _POLL = 0.5
-"""Seconds between looks at the parent."""
+"""Seconds between two checks whether the parent still runs."""
 
 
 def end_with_parent(
     join: Callable[[], object], grace: float, temporary: Sequence[Path] = ()
 ) -> None:
-    """Once ``join``, which waits for the parent's end, returns, tell this process to end; where it
-    has not after ``grace`` seconds, end it. ``temporary``: folders that the parent would have
-    removed."""
+    """Start a thread that ends this process after its parent has ended.
+
+    ``join`` waits for the end of the parent. Then the thread removes the folders ``temporary``,
+    which the parent would have removed, and sends SIGTERM to this process. ``grace`` seconds later
+    it ends the process.
+    """
 
     def watch() -> None:
         join()
         ORPHANED.set()
         for folder in temporary:
             shutil.rmtree(folder, ignore_errors=True)
-        # To the process, so that a main thread that waits for another rank gets it too.
+        # To the process, so that the signal reaches a main thread which waits for another rank.
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(grace)
         os._exit(STATUS)
@@ -38,17 +41,17 @@ def end_with_parent(
 
 
 def parent_ended() -> None:
-    """Wait until the process that started this one has ended, as torchrun may without a word."""
+    """Wait until the parent process has ended. torchrun may end without telling its workers."""
     parent = os.getppid()
     if sys.platform == "linux":
-        _end_of(parent)
+        _wait_for_end(parent)
     while os.getppid() == parent:
         time.sleep(_POLL)
 
 
-def _end_of(process: int) -> None:
-    """Wait for the end of a process without looking again and again, where the kernel can tell."""
-    with contextlib.suppress(OSError):  # it has ended, or the kernel is old
+def _wait_for_end(process: int) -> None:
+    """Wait for the end of a process without polling. Returns early if the kernel is too old."""
+    with contextlib.suppress(OSError):  # the process has ended, or the kernel is too old
         handle = os.pidfd_open(process)
         try:
             ends = select.poll()
@@ -59,8 +62,8 @@ def _end_of(process: int) -> None:
 
 
 def end_undisturbed() -> None:
-    """Heed no signal that asks this process to end, for it does so, and first says why. Who sends
-    one kills it in the end, should it hang."""
+    """Ignore signals that ask this process to end: it is about to end, and first reports why. If it
+    hangs, the sender of the signal kills it later."""
     if threading.current_thread() is threading.main_thread():
         for number in STOPS:
             signal.signal(number, signal.SIG_IGN)
@@ -69,6 +72,6 @@ def end_undisturbed() -> None:
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that ask a process to end."""
 ORPHANED = threading.Event()
-"""Set once the parent of this process has ended, and with it the store that it kept."""
+"""Set once the parent of this process has ended, and with it the store that the parent kept."""
 STATUS = 1
-"""Nobody asks for it."""
+"""The exit status of a process that had to be ended. Nobody is left to read it."""

@@ -1,4 +1,4 @@
-"""Import what every worker needs, once, in the server that forks workers."""
+"""Import the modules that every worker needs once, in the server that forks workers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from importlib import import_module
 
 from pcg.collection import uncollected
 
-# The second one torch would import in every worker when its optimizer is made, for 0.7 s each.
+# torch would import torch._dynamo in every worker when it creates an optimizer, in 0.7 s each.
 with uncollected():
     for name in ("torch.distributed", "torch._dynamo", "runtime.train.worker"):
         import_module(name)
-gc.freeze()  # all of it stays; workers that do not look at it share its memory
+gc.freeze()  # the modules stay; workers share their memory as long as no collector touches it
 
-# The server was started with Ctrl-C ignored and ignores it anyway; its workers should end by it
-# at once, and not when Python's handler gets its turn after a communication.
+# The server itself ignores Ctrl-C. Its workers should end by Ctrl-C at once. Python's own handler
+# would run only after the communication under way.
 signal.signal(signal.SIGINT, signal.SIG_DFL)

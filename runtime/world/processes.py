@@ -1,4 +1,4 @@
-"""Identify processes across computers and time, as process numbers are reused."""
+"""Identify processes across computers and over time, although process numbers are reused."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RUN = "UNITY_RUN"
-"""The variable of a process's environment that has the identity of its run."""
+"""The environment variable with the identity of a process's run."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """A process of some computer. ``host`` tells computers and containers from each other;
-    ``started`` is when it began, in the computer's own ticks, 0 where that is not known."""
+    """A process on a computer. ``host`` identifies the computer and the container. ``started``:
+    when the process began, in the computer's clock ticks; 0 if unknown."""
 
     host: str
     pid: int
@@ -22,12 +22,12 @@ class Process:
 
     @property
     def is_here(self) -> bool:
-        """Whether its number means something to this process."""
+        """Whether it runs on the computer and in the container of this process."""
         return self.host == _host()
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still runs; of one that is not here this is never known, and so assumed."""
+        """Whether it still runs. Assumed for a process that is not here."""
         if not self.is_here:
             return True
         try:
@@ -37,31 +37,31 @@ class Process:
         except PermissionError:
             return True
         state, started = _stat(self.pid)
-        # A zombie has ended, whoever has not asked for its status yet.
+        # A zombie has ended, even if nobody has asked for its exit status yet.
         return state not in ("Z", "X") and (self.started == 0 or started == self.started)
 
 
 def this_process() -> Process:
-    """The one that asks."""
+    """The process that calls this function."""
     return Process(_host(), os.getpid(), _stat(os.getpid())[1])
 
 
 def _host() -> str:
-    """The computer's name and, on Linux, which start of it this is and which numbering."""
+    """The computer's name and, on Linux, its boot and its namespace of process numbers."""
     name = socket.gethostname()
     try:
-        start = Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
-        # Containers of one computer number their processes each for itself.
-        numbering = Path("/proc/self/ns/pid").readlink().name
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
+        # Each container of a computer numbers its processes separately.
+        namespace = Path("/proc/self/ns/pid").readlink().name
     except OSError:
         return name
-    return f"{name}/{start}/{numbering.strip('pid:[]')}"
+    return f"{name}/{boot}/{namespace.strip('pid:[]')}"
 
 
 def _stat(pid: int) -> tuple[str, int]:
-    """State and start of a process, from /proc; unknown without it."""
+    """State and start time of a process, from /proc. ("", 0) if there is no such entry."""
     try:
-        # The command's name, in brackets, may hold anything.
+        # The name of the command, in parentheses, may contain spaces and parentheses.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return fields[0], int(fields[19])
     except (OSError, IndexError, ValueError):

@@ -1,8 +1,11 @@
 """Agree on a name under which the ranks of one start of a run find each other.
 
-torchrun keeps one store for all starts of its workers. What ranks of an earlier start left there,
-their addresses above all, must not be taken for that of their successors, and no number of a start
-is known to the ranks of all nodes: so they agree on a name for theirs, under which they then talk.
+Problem. torchrun keeps one store for all starts of its workers. Entries of an earlier start, above
+all the addresses of its ranks, must not be taken for those of this start. No number identifies the
+start on all nodes.
+
+Method. The ranks of a start agree on a name, and use it as a prefix of all their entries: see
+``agree``.
 """
 
 from __future__ import annotations
@@ -18,14 +21,14 @@ from runtime.world.processes import RUN
 from runtime.world.store import LIMIT, PREFIX_STORE, TCP_STORE, Store
 
 _POLL = 0.01
-"""Seconds between looks at the store."""
+"""Seconds between two reads of the store."""
 
 
 def own_store(rank: int, size: int, timeout: timedelta) -> Any:
-    """A part of torchrun's store (one of torch's) for this start alone; None where each start has
-    its own store.
+    """The part of torchrun's store that belongs to this start; a store of torch. None if each start
+    has its own store.
 
-    Raises RuntimeError when not all ranks come in time.
+    Raises RuntimeError if not all ranks come in time.
     """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None
@@ -34,28 +37,30 @@ def own_store(rank: int, size: int, timeout: timedelta) -> Any:
 
 
 def pulse_store(store: Any, timeout: timedelta) -> Any:
-    """The store in which ranks say that they live, by a connection of its own; ``store``: what
-    ``own_store`` gave. Raises RuntimeError where it cannot be reached."""
-    own = _agent_store(timeout) if store is None else store.clone()
-    return PREFIX_STORE("pulse", own)
+    """The store for heartbeats, over a connection of its own. ``store``: the result of
+    ``own_store``. Raises RuntimeError if the store cannot be reached."""
+    connection = _agent_store(timeout) if store is None else store.clone()
+    return PREFIX_STORE("pulse", connection)
 
 
 def identity() -> str:
-    """What tells a run from all others and is the same for all its starts; for rank 0 to ask.
+    """The identity of this run: different from all other runs, the same for all starts of this one.
+    Called on rank 0.
 
-    It is kept in torchrun's store, which lasts as long as the run: the id that torchrun gives a run
-    may be that of another one, and its count of restarts differs from node to node. Where each
-    start has its own store, or none, it counts as a run of its own.
+    torchrun's store keeps it, which lasts as long as the run. (Two runs may have the same id in
+    torchrun, and its count of restarts differs from node to node.) If each start has its own
+    store, or there is no store, each start counts as a run of its own.
     """
-    if (given := os.environ.get(RUN)) is not None:  # of our own launcher
-        return given
+    if (from_launcher := os.environ.get(RUN)) is not None:
+        return from_launcher
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return uuid4().hex
     return kept_identity(_agent_store(LIMIT), os.environ.get("TORCHELASTIC_RUN_ID", ""))
 
 
 def kept_identity(store: Store, run_id: str) -> str:
-    """The identity that a store has for the run of an id, a new one where it has none."""
+    """The identity in a store for the run with torchrun's id ``run_id``. A new one is stored if
+    there is none."""
     return store.compare_set(f"unity/run/{run_id}", "", uuid4().hex).decode()
 
 
@@ -65,11 +70,14 @@ def _agent_store(timeout: timedelta) -> Any:
 
 
 def agree(store: Store, rank: int, size: int, timeout: timedelta) -> str:
-    """A name that all ranks of this start arrive at, and ranks of no other.
+    """Agree on a name that all ranks of this start share, and no rank of another start.
 
-    Every rank leaves a nonce. Rank 0 proposes a name for the nonces that it finds; a rank accepts
-    what has its own. When all have, rank 0 says go. If it took the nonce of a rank that has ended,
-    that never happens, and it proposes anew once the successor's is there.
+    Every rank writes a nonce. Rank 0 proposes a name together with the nonces that it has read. A
+    rank accepts a proposal that contains its own nonce. When all ranks have accepted, rank 0
+    confirms. If the proposal contains the nonce of a rank of an earlier start, not all ranks
+    accept, and rank 0 makes another proposal once it has read the new nonce.
+
+    Raises RuntimeError after ``timeout``.
     """
     end = time.monotonic() + timeout.total_seconds()
     nonce = uuid4().hex
@@ -80,25 +88,26 @@ def agree(store: Store, rank: int, size: int, timeout: timedelta) -> str:
             proposed = nonces
             store.set("unity/proposal", json.dumps([uuid4().hex, nonces]))
         name = _accepted(store, rank, nonce)
-        accepted = (_get(store, f"unity/accepted/{other}") for other in range(size))
-        if name is not None and rank == 0 and all(known == name for known in accepted):
+        accepted = (_get(store, f"unity/accepted/{member}") for member in range(size))
+        if name is not None and rank == 0 and all(value == name for value in accepted):
             store.set("unity/go", name)
         if name is not None and _get(store, "unity/go") == name:
             return name
         time.sleep(_POLL)
     missing = [rank for rank in range(size) if not _get(store, f"unity/nonce/{rank}")]
-    who = f"rank {', '.join(map(str, missing))} of" if missing else "not all"
-    said = "has not come" if missing else "ranks have come"
-    raise RuntimeError(f"{who} {size} {said} within {timeout.total_seconds():g} s")
+    ranks = f"rank {', '.join(map(str, missing))} of" if missing else "not all"
+    verb = "has not come" if missing else "ranks have come"
+    raise RuntimeError(f"{ranks} {size} {verb} within {timeout.total_seconds():g} s")
 
 
 def _nonces(store: Store, size: int) -> list[str] | None:
+    """The nonces of all ranks. None if any rank has not written one yet."""
     nonces = [_get(store, f"unity/nonce/{rank}") for rank in range(size)]
     return [nonce for nonce in nonces if nonce] if all(nonces) else None
 
 
 def _accepted(store: Store, rank: int, nonce: str) -> str | None:
-    """The name of the proposal under way, which this rank accepts, if that has its nonce."""
+    """Accept the current proposal if it contains this rank's nonce. Return its name, else None."""
     text = _get(store, "unity/proposal")
     if text is None:
         return None
@@ -110,5 +119,5 @@ def _accepted(store: Store, rank: int, nonce: str) -> str | None:
 
 
 def _get(store: Store, key: str) -> str | None:
-    """What is stored, without waiting for it."""
+    """The value of a key. None if it has none yet; does not wait for it."""
     return store.get(key).decode() if store.check([key]) else None

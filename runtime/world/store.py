@@ -1,4 +1,4 @@
-"""Torch's stores of keys and values, in which ranks meet."""
+"""Torch's key-value stores, through which ranks meet."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any, Protocol
 
 import torch.distributed as dist
 
-# Both are documented as torch.distributed's, whose typing leaves them out.
+# torch.distributed documents both, but its type hints do not export them.
 TCP_STORE: Any = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
 PREFIX_STORE: Any = dist.PrefixStore  # pyright: ignore[reportPrivateImportUsage]
 LIMIT = timedelta(seconds=60)
-"""For an answer of a store that is there already."""
+"""How long to wait for the answer of a store that exists already."""
 
 
 class Store(Protocol):
-    """The part of torch's stores that is used here."""
+    """The methods of torch's stores that this package uses."""
 
     def set(self, key: str, value: str, /) -> None: ...
 

@@ -27,9 +27,9 @@ from pcg.placement.transfer import Groups, Transfer
 from pcg.placement.view import MachineView
 from pcg.plan.training import Training
 from pcg.readings.kernel_use import KernelUse
-from pcg.readings.kernels import own_use
+from pcg.readings.kernels import unfused_use
 from pcg.readings.kind import WorkKind, work_of
-from pcg.readings.late import parts_gradients
+from pcg.readings.late import has_separate_gradients
 from pcg.readings.work import work
 from search.cost.collectives import Lines, all_reduce, bucketed, ring, seconds
 from search.cost.efficiency import Speed, standard
@@ -131,7 +131,7 @@ class CostModel:
         ``needs``: the positions of the operands whose gradients are needed; ``use``: the part of
         the operator that is a kernel, by default as for the operator on its own.
         """
-        use = own_use(node) if use is None else use
+        use = unfused_use(node) if use is None else use
         kinds = self.machine.kinds
         if view is not None and len(kinds) > 1:
             kinds = self.machine.kinds_of(view.devices)
@@ -184,7 +184,7 @@ class CostModel:
     ) -> tuple[Duration, Duration]:
         """The durations of an operator on the devices of a view, forward and backward. ``needs``
         and ``use``: as in ``compute_seconds``."""
-        use = own_use(node) if use is None else use
+        use = unfused_use(node) if use is None else use
         key = node.signature, needs, view, use
         return self._computations.get(key, lambda: self._computation(node, needs, view, use))
 
@@ -201,8 +201,8 @@ class CostModel:
         """The part of an operator's backward pass that computes the gradient of its weight, if that
         may come last (``pcg.readings.late``): half, as its two products are taken to be equally
         long. NOTHING for operators that are compiled together."""
-        together = use.joined or not needs.isdisjoint(use.as_is) or self.training.compiled
-        parts = not together and parts_gradients(node, needs)
+        together = use.backward_fused or not needs.isdisjoint(use.as_is) or self.training.compiled
+        parts = not together and has_separate_gradients(node, needs)
         return self._half(backward) if parts else NOTHING
 
     @remembered

@@ -93,7 +93,7 @@ class Roofline:
         curve."""
         if self.at_peak:
             return None
-        measured = (device.reached(kind, dtype) for kind in kinds)
+        measured = (device.measured_efficiency(kind, dtype) for kind in kinds)
         known = next((efficiency for efficiency in measured if efficiency is not None), None)
         return self.curves.get((device.kind, bound)) if known is None else known
 

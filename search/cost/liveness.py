@@ -29,8 +29,8 @@ from types import MappingProxyType
 from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.late import late_gradients
 from pcg.placement.layout import Layout
-from pcg.placement.recomputation import Again, again
-from pcg.placement.saved import SavedTensors, chosen, keys, saved_tensors
+from pcg.placement.recomputation import RecomputedSteps, recomputed_steps
+from pcg.placement.saved import SavedTensors, choose_reads, keys_read, saved_tensors
 from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot
 from pcg.readings.masks import is_mask, multiplied
 from pcg.readings.saved import Reads, back_reads, view_of
@@ -60,7 +60,7 @@ class Liveness:
 
     lifetimes: tuple[Lifetime, ...]
     recomputed: Mapping[int, tuple[int, ...]]
-    """See ``Again.before``."""
+    """See ``RecomputedSteps.before``."""
     end: int
     """The time of the update."""
     gradients: tuple[Lifetime, ...] = ()
@@ -88,11 +88,13 @@ def saved_positions(graph: Graph) -> dict[Node, Reads]:
             roots[value] = value if of is None else operands[of]
         needs = frozenset(i for i, value in enumerate(node.inputs) if value.node in trained)
         read_ways = [
-            keys(reads, operands, [roots[value] for value in node.outputs])
+            keys_read(reads, operands, [roots[value] for value in node.outputs])
             for reads in back_reads(node, needs)
         ]
         ways.append(read_ways if needs else [])
-    for node, read in zip(nodes, chosen(ways, lambda value: value.type.elements), strict=True):
+    for node, read in zip(
+        nodes, choose_reads(ways, lambda value: value.type.elements), strict=True
+    ):
         for value in read:
             if value.node.is_weight:
                 continue
@@ -129,17 +131,17 @@ def liveness(
 ) -> Liveness:
     """The lifetimes of all tensors of a schedule, with the results of ``remade`` recomputed.
     ``stage``: the number of devices of a stage, if the schedule is that of a pipeline; ``chunks``:
-    the chunks of its steps, as for ``again``; ``has_weights_pass``: whether micro-batches have a
-    pass for weights."""
+    the chunks of its steps, as for ``recomputed_steps``; ``has_weights_pass``: whether
+    micro-batches have a pass for weights."""
     tensors = saved_tensors(schedule)
-    done = again(tensors, remade, stage, chunks)
+    done = recomputed_steps(tensors, remade, stage, chunks)
     return _LivenessReader(tensors, done, has_weights_pass).run()
 
 
 @dataclass
 class _LivenessReader:
     tensors: SavedTensors
-    again: Again
+    again: RecomputedSteps
     has_weights_pass: bool = False
     last: dict[Slot, int] = field(default_factory=dict[Slot, int])
     second: dict[Slot, tuple[int, int]] = field(default_factory=dict[Slot, tuple[int, int]])

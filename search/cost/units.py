@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from pcg.graph.graph import Node
 from pcg.placement.backward import gradients
 from pcg.placement.in_parts import named_parts
-from pcg.placement.recomputation import again
+from pcg.placement.recomputation import recomputed_steps
 from pcg.placement.saved import SavedTensors, saved_tensors
 from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot, trace
 from search.choices import Recompute
@@ -98,7 +98,7 @@ def recomputations_to_fit(
     plan fits that does not fit without; if there are none, the set that takes the least memory.
     ``seconds``: of each step forward, for all micro-batches; ``limit``: the available bytes;
     ``stage``: the number of devices of a stage of a pipeline; ``chunks``: the chunks of its steps,
-    as for ``again``; ``alike``: the spans, if they are fixed."""
+    as for ``recomputed_steps``; ``alike``: the spans, if they are fixed."""
     if choice is Recompute.NONE:
         return
     finder = _Units(saved_tensors(schedule), seconds, stage, chunks)
@@ -226,7 +226,7 @@ class _Units:
         every.update(node for chain in self._chains.values() for node in chain)
         self._allowed = {
             number
-            for number in again(tensors, every, stage, chunks).steps
+            for number in recomputed_steps(tensors, every, stage, chunks).steps
             if isinstance(tensors.steps[number], Compute) or number in self._chains
         }
         outputs = {tensors.root(slot) for slot in tensors.schedule.outputs}

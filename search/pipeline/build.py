@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from pcg.graph.graph import Graph, Node, Value
-from pcg.placement.in_parts import InParts
+from pcg.placement.in_parts import TransferParts
 from pcg.placement.layout import operand_layout, output_layout
 from pcg.placement.schedule import trace
 from pcg.placement.view import MachineView
@@ -127,7 +127,7 @@ class _Builder:
         inputs: tuple[Value, ...],
         strategy: Strategy,
         first: int,
-        ways: tuple[InParts | None, ...],
+        ways: tuple[TransferParts | None, ...],
     ) -> tuple[tuple[Value, ...], Node, MachineView]:
         """Cut an operator by its template. Returns the values that stand for its outputs, the
         operator on blocks, and its machine view. ``ways``: the parts in which its operands
@@ -146,7 +146,7 @@ class _Builder:
         inputs: tuple[Value, ...],
         strategy: Strategy,
         first: int,
-        ways: tuple[InParts | None, ...],
+        ways: tuple[TransferParts | None, ...],
         scribe: Scribe,
     ) -> tuple[tuple[Value, ...], Node, MachineView]:
         """As ``_templated``, but rule by rule, with the derivation."""
@@ -158,11 +158,11 @@ class _Builder:
 
     def _ways(
         self, node: Node, inputs: tuple[Value, ...], inner: Node, view: MachineView
-    ) -> tuple[InParts | None, ...]:
+    ) -> tuple[TransferParts | None, ...]:
         """The parts in which each operand arrives at an operator that runs as ``inner``, or None:
         only sliced operands from other stages have parts. An operand that is read twice arrives
         once."""
-        ways: dict[Value, InParts | None] = dict.fromkeys(inputs)
+        ways: dict[Value, TransferParts | None] = dict.fromkeys(inputs)
         if self.crossings is None or node not in self.batches.streams.axes:
             return WHOLE * len(inputs)
         devices = set(view.devices)

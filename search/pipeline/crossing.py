@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pcg.graph.graph import Graph, Value
 from pcg.machine import Link
 from pcg.memo import Memo
-from pcg.placement.in_parts import InParts, in_parts, stated_parts, summed
+from pcg.placement.in_parts import TransferParts, layout_in_parts, layout_of_sums, stated_parts
 from pcg.placement.layout import Layout
 from pcg.placement.transfer import transfer
 from search.cost.collectives import seconds
@@ -33,20 +33,20 @@ class Crossings:
     """Chooses how tensors arrive at a stage. ``cost``: of the whole machine."""
 
     cost: CostModel
-    _known: Memo[tuple[Layout, Layout], InParts | None] = field(
-        init=False, repr=False, default_factory=Memo[tuple[Layout, Layout], "InParts | None"]
+    _known: Memo[tuple[Layout, Layout], TransferParts | None] = field(
+        init=False, repr=False, default_factory=Memo[tuple[Layout, Layout], "TransferParts | None"]
     )
 
-    def best(self, source: Layout, wanted: Layout) -> InParts | None:
+    def best(self, source: Layout, wanted: Layout) -> TransferParts | None:
         """The parts in which a tensor crosses fastest; None if whole is as fast."""
         pair = source.one_slice or source, wanted.one_slice or wanted
         return self._known.get(pair, lambda: self._best(*pair))
 
-    def _best(self, source: Layout, wanted: Layout) -> InParts | None:
-        source = summed(source, wanted) or source
+    def _best(self, source: Layout, wanted: Layout) -> TransferParts | None:
+        source = layout_of_sums(source, wanted) or source
         best, least = None, 2 * self._seconds(source, wanted)
         for how in _ways(wanted):
-            between = in_parts(source, wanted, how)
+            between = layout_in_parts(source, wanted, how)
             if between is not None:
                 gather = self._seconds(between, wanted)
                 taken = 2 * self._seconds(source, between) + gather
@@ -58,7 +58,7 @@ class Crossings:
         return self.cost.movement(transfer(source, target)).longest
 
 
-def _ways(wanted: Layout) -> Iterator[InParts]:
+def _ways(wanted: Layout) -> Iterator[TransferParts]:
     """The ways to cut in parts: numbers of parts that divide the copies, each along the first
     dimension that it divides."""
     copies = min(map(len, wanted.holders.values()))
@@ -66,10 +66,10 @@ def _ways(wanted: Layout) -> Iterator[InParts]:
     for parts in (n for n in range(2, copies + 1) if copies % n == 0):
         dim = next((i for i, size in enumerate(block) if size % parts == 0), None)
         if dim is not None:
-            yield InParts(dim, parts)
+            yield TransferParts(dim, parts)
 
 
-def parted(rules: Iterable[Rule], value: Value, how: InParts) -> Applied | None:
+def parted(rules: Iterable[Rule], value: Value, how: TransferParts) -> Applied | None:
     """A tensor as the combine of its parts, by one of some rules; None if no rule says so."""
     graph = Graph((value,))
     for rule in in_both_directions(rules):

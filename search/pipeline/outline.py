@@ -14,7 +14,7 @@ import numpy as np
 from pcg.graph.graph import Node
 from pcg.machine import Link, Machine
 from pcg.plan.pipeline import ScheduleKind
-from pcg.readings.late import parts_gradients
+from pcg.readings.late import has_separate_gradients
 from pcg.readings.work import gradient_nodes
 from search.cost.progress import check_time
 from search.pipeline.balance import (
@@ -193,7 +193,7 @@ def _is_late(batches: MicroBatches, node: Node) -> bool:
     trained = gradient_nodes(batches.streams.graph)
     needs = frozenset(i for i, value in enumerate(node.inputs) if value.node in trained)
     has_weight = sum(value.node.is_weight for value in node.inputs) == 1
-    return has_weight and batches.streams_through(node) and parts_gradients(node, needs)
+    return has_weight and batches.streams_through(node) and has_separate_gradients(node, needs)
 
 
 def least_excess(groups: StageBatches, kind: ScheduleKind) -> float:

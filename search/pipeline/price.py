@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from pcg.graph.graph import Node
 from pcg.placement.backward import gradients
-from pcg.placement.recomputation import again
+from pcg.placement.recomputation import recomputed_steps
 from pcg.placement.saved import saved_tensors
 from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot
 from pcg.plan.chunks import Chunks, chunks_of
@@ -170,7 +170,9 @@ def _each_stage(
     """The simulated work of each stage, one after the other."""
     passed = gradients(steps)
     chunks = chunks_on(steps, groups)
-    done = again(saved_tensors(steps), remade, groups.size, chunks.numbers if chunks else {})
+    done = recomputed_steps(
+        saved_tensors(steps), remade, groups.size, chunks.numbers if chunks else {}
+    )
     chunks = chunks.with_moved(steps, done.moved) if chunks else None
     timed = timed_steps(steps, passed, cost, by_slice=True)
     numbers = [at for at, step in enumerate(steps.steps) if not isinstance(step, LeafAtHome)]

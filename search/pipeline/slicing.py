@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pcg.graph.graph import Graph, Node, Value
-from pcg.placement.in_parts import InParts
+from pcg.placement.in_parts import TransferParts
 from pcg.placement.schedule import trace
 from search.cost.derivation import Applied, Scribe
 from search.map.building import Builder
@@ -31,7 +31,7 @@ class Slicing:
         node: Node,
         strategy: Strategy,
         first: int,
-        ways: Sequence[InParts | None],
+        ways: Sequence[TransferParts | None],
     ) -> CutNode:
         """Slice and cut an operator of the whole graph (``whole``) on devices from ``first`` on.
         ``node``: the operator, reading operands that are already sliced and cut; ``ways``: the
@@ -46,7 +46,7 @@ class Slicing:
         return CutNode(outputs, cut.inner, cut.view, cut.steps)
 
     def _sliced(
-        self, whole: Node, node: Node, ways: Sequence[InParts | None]
+        self, whole: Node, node: Node, ways: Sequence[TransferParts | None]
     ) -> tuple[tuple[Value, ...], Node]:
         """The outputs of an operator in slices, and the operator on slices."""
         sliced = applied(self.batches.streams.rules[whole], node, self.batches.slices)
@@ -61,7 +61,7 @@ class Slicing:
         self._rename(same)
         return self._replaced(sliced.made, same), after
 
-    def _joined(self, value: Value, how: InParts | None) -> Value:
+    def _joined(self, value: Value, how: TransferParts | None) -> Value:
         """An operand as the operator reads it. If it is a pipeline of a batch, these two are
         cancelled, and it arrives in the given parts."""
         cancelled = self._cancelled(value)

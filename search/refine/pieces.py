@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from pcg.graph.graph import Graph, Leaf, Node, Value
 from pcg.memo import Answers
-from pcg.placement.layout import Layout, operand_layout, output_layout, spread
+from pcg.placement.layout import Layout, default_layout, operand_layout, output_layout
 from pcg.placement.schedule import home, trace
 from pcg.placement.transfer import transfer
 from pcg.readings.kernels import kernel_uses
@@ -171,7 +171,7 @@ class OperatorPieces:
         """The operand as which a graph leaves an output; None if it is left as it is made."""
         leaf = self._leaves.get(value)
         read, of = self._outer[outer[value] if leaf is None else leaf]
-        left = spread(read.type)
+        left = default_layout(read.type)
         if leaf is not None:
             return self._leaf(of, (), left)
         chain = trace(read)[1]

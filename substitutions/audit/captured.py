@@ -18,21 +18,21 @@ class CapturedModel:
     digest: str
     lines: tuple[str, ...]
     naming: NamingFile
-    """What its leaves are called in the module."""
+    """The names of the graph's leaves in the module."""
     statistics: tuple[RunningFile, ...] = ()
     """The running statistics that the module keeps."""
     norm_groups: int = 1
-    """In how many groups of samples its batch norms take their statistics."""
+    """The number of groups of samples in which batch norms take their statistics."""
 
 
 def prepare() -> None:
-    """Import what a capture takes seconds to import, before it is known what to capture."""
-    import_module("torch._dynamo")  # or torch.export would, later
+    """Import the modules that a capture needs and that take seconds to import, ahead of it."""
+    import_module("torch._dynamo")  # Else torch.export would import it later.
 
 
 def captured(name: str, batch: int | None, devices: int, norm_groups: int = 1) -> CapturedModel:
-    """A model's graph at a global batch, and its leaves' names. Raises InputError where there is no
-    such model, or it has no such groups."""
+    """Capture a model at a global batch. Raises InputError if there is no such model, or it cannot
+    have so many groups."""
     model = capture_model(name, batch, devices, norm_groups)
     lines = tuple(print_graph(model.graph).splitlines())
     return CapturedModel(

@@ -1,4 +1,4 @@
-"""What an audit reports: a step that does not follow, and a finding with its place in the plan."""
+"""The results of an audit: a step that does not follow, and a finding with its place in a plan."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Finding:
-    """Something in a plan that does not follow: where in the file, what is there, and what was
-    expected."""
+    """Something in a plan that does not follow. ``where``: the place in the file. ``what``: what is
+    there, and what was expected."""
 
     where: str
     what: str

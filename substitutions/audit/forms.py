@@ -1,4 +1,4 @@
-"""Makes the forms of rules that a plan applies again from the library that it names."""
+"""Builds the forms of rules that a plan applies again, from the library that it names."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from substitutions.rules.rule import Rule, attribute_symbols, open_call
 def rules_of(plan: Plan, library: Sequence[Rule]) -> Mapping[str, Rule]:
     """The rules that a plan may apply, by name: those of a library, and those about the forms of
     the batched functions that its model declares."""
-    own = {rule.name: rule for rule in graph_rules(plan.model)}
-    return own | {rule.name: rule for rule in library}
+    form_rules = {rule.name: rule for rule in graph_rules(plan.model)}
+    return form_rules | {rule.name: rule for rule in library}
 
 
 def concrete(
     applied: AppliedRule, library: Mapping[str, Rule], operators: Mapping[str, Operator]
 ) -> Rule:
-    """The form of a library's rule that a plan names. ``operators``: those that may be put in the
-    place of stand-ins. Raises Refused where there is none, or where the plan says something else
-    of it."""
+    """The form of a library's rule that a plan names. ``operators``: the operators that may take
+    the place of stand-ins. Raises Refused if there is no such form, or the plan states another name
+    or text for it."""
     general = library.get(applied.rule)
     if general is None:
         raise Refused(f"the library has no rule {applied.rule}")

@@ -1,4 +1,4 @@
-"""Completes a plan with its module's names, and finds where its batch norms' inputs now are."""
+"""Completes a plan with the names of its module, and finds the inputs of its batch norms."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pcg.plan.statistics import RunningFile, named_values
 from pcg.plan.text import node_names
 from substitutions.audit.errors import Refused
 from substitutions.audit.forms import concrete, operators_of, rules_of
-from substitutions.audit.replay import Follower
+from substitutions.audit.replay import DerivationReplay
 from substitutions.audit.values import NamedValues
 from substitutions.rules.rule import Rule
 
 
 def of_module(plan: Plan, captured: Captured, library: Sequence[Rule]) -> Plan:
-    """A plan of a captured module's graph, with the names of the module's parameters and its
-    running statistics, so that it can be trained, saved and exported as the module. ``library``:
-    the rules that the plan was made by."""
-    statistics = located(captured.statistics, plan, library)
+    """A plan of a captured module's graph with the names of the module's parameters and its running
+    statistics. With these it can be trained, saved and exported as the module. ``library``: the
+    rules that the plan was made with."""
+    statistics = locate_statistics(captured.statistics, plan, library)
     return replace(
         plan,
         naming=captured.naming,
@@ -30,39 +30,40 @@ def of_module(plan: Plan, captured: Captured, library: Sequence[Rule]) -> Plan:
     )
 
 
-def located(
+def locate_statistics(
     records: Sequence[RunningFile], plan: Plan, library: Sequence[Rule]
 ) -> tuple[RunningFile, ...]:
-    """The records of a model's running statistics, each with the tensor of the plan's graph that is
-    normed there, where the plan computes it. ``library``: the rules that the plan was made by."""
+    """The records of a model's running statistics, each with the tensor of the plan's graph that
+    the batch norm normalises, or None if the plan does not compute it. ``library``: the rules that
+    the plan was made with."""
     if not records:
         return ()
     known = named_values(plan.model)
     names = node_names(plan.graph)
-    kept: list[RunningFile] = []
+    located: list[RunningFile] = []
     images = _images(plan, [known[record.value] for record in records], library)
     for record, image in zip(records, images, strict=True):
         while image.node.is_parallel:
-            image = image.node.inputs[0]  # which means the same, however it lies
-        made = names.get(image.node)
-        at = None if made is None else made[image.port]
-        kept.append(record.model_copy(update={"at": at}))
-    return tuple(kept)
+            image = image.node.inputs[0]  # The operand means the same, whatever its type.
+        ids = names.get(image.node)
+        name = None if ids is None else ids[image.port]
+        located.append(record.model_copy(update={"at": name}))
+    return tuple(located)
 
 
 def _images(plan: Plan, values: Sequence[Value], library: Sequence[Rule]) -> tuple[Value, ...]:
-    """What values of the model have become. They count as outputs on the way, so that each is
-    followed whether or not anything reads it in the end."""
+    """The values of the plan's graph that values of the model have become. They are kept as outputs
+    during the replay, so that each is followed even if nothing reads it in the end."""
     by_name = rules_of(plan, library)
     forms: dict[str, Rule] = {}
     operators = operators_of(plan)
-    followed = Follower(NamedValues(Graph((*plan.model.outputs, *values))))
+    replay = DerivationReplay(NamedValues(Graph((*plan.model.outputs, *values))))
     try:
         for number, step in enumerate(plan.derivation):
             if step.rule not in forms:
                 forms[step.rule] = concrete(step.applied, by_name, operators)
-            followed.step(number, step, forms[step.rule])
+            replay.step(number, step, forms[step.rule])
     except Refused:
-        # An audit says why; here the values are just not found.
+        # An audit reports the reason. Here the values are just not found.
         return tuple(values)
-    return followed.values.graph().outputs[len(plan.model.outputs) :]
+    return replay.values.graph().outputs[len(plan.model.outputs) :]

@@ -1,7 +1,7 @@
-"""Checks that a rule stands where a step of a plan says, for the inputs and symbols that it says.
+"""Checks that a rule matches where a step of a plan says, with the inputs and symbols of the step.
 
-Nothing is searched for: each attribute of the rule is worked out from the symbols and from the
-sizes of the inputs, and has to be what it is in the graph.
+Nothing is searched: each attribute of the rule is evaluated from the symbols and the sizes of the
+inputs, and has to be equal to the attribute in the graph.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def numbers(inputs: Mapping[str, Port], symbols: Mapping[str, Symbol]) -> dict[s
 
 
 def evaluated(value: Attribute, known: Mapping[str, Symbol]) -> Symbol:
-    """An attribute as a number. Raises Refused where a symbol has no value or a value is
-    too large."""
+    """An attribute as a number. Raises Refused if a symbol has no value or the number is too
+    large."""
     if not isinstance(value, Poly):
         return value
     if missing := sorted(value.symbols - known.keys()):
@@ -43,20 +43,19 @@ def evaluated(value: Attribute, known: Mapping[str, Symbol]) -> Symbol:
 
 
 class RulePlace:
-    """Where a rule is said to stand: what its inputs are, and the numbers for what is symbolic."""
+    """The inputs of a rule and the numbers for its symbols, as a step of a plan states them."""
 
     def __init__(self, inputs: Mapping[str, Port], known: Mapping[str, Symbol]) -> None:
         self._inputs, self._known = inputs, known
 
     def check(self, pattern: Value, port: Port) -> None:
-        """Raises Refused unless a value of the graph is what an output of the rule's left side
-        says."""
+        """Raise Refused unless a value of the graph matches an output of the rule's left side."""
         problem = self._mismatch(pattern, port)
         if problem:
             raise Refused(problem)
 
     def _mismatch(self, pattern: Value, port: Port) -> str:
-        """How a value differs from a pattern; empty where it does not."""
+        """How a value differs from a pattern; empty if it does not."""
         call, placed = pattern.node.call, port.item.call
         if isinstance(call, Leaf):
             return "" if self._inputs[call.name] == port else f"input {call.name} is another value"
@@ -77,7 +76,8 @@ class RulePlace:
         return next((problem for problem in problems if problem), "")
 
     def _attributes(self, wanted: Call, actual: Call) -> str:
-        """By their names: only a partition that states a halo has more than others."""
+        """How attributes differ; empty if they do not. Names are compared too, since a partition
+        with a halo has more attributes than others."""
         if [name for name, _ in wanted.attributes] != [name for name, _ in actual.attributes]:
             return f"expected {wanted}, found {actual}"
         for (name, value), (_, given) in zip(wanted.attributes, actual.attributes, strict=True):
@@ -88,7 +88,7 @@ class RulePlace:
 
 
 def _equal(a: Symbol, b: Symbol) -> bool:
-    """Whether numbers are equal: integers exactly, reals but for rounding."""
+    """Whether numbers are equal: integers exactly, reals up to rounding."""
     if isinstance(a, int) and isinstance(b, int):
         return a == b
     try:

@@ -1,4 +1,4 @@
-"""Checks that the rules that a plan applies are proved, by the certificate of each."""
+"""Checks the certificates of the rules that a plan applies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from substitutions.audit.errors import Finding
 from substitutions.rules.batched import certificate, is_about_a_form
-from substitutions.rules.certificates import says
+from substitutions.rules.certificates import certifies
 from substitutions.rules.rule import Rule
 from verifier.bundle import Bundle
 from verifier.recheck import Rechecker, Solvers
@@ -15,20 +15,21 @@ from verifier.recheck import Rechecker, Solvers
 
 @dataclass(frozen=True)
 class Proofs:
-    """What came of checking certificates. ``conditions``: how many side conditions were solved."""
+    """The result of checking certificates. ``conditions``: the number of side conditions that were
+    solved."""
 
     findings: tuple[Finding, ...]
     conditions: int
 
 
 def check_proofs(rules: Mapping[str, Rule], bundle: Bundle, solvers: Solvers) -> Proofs:
-    """Check the certificate of each rule of a library, which has to be about just this rule.
+    """Check the certificate of each rule. It has to be about exactly this rule.
 
-    A form of a rule needs no certificate of its own: one is about any number of axes in the place
-    of each run that it names, and a stand-in is a function of which nothing is known. Rules about
-    batched functions, which are in no library, get their certificates here.
+    A form of a rule needs no certificate of its own: the certificate is valid for any number of
+    axes in the place of the runs that it names, and assumes nothing of the function of a stand-in.
+    Rules about batched functions are in no library, so their certificates are made here.
     """
-    given = {file.rule: file for file in bundle.certificates}
+    by_rule = {file.rule: file for file in bundle.certificates}
     scripts = dict(bundle.scripts)
     rechecker = Rechecker(scripts, solvers)
     findings: list[Finding] = []
@@ -36,14 +37,14 @@ def check_proofs(rules: Mapping[str, Rule], bundle: Bundle, solvers: Solvers) ->
     for name, rule in sorted(rules.items()):
         where = f"rule {name}"
         if is_about_a_form(rule):
-            made = certificate(rule)
-            scripts.update(made.scripts)
-            file = made.file
+            own_certificate = certificate(rule)
+            scripts.update(own_certificate.scripts)
+            file = own_certificate.file
         else:
-            file = given.get(name)
+            file = by_rule.get(name)
         if file is None:
             findings.append(Finding(where, "has no certificate"))
-        elif not (is_about_a_form(rule) or says(file, rule)):
+        elif not (is_about_a_form(rule) or certifies(file, rule)):
             findings.append(Finding(where, f"its certificate is not about {rule.text!r}"))
         elif not (checked := rechecker.check_file(file)).accepted:
             findings.append(Finding(where, f"its certificate is rejected: {checked.reason}"))

@@ -1,4 +1,4 @@
-"""Checks that a plan was made from what it says: this library, this machine, this model."""
+"""Checks that a plan was made from the library, the machine and the model that it names."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from substitutions.rules.store import Library
 
 
 def check_library(plan: Plan, library: Library, name: str) -> Iterator[Finding]:
-    """That the rules are those that the plan was made with."""
+    """Check that a library is the one that the plan was made with."""
     if plan.library_hash != library.hash:
         problem = f"{plan.library_hash}, expected {library.hash}, that of {name}"
         yield Finding("library_hash", problem)
 
 
 def check_machine(plan: Plan, machine: Machine) -> Iterator[Finding]:
-    """That so many devices of a machine are what the plan was made for."""
+    """Check that the plan was made for devices of this machine."""
     devices = plan.machine.devices
     nodes = -(-devices // machine.devices_per_node)
     try:
@@ -41,19 +41,22 @@ def check_machine(plan: Plan, machine: Machine) -> Iterator[Finding]:
 
 
 def check_model(plan: Plan, name: str, model: CapturedModel) -> Iterator[Finding]:
-    """That the graph that the plan begins with is what capturing a model gives."""
+    """Check that the plan begins with the graph of a captured model."""
     if model.digest == plan.model.digest:
         return
     here = print_graph(plan.model).splitlines()
     pairs = enumerate(zip(here, model.lines, strict=False))
     at = next((i for i, (a, b) in pairs if a != b), min(len(here), len(model.lines)))
-    lines = [repr(own[at]) if at < len(own) else "nothing" for own in (here, model.lines)]
+    lines = [
+        repr(graph_lines[at]) if at < len(graph_lines) else "nothing"
+        for graph_lines in (here, model.lines)
+    ]
     yield Finding(f"model.graph[{at}]", f"{lines[0]}, expected {lines[1]} as {name} is captured")
 
 
 def check_naming(plan: Plan, name: str, model: CapturedModel) -> Iterator[Finding]:
-    """That the leaves of the graph are called what they are in the module that was captured: the
-    first place where they are not. Else weights would go under the names of others."""
+    """Check that the leaves of the graph have the names of the captured module; with others,
+    weights would be saved under wrong names. Yields the first difference."""
     here, there = _places(plan.naming), _places(model.naming)
     for place in sorted(here.keys() | there.keys()):
         stated, expected = here.get(place, "nothing"), there.get(place, "nothing")
@@ -64,12 +67,12 @@ def check_naming(plan: Plan, name: str, model: CapturedModel) -> Iterator[Findin
 
 
 def check_statistics(plan: Plan, name: str, expected: Sequence[RunningFile]) -> Iterator[Finding]:
-    """That running statistics are of the tensors that the module's batch norms norm, as they lie
-    in the plan's graph: the first that are not."""
+    """Check that running statistics belong to the tensors of the plan's graph that the module's
+    batch norms normalise. Yields the first difference."""
     for number, pair in enumerate(zip_longest(plan.statistics, expected)):
-        here, there = (None if one is None else one.model_dump() for one in pair)
+        here, there = (None if record is None else record.model_dump() for record in pair)
         if here is None or there is None:
-            said, wanted = ("nothing" if one is None else "a record" for one in (here, there))
+            said, wanted = ("nothing" if record is None else "a record" for record in (here, there))
             problem = f"{said}, expected {wanted} as {name} is captured"
             yield Finding(f"statistics[{number}]", problem)
             return
@@ -86,7 +89,7 @@ def _described(parameter: ParameterFile) -> str:
 
 
 def _places(naming: NamingFile) -> dict[str, str]:
-    """What it says, by place in the file."""
+    """The names in text, by place in the file."""
     parameters = {f"parameters.{weight}": _described(p) for weight, p in naming.parameters.items()}
     buffers = {f"buffers.{leaf}": buffer for leaf, buffer in naming.buffers.items()}
     inputs = {f"inputs[{i}]": str(leaf) for i, leaf in enumerate(naming.inputs)}

@@ -1,4 +1,4 @@
-"""Follows the steps of a plan from its model's graph to the graph that it says it runs."""
+"""Replays the steps of a plan's derivation, from its model's graph to the graph that it runs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from substitutions.rules.rule import Rule, attribute_symbols, variables
 
 @dataclass(frozen=True)
 class PlanReplay:
-    """What came of following a plan. ``rules``: the rules that it applies, by name;
-    ``conditions``: how many equations of sizes and types of values were checked on the way."""
+    """The result of a replay. ``rules``: the rules that the plan applies, by name. ``steps``: how
+    many steps were replayed. ``conditions``: how many equations between sizes and types of values
+    were checked."""
 
     findings: tuple[Finding, ...]
     rules: Mapping[str, Rule]
@@ -32,8 +33,8 @@ class PlanReplay:
 
 
 def replay(plan: Plan, library: Sequence[Rule]) -> PlanReplay:
-    """Follow a plan. It stops at the first step that does not follow, for what comes after rests on
-    it."""
+    """Replay a plan's derivation. The replay stops at the first step that does not follow, since
+    later steps rest on it."""
     by_name = rules_of(plan, library)
     forms: dict[str, Rule] = {}
     operators = operators_of(plan)
@@ -44,27 +45,28 @@ def replay(plan: Plan, library: Sequence[Rule]) -> PlanReplay:
             where = f"decisions.rules.{applied.name}"
             return PlanReplay((Finding(where, str(error)),), {}, 0, 0)
     used = {step.applied.rule: by_name[step.applied.rule] for step in plan.derivation}
-    followed = Follower(NamedValues(plan.model))
+    derivation_replay = DerivationReplay(NamedValues(plan.model))
     for number, step in enumerate(plan.derivation):
         try:
-            followed.step(number, step, forms[step.rule])
+            derivation_replay.step(number, step, forms[step.rule])
         except Refused as error:
             finding = Finding(f"decisions.derivation[{number}]", f"{step.rule}: {error}")
-            return PlanReplay((finding,), used, number, followed.conditions)
-    findings = tuple(differences(followed.values.graph(), plan.graph))
-    return PlanReplay(findings, used, len(plan.derivation), followed.conditions)
+            return PlanReplay((finding,), used, number, derivation_replay.conditions)
+    findings = tuple(differences(derivation_replay.values.graph(), plan.graph))
+    return PlanReplay(findings, used, len(plan.derivation), derivation_replay.conditions)
 
 
 @dataclass
-class Follower:
-    """A graph, step by step."""
+class DerivationReplay:
+    """Applies the steps of a derivation to a graph. ``conditions``: how many equations between
+    sizes and types of values were checked."""
 
     values: NamedValues
     conditions: int = field(default=0)
 
     def step(self, number: int, step: Application, rule: Rule) -> None:
-        """Apply a rule as a step says. Raises Refused where it does not stand there, where what it
-        asks of sizes and types does not hold, or where a value would be made of itself."""
+        """Apply a rule as a step says. Raises Refused if the rule does not match there, if its
+        conditions on sizes and types do not hold, or if a value would be computed from itself."""
         old = self._outputs(step, rule)
         inputs = self._inputs(step, rule)
         known = numbers(inputs, _symbols(step, rule))
@@ -113,7 +115,7 @@ class Follower:
 
 
 def _symbols(step: Application, rule: Rule) -> dict[str, Symbol]:
-    """The values of a rule's symbols, neither more nor less."""
+    """The values of a rule's symbols. Raises Refused unless these are exactly the rule's."""
     given, wanted = dict(step.symbols), attribute_symbols((*rule.left, *rule.right))
     if missing := sorted(wanted - given.keys()):
         raise Refused(f"symbol {missing[0]} has no value")
@@ -123,10 +125,11 @@ def _symbols(step: Application, rule: Rule) -> dict[str, Symbol]:
 
 
 def _check_apart(rule: Rule, old: Sequence[Port], inputs: Mapping[str, Port]) -> None:
-    """Of several values that are replaced, none may be what another is made of: the new ones are
-    made of the inputs, and what these are made of would be made of the new ones."""
+    """Raise Refused if outputs that are replaced are the same value, or an input is computed from
+    one of several replaced values. The new values are computed from the inputs, so a value would
+    then be computed from itself."""
     if len(set(old)) < len(set(rule.left)):
-        raise Refused("different outputs of the rule are one value")
+        raise Refused("different outputs of the rule are the same value")
     if len(old) == 1:
         return
     replaced = set(old)
@@ -137,20 +140,20 @@ def _check_apart(rule: Rule, old: Sequence[Port], inputs: Mapping[str, Port]) ->
         if item not in seen:
             seen.add(item)
             if not replaced.isdisjoint(item.inputs):
-                raise Refused("would make a value of itself")
+                raise Refused("would compute a value from itself")
             pending += (port.item for port in item.inputs)
 
 
 def _attributed(rule: Rule, known: Mapping[str, Symbol]) -> dict[Node, Call]:
-    """The operators of the right side with their attributes. Raises Refused for a degree below 2,
-    and where an integer is none."""
+    """The calls of the right side with numbers for their attributes. Raises Refused for a degree
+    below 2, and for an integer attribute that is no integer."""
     attributed: dict[Node, Call] = {}
     for node in rule.created:
         call = node.operator_call
         attributes = tuple((name, evaluated(value, known)) for name, value in call.attributes)
         if (degree := dict(attributes).get("degree", 2)) < 2:
             raise Refused(f"degree {degree}, expected 2 or more")
-        # 2.0 is equal to 2, and what is known of that would be taken for its own.
+        # 2.0 equals 2, so results that are cached for 2 would be used for it.
         for name, value in attributes:
             if isinstance(value, float) and name not in call.operator.reals:
                 raise Refused(f"has no type there: {name} is {value}, expected an integer")
@@ -161,7 +164,8 @@ def _attributed(rule: Rule, known: Mapping[str, Symbol]) -> dict[Node, Call]:
 def _made(
     rule: Rule, inputs: Mapping[str, Port], attributed: Mapping[Node, Call]
 ) -> tuple[list[GraphItem], list[Port]]:
-    """The operators of the right side on the inputs, and its outputs."""
+    """The nodes of the right side on the inputs, and its outputs. Raises Refused if a node has no
+    type."""
     items: dict[Node, GraphItem] = {}
 
     def port(value: Value) -> Port:
@@ -178,8 +182,8 @@ def _made(
 
 
 def differences(derived: Graph, graph: Graph) -> Iterator[Finding]:
-    """Where the graph of a plan is another than the one that its derivation leads to: the first of
-    its lines that is, and what is missing."""
+    """Yield the first line in which a plan's graph differs from the graph that its derivation leads
+    to, with the line that is missing."""
     if derived.outputs == graph.outputs:
         return
     lines, have = print_graph(graph).splitlines(), set(graph.nodes)

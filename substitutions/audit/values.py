@@ -1,9 +1,9 @@
-"""A graph whose values keep their ids while others are replaced.
+"""A mutable graph whose values keep their ids while other values are replaced.
 
-Method: nodes of equal structure are one, as in ``pcg.graph.graph``: where a replacement makes two
-of them equal, they are merged, and the ids of both are then of the one that is left (congruence
-closure). Complexity: a replacement concerns the nodes that read what is replaced, and no others,
-however large the graph is. Exact.
+Method: nodes of equal structure are one, as in ``pcg.graph.graph``. If a replacement makes two
+nodes equal, they are merged, and the ids of both then name the remaining node (congruence closure).
+Complexity: a replacement visits only the nodes that read replaced values, however large the graph.
+Exact.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from substitutions.audit.errors import Refused
 
 @dataclass(eq=False)
 class GraphItem:
-    """A node. ``readers``: the nodes that read it; ``kept``: how many outputs of the graph it
-    makes; ``same``: the node that it has been merged into."""
+    """A node. ``readers``: the nodes that read it. ``kept``: how many outputs of the graph it
+    computes. ``same``: the node that it has been merged into."""
 
     call: Call | Leaf
     inputs: tuple[Port, ...] = field(repr=False)
@@ -49,7 +49,7 @@ class Port:
 
     @property
     def current(self) -> Port:
-        """What it is once nodes of equal structure are one."""
+        """The output of the node that this node has been merged into, if it has."""
         item = self.item
         while item.same is not None:
             item = item.same
@@ -57,7 +57,7 @@ class Port:
 
 
 def draft(call: Call, inputs: tuple[Port, ...]) -> GraphItem:
-    """A node that is in no graph yet. Raises OperatorError where it has no type."""
+    """A node that is in no graph yet. Raises OperatorError if it has no type."""
     return GraphItem(call, inputs, infer(call, [port.type for port in inputs]))
 
 
@@ -65,7 +65,7 @@ _Key = tuple[Call | Leaf, tuple[tuple[int, int], ...]]
 
 
 class NamedValues:
-    """The values of a graph by id, at first those of a model by the names it is printed with."""
+    """The values of a graph by id. At first they are those of a model, by their printed names."""
 
     def __init__(self, model: Graph) -> None:
         self._ids: dict[str, Port] = {}
@@ -85,7 +85,7 @@ class NamedValues:
         self._ids.update({name: Port(item, number) for number, name in enumerate(names)})
 
     def at(self, name: str) -> Port:
-        """The value of an id. Raises Refused where there is none, or none any more."""
+        """The value of an id. Raises Refused if there is none, or it has been replaced."""
         named = self._ids.get(name)
         if named is None:
             raise Refused(f"{name} is no value, expected one of the model or of an earlier step")
@@ -95,8 +95,8 @@ class NamedValues:
         return port
 
     def replace(self, old: Sequence[Port], new: Sequence[Port], made: Sequence[GraphItem]) -> None:
-        """Let what reads ``old`` read ``new``, which ``made``, drafts with operands first, and the
-        values that they read are the makers of. The drafts themselves read ``old`` on."""
+        """Let the readers of ``old`` read ``new`` instead. ``made``: the drafts that compute
+        ``new``, operands first. The drafts themselves may still read ``old``."""
         images = dict(zip(old, new, strict=True))
         readers = {r: None for port in images for r in port.item.readers if _reads(r, images)}
         for reader in readers:
@@ -112,7 +112,7 @@ class NamedValues:
             self._drop_unused(item)
 
     def graph(self) -> Graph:
-        """The graph as it is now."""
+        """The current graph."""
         done: dict[GraphItem, Node] = {}
         outputs = [port.current for port in self._outputs]
         pending = [port.item for port in reversed(outputs)]
@@ -129,7 +129,7 @@ class NamedValues:
         return Graph(tuple(Value(done[p.item], p.number) for p in outputs))
 
     def _insert(self, item: GraphItem) -> None:
-        """Make a draft part of the graph, or one with the node that is equal to it."""
+        """Add a draft to the graph, or merge it into the node that is equal to it."""
         item.inputs = tuple(port.current for port in item.inputs)
         known = self._known.setdefault(_key(item), item)
         if known is not item:
@@ -147,7 +147,7 @@ class NamedValues:
                 self._outputs[i] = image
 
     def _read(self, reader: GraphItem, ports: Sequence[Port]) -> None:
-        """Let a node read other values than it did."""
+        """Let a node read other values."""
         for port in reader.inputs:
             port.item.readers.pop(reader, None)
         reader.inputs = tuple(port.current for port in ports)
@@ -155,8 +155,8 @@ class NamedValues:
             port.item.readers[reader] = None
 
     def _settle(self, changed: dict[GraphItem, None]) -> None:
-        """Merge nodes that have changed with those that they have become equal to, which changes
-        what reads them, and so on upwards."""
+        """Merge changed nodes with nodes that they have become equal to. A merge changes the
+        readers, which are merged in turn."""
         pending = dict(changed)
         while pending:
             item, _ = pending.popitem()
@@ -173,7 +173,7 @@ class NamedValues:
                 port.item.readers.pop(item, None)
 
     def _drop_unused(self, item: GraphItem) -> None:
-        """Take a node that nothing reads out of the graph, and what only it reads."""
+        """Remove a node that nothing reads, and then the nodes that only it read."""
         pending = [item]
         while pending:
             item = pending.pop()
@@ -191,7 +191,8 @@ def _reads(item: GraphItem, values: dict[Port, Port]) -> bool:
 
 
 def _key(item: GraphItem) -> _Key:
-    """What makes two nodes equal; the order of operands does not where that is commutative."""
+    """A key that is equal for equal nodes. The order of a commutative operator's operands does not
+    count."""
     inputs = [(id(port.item), port.number) for port in item.inputs]
     if isinstance(item.call, Call) and item.call.operator.commutative:
         inputs.sort()

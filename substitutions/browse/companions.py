@@ -1,4 +1,4 @@
-"""Writes what stands beside ``rules.json`` for people: a text, a page, a README with figures."""
+"""Writes the files for readers beside ``rules.json``: a text, a page, and a README with figures."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from substitutions.generate.undecided import UndecidedCandidate
 from substitutions.rules.store import LibraryFile, library_hash
 
 REPARAMETRISING = ("rearranged", "padded")
-"""What a value is to weights of which it may take the place."""
+"""The kinds of values that re-parametrise weights."""
 
 
 @dataclass(frozen=True)
 class FamilyFigures:
-    """How many rules a family has, of how many operators; how many of them have no conditions, and
-    can be applied both ways, one way, neither way; and how many side conditions their proofs have.
-    """
+    """Figures of a family: its rules and their operators; the rules without conditions; the rules
+    that can be applied in both directions, in one, in neither; and the side conditions of their
+    proofs."""
 
     name: str
     rules: int
@@ -48,23 +48,23 @@ class FamilyFigures:
 
 
 def companions(content: LibraryFile) -> dict[str, str]:
-    """The text of each file by its name; a function of the library alone."""
-    rules, own = entries(content), library_hash(content)
+    """The text of each file, by name. It depends on the library alone."""
+    rules, digest = entries(content), library_hash(content)
     return {
-        "rules.txt": rules_text(rules, own),
-        "index.html": page(rules, own),
+        "rules.txt": rules_text(rules, digest),
+        "index.html": page(rules, digest),
         "README.md": readme_text(content, rules),
     }
 
 
 def write_companions(content: LibraryFile, folder: Path) -> None:
-    """Write the files for people, each whole or not at all, beside a library in ``folder``."""
+    """Write the files for readers beside a library in ``folder``, each whole or not at all."""
     for name, text in companions(content).items():
         write_text_atomic(folder / name, text)
 
 
 def readme_text(content: LibraryFile, entries: Sequence[RuleEntry]) -> str:
-    """What each file of the folder is, with figures of the library."""
+    """The README: what each file of the folder is, and figures of the library."""
     rows = [(family, [e for e in entries if e.rule.family == family]) for family in FAMILIES]
     figures = [FamilyFigures.of(name, members) for name, members in rows if members]
     if len(figures) != 1:
@@ -90,7 +90,8 @@ def readme_text(content: LibraryFile, entries: Sequence[RuleEntry]) -> str:
 
 
 def _example(entries: Sequence[RuleEntry]) -> RuleEntry:
-    """A rule to read: the first about several inputs with axes that may be any number of axes."""
+    """A rule as an example: the first with more than two inputs and axes that may be any number of
+    axes."""
     return next((e for e in entries if e.rule.runs and len(e.rule.inputs) > 2), entries[0])
 
 

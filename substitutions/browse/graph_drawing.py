@@ -1,10 +1,12 @@
-"""Places the boxes of a small directed graph in layers, data flowing from top to bottom.
+"""Places the boxes of a small directed graph in layers, with data flowing from top to bottom.
 
 Method: the usual steps of a layered drawing (Sugiyama, Tagawa, Toda 1981): layers, an order within
-each that has few crossings, then positions. A wire over several layers has a bend in each between,
-for which room is kept like for a box. Positions minimise squared distances to the neighbours' mean,
-in turns down and up; within a layer that is a regression that keeps the order (pool adjacent
-violators). Complexity: ``SWEEPS`` times the square of the wires. Heuristic, but for the layers.
+each layer with few crossings, then positions. A wire over several layers has a bend in each layer
+between, which gets room like a box. Positions minimise squared distances to the mean of the
+neighbours, in sweeps down and up. Within a layer that is an isotonic regression (pool adjacent
+violators).
+Complexity: ``SWEEPS`` times the square of the number of wires.
+Heuristic, except for the layers.
 """
 
 from __future__ import annotations
@@ -16,14 +18,14 @@ from itertools import pairwise
 import numpy as np
 
 GAP = 14
-"""Between boxes side by side."""
+"""The least distance between boxes of a layer."""
 SWEEPS = 8
 
 
 @dataclass(frozen=True)
 class Wire:
-    """From an output of one box to an input of another. ``leaves`` and ``enters``: where, as the
-    distance from the middle of the box."""
+    """A wire from an output of one box to an input of another. ``leaves`` and ``enters``: the
+    distances of its ends from the middles of the boxes."""
 
     source: int
     target: int
@@ -33,8 +35,9 @@ class Wire:
 
 @dataclass(frozen=True)
 class BoxLayout:
-    """``centres``: the middle of each box from the left edge. ``layers``: how many layers are above
-    it. ``bends``: of each wire, the places between its ends, a layer each."""
+    """The positions of boxes and wires. ``depth``: the number of layers. ``centres``: the distance
+    of each box's middle from the left edge. ``layers``: the layer of each box, from the top.
+    ``bends``: the bends of each wire, one for each layer between its ends."""
 
     width: float
     depth: int
@@ -44,8 +47,8 @@ class BoxLayout:
 
 
 def layout(widths: Sequence[float], wires: Sequence[Wire], sinks: Sequence[int]) -> BoxLayout:
-    """Place boxes of such widths, which wires lead from lower numbers to higher ones; ``sinks``
-    stand in the last layer."""
+    """Place boxes of the given widths. Wires lead from lower to higher numbers. ``sinks`` are
+    placed in the last layer."""
     layers = _layers(len(widths), wires, sinks)
     drawing = _Drawing(widths, wires, layers)
     drawing.untangle()
@@ -63,7 +66,8 @@ def layout(widths: Sequence[float], wires: Sequence[Wire], sinks: Sequence[int])
 
 
 def _layers(count: int, wires: Sequence[Wire], sinks: Sequence[int]) -> list[int]:
-    """Below all that it reads; what reads nothing stands right above its first reader."""
+    """The layer of each box: below all boxes that it reads. A box that reads none is right above
+    its first reader."""
     layers = [0] * count
     for wire in sorted(wires, key=lambda w: w.target):
         layers[wire.target] = max(layers[wire.target], layers[wire.source] + 1)
@@ -88,7 +92,7 @@ class _Link:
 
 
 class _Drawing:
-    """Boxes and bends alike are points with a width, in ordered rows."""
+    """A drawing as rows of points in order. Boxes and bends are points with a width."""
 
     def __init__(
         self, widths: Sequence[float], wires: Sequence[Wire], layers: Sequence[int]
@@ -108,7 +112,7 @@ class _Drawing:
             self._below.setdefault(link.above, []).append(link)
 
     def _add(self, wire: Wire, layers: Sequence[int]) -> tuple[int, ...]:
-        """Split a wire into links; returns its bends."""
+        """Split a wire into links, and return its bends."""
         points: list[int] = []
         for layer in range(layers[wire.source] + 1, layers[wire.target]):
             points.append(len(self.widths))
@@ -122,7 +126,8 @@ class _Drawing:
         return tuple(points)
 
     def untangle(self) -> None:
-        """Order each row by the mean of its neighbours, up and down, and keep the best order."""
+        """Sort each row by the mean of its points' neighbours, in sweeps up and down, and keep the
+        order with the fewest crossings."""
         best, fewest = [row[:] for row in self._rows], self._crossings()
         for sweep in range(SWEEPS):
             if not fewest:
@@ -136,11 +141,12 @@ class _Drawing:
         self._rows = best
 
     def _ranks(self) -> dict[int, float]:
-        """Places that tell the order only."""
+        """Positions that depend on the order in a row only."""
         return {point: 1e3 * place for row in self._rows for place, point in enumerate(row)}
 
     def _mean(self, point: int, places: Mapping[int, float], *, upwards: bool) -> float:
-        """Where the neighbours below (or above) want a point; its own place if it has none."""
+        """The mean of the positions that the neighbours below (or above) give a point; its own
+        position if it has none."""
         if upwards:
             links = self._below.get(point, [])
             wanted = [places[i.below] + i.enters - i.leaves for i in links]
@@ -150,7 +156,7 @@ class _Drawing:
         return sum(wanted) / len(wanted) if wanted else places[point]
 
     def _crossings(self) -> int:
-        """How many pairs of links cross."""
+        """The number of pairs of links that cross."""
         ranks = self._ranks()
         row_of = {point: number for number, row in enumerate(self._rows) for point in row}
         ends: dict[int, list[tuple[float, float]]] = {}
@@ -165,7 +171,7 @@ class _Drawing:
         return total
 
     def places(self) -> list[float]:
-        """The middle of every point."""
+        """The position of the middle of every point."""
         places: dict[int, float] = {}
         for row in self._rows:
             places.update(zip(row, self._spread(row, [0.0] * len(row)), strict=True))
@@ -177,7 +183,7 @@ class _Drawing:
         return [places[point] for point in range(len(self.widths))]
 
     def _spread(self, row: Sequence[int], wanted: Sequence[float]) -> list[float]:
-        """Places as near to the wanted ones as order and widths allow."""
+        """The positions nearest to the wanted ones that the order and the widths allow."""
         offsets = [0.0]
         for left, right in pairwise(row):
             apart = (self.widths[left] + self.widths[right]) / 2 + GAP
@@ -187,7 +193,7 @@ class _Drawing:
 
 
 def _by_use(wires: Sequence[Wire], count: int) -> list[int]:
-    """The boxes in the order in which the last ones come to read them, operands from left on."""
+    """The boxes in depth-first order from those that nothing reads, operands from left to right."""
     operands: dict[int, list[int]] = {}
     for wire in wires:
         operands.setdefault(wire.target, []).append(wire.source)
@@ -207,7 +213,7 @@ def _by_use(wires: Sequence[Wire], count: int) -> list[int]:
 
 
 def increasing(wanted: Sequence[float]) -> list[float]:
-    """The increasing numbers with the least squared distance to those wanted."""
+    """The numbers in non-decreasing order with the least squared distance to those wanted."""
     blocks: list[tuple[float, int]] = []
     for value in wanted:
         total, count = value, 1

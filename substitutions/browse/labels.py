@@ -1,8 +1,7 @@
-"""Reads off a rule's statement what it says of each node: its name, its attributes, its axes.
+"""Reads the label of each node off a rule's statement: its name, its attributes, its axes.
 
-The picture of a rule says it in the same words as its line (``substitutions.rules.statement``), so
-these are read off the line. It prints the very graphs that are at hand; only the words are taken
-from it.
+The picture of a rule uses the same words as its statement (``substitutions.rules.statement``), so
+they are parsed from the statement along the graphs that it prints.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ _RUN = re.compile(r"\b(\w+)\.\.\.")
 
 @dataclass(frozen=True)
 class NodeLabel:
-    """``name`` of an operator or input, the ``attributes`` of a call, and the ``axes`` of the
-    result where they are stated, such as ``[a..., i]``."""
+    """The name of an operator or input, the attributes of a call, and the axes of the result, such
+    as ``[a..., i]``, if the statement lists them."""
 
     name: str
     attributes: tuple[str, ...] = ()
@@ -31,7 +30,8 @@ class NodeLabel:
 
 
 def labels(rule: Rule) -> dict[Node, NodeLabel]:
-    """The labels of all nodes of a rule, as the first mention of each has them."""
+    """The labels of all nodes of a rule, each from its first mention that lists axes, or else from
+    its last."""
     reader = _Reader(rule.statement)
     reader.values(rule.left)
     reader.expect(" = ")
@@ -46,7 +46,7 @@ def any_number(rule: Rule) -> tuple[str, ...]:
 
 
 class _Reader:
-    """Goes through a statement along the graphs that it prints."""
+    """Parses a statement along the graphs that it prints."""
 
     def __init__(self, text: str) -> None:
         self._text, self._at = text, 0
@@ -92,7 +92,7 @@ class _Reader:
         return match[0] if match else ""
 
     def _attributes(self) -> tuple[str, ...]:
-        """What is left of a call, up to its closing bracket."""
+        """The rest of a call, up to its closing bracket."""
         start, depth = self._at, 0
         while depth or self._text[self._at] != ")":
             depth += {"(": 1, ")": -1}.get(self._text[self._at], 0)

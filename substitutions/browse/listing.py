@@ -1,4 +1,4 @@
-"""The rule library as text for people: a line a rule, by family and operator."""
+"""The rule library as text for readers: one line for each rule, by family and operator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from substitutions.rules.store import LibraryFile, RuleFile, parse_entry
 FAMILIES: tuple[Family, ...] = get_args(Family)
 
 PARALLEL = "parallel operators"
-"""The heading of rules about nothing else."""
+"""The heading of rules about parallel operators only."""
 
 ARROWS: Mapping[tuple[bool, bool], str] = {
     (True, True): "<->",
@@ -23,29 +23,29 @@ ARROWS: Mapping[tuple[bool, bool], str] = {
     (False, True): "<--",
     (False, False): "---",
 }
-"""Which ways a rule can be applied: from left to right, and from right to left."""
+"""The arrow of a rule, by whether it can be applied from left to right, and from right to left."""
 
 MAX_ALIGNED = 64
-"""Left sides that are longer do not push the right sides of others away."""
+"""Longer left sides are ignored when the right sides are aligned."""
 
 
 @dataclass(frozen=True)
 class RuleEntry:
-    """A rule of a library: as its file has it, and read."""
+    """A rule of a library: its entry in the file, and the parsed rule."""
 
     file: RuleFile
     rule: Rule
 
     @cached_property
     def operators(self) -> tuple[str, ...]:
-        """The operators of both sides, by name."""
+        """The names of the operators of both sides, sorted."""
         nodes = Graph((*self.rule.left, *self.rule.right)).nodes
         return tuple(sorted({node.name for node in nodes if not node.is_leaf}))
 
     @cached_property
     def heading(self) -> str:
-        """The operator that it is listed under: the last of the left side that computes, or of the
-        right if none does there."""
+        """The operator that the rule is listed under: the last compute operator of the left side,
+        or of the right side if the left has none."""
         for side in (self.rule.left, self.rule.right):
             for node in reversed(Graph(side).nodes):
                 if not node.is_leaf and not node.is_parallel:
@@ -54,19 +54,19 @@ class RuleEntry:
 
     @cached_property
     def arrow(self) -> str:
-        """Which ways it can be applied."""
+        """The directions in which the rule can be applied."""
         ways = {direction.way: direction.applicable for direction in self.file.directions}
         return ARROWS[ways.get("left to right", False), ways.get("right to left", False)]
 
     @cached_property
     def size(self) -> int:
-        """The operators of both sides."""
+        """The number of operators of both sides."""
         return operators_in((*self.rule.left, *self.rule.right))
 
 
 def entries(content: LibraryFile) -> tuple[RuleEntry, ...]:
-    """The rules of a library in the order in which people read them: by family and operator, small
-    ones first. Raises InputError where one cannot be read."""
+    """The rules of a library in the order for readers: by family and operator, small ones first.
+    Raises InputError if an entry cannot be parsed."""
     listed = [RuleEntry(file, parse_entry(file)) for file in content.rules]
     return tuple(sorted(listed, key=_order))
 
@@ -78,7 +78,7 @@ def _order(entry: RuleEntry) -> tuple[object, ...]:
 
 
 def grouped(entries: Iterable[RuleEntry]) -> dict[Family, dict[str, list[RuleEntry]]]:
-    """Rules by family, and in each by operator, in the order that they are given."""
+    """The rules by family, and in each family by operator, in the given order."""
     groups: dict[Family, dict[str, list[RuleEntry]]] = {}
     for entry in entries:
         groups.setdefault(entry.rule.family, {}).setdefault(entry.heading, []).append(entry)
@@ -86,7 +86,7 @@ def grouped(entries: Iterable[RuleEntry]) -> dict[Family, dict[str, list[RuleEnt
 
 
 def rules_text(entries: Iterable[RuleEntry], hash: str) -> str:
-    """All rules, a line each. ``hash``: that of the library."""
+    """All rules, one line for each. ``hash``: the hash of the library."""
     lines = [f"# The rule library {hash}, a line a rule; README.md says how to read one."]
     for family, operators in grouped(entries).items():
         total = sum(len(members) for members in operators.values())
@@ -97,7 +97,7 @@ def rules_text(entries: Iterable[RuleEntry], hash: str) -> str:
 
 
 def heading_text(heading: str) -> str:
-    """A heading in words: what a stand-in stands for."""
+    """The text of a heading, with words for stand-ins."""
     if heading not in STAND_INS:
         return heading
     operands = {1: "one operand", 2: "two operands", 3: "three operands"}
@@ -112,7 +112,7 @@ def _lines(members: Sequence[RuleEntry]) -> list[str]:
 
 
 def rule_line(entry: RuleEntry, width: int = 0) -> str:
-    """A rule in a line, the left side filled up to ``width`` letters."""
+    """A rule as one line, with the left side filled up to ``width`` letters."""
     left, right = entry.rule.statement.split(" = ", 1)
     line = f"{entry.rule.name}  {entry.arrow}  {left.ljust(width)} = {right}"
     if entry.rule.requires:

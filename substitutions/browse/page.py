@@ -1,4 +1,4 @@
-"""Renders the page on which people browse the library: one file that needs nothing else."""
+"""Renders the page on which people browse the library, as one self-contained file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PACKAGE = "substitutions.browse"
 
 
 def page(entries: Sequence[RuleEntry], hash: str) -> str:
-    """The page about some rules. ``hash``: that of the library."""
+    """The page about the rules. ``hash``: the hash of the library."""
     data = page_data(entries)
     return (
         environment()
@@ -36,7 +36,7 @@ def page(entries: Sequence[RuleEntry], hash: str) -> str:
 
 
 def environment(package: str = PACKAGE) -> Environment:
-    """Templates of a package that escape what they are given, and refuse names that nobody gave."""
+    """The templates of a package. They escape values in HTML, and refuse undefined names."""
     return Environment(
         loader=PackageLoader(package, "."),
         autoescape=lambda name: name is not None and ".html" in name,
@@ -48,12 +48,12 @@ def environment(package: str = PACKAGE) -> Environment:
 
 
 def style() -> str:
-    """The style sheet, of other pages with pictures too."""
+    """The style sheet of pages with pictures; other packages use it too."""
     return _resource("page.css")
 
 
 def drawing() -> str:
-    """The script that draws pictures of graphs and rules, for other pages too."""
+    """The script that draws pictures of graphs and rules; other packages use it too."""
     return _resource("draw.js")
 
 
@@ -62,13 +62,13 @@ def _resource(name: str) -> str:
 
 
 def embedded(data: object) -> str:
-    """JSON that can stand in a script of HTML: nothing in it ends that."""
+    """JSON that can be embedded in a script element of HTML: nothing in it ends the element."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
     return text.replace("<", "\\u003c")
 
 
 def page_data(entries: Sequence[RuleEntry]) -> dict[str, list[object]]:
-    """What the page draws: families and operators by name, and of each rule a list (``_row``)."""
+    """The data of the page: families and operators by name, and a list for each rule (``_row``)."""
     operators = sorted({name for entry in entries for name in entry.operators})
     number = {name: i for i, name in enumerate(operators)}
     return {
@@ -91,8 +91,8 @@ def sides_of(rule: Rule) -> list[list[object]]:
 
 
 def _row(entry: RuleEntry, operators: dict[str, int]) -> list[object]:
-    """A rule: its name, family, statement, inputs, operators, free axes, equations of sizes
-    that it is for, conditions, steps from others, proof, directions, pictures of both sides."""
+    """A rule as a list: name, family, statement, inputs, operators, free axes, required equations
+    between sizes, conditions, steps from other rules, proof, directions, pictures of both sides."""
     rule, proof = entry.rule, entry.file.proof
     return [
         rule.name,
@@ -111,7 +111,7 @@ def _row(entry: RuleEntry, operators: dict[str, int]) -> list[object]:
 
 
 def _direction(direction: DirectionFile) -> list[object]:
-    """``[whether it can be applied, inputs not known, free symbols, what it makes]``."""
+    """A direction as ``[is applicable, unbound inputs, free symbols, created values]``."""
     return [
         int(direction.applicable),
         list(direction.unbound),

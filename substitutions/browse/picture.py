@@ -1,7 +1,7 @@
-"""Draws one side of a rule: boxes and wires, placed, as short lists for the page.
+"""The picture of one side of a rule: placed boxes and wires, as short lists for the page.
 
-The page draws them when they come into view. Sizes are in pixels; letters are of one width, so that
-the width of a box is known here.
+The page draws a picture when it comes into view. Sizes are in pixels. All letters have the same
+width, so that the width of a box is known here.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from substitutions.browse.graph_drawing import BoxLayout, Wire, layout
 from substitutions.browse.labels import NodeLabel
 
 OUTPUT, COMPUTES, MOVES, STANDS_IN, FIRST_INPUT = range(5)
-"""What a box is. Inputs are numbered from FIRST_INPUT on, in the order of the rule."""
+"""The kinds of boxes. The inputs are numbered from FIRST_INPUT on, in the order of the rule."""
 
 TITLE, DETAIL = 7.3, 6.1
-"""Widths of a letter of a box's title and of its details."""
+"""The widths of a letter in a box's title and in its details."""
 PADDING = 18
 NARROWEST = 30
 LINE = 24
-"""Letters of a line of details, unless one word has more."""
+"""The most letters of a line of details, unless one word has more."""
 PORTS = 13
-"""Between wires that enter or leave one box."""
+"""The distance between wires that enter or leave the same box."""
 OUTPUT_WIDTH = 18
 
 
 @dataclass(frozen=True)
 class PictureBox:
-    """``kind``: see above. ``lines``: the title, then details."""
+    """A box. ``kind``: one of the kinds above. ``lines``: the title, then details."""
 
     kind: int
     lines: tuple[str, ...]
@@ -49,7 +49,7 @@ class PictureBox:
 
 @dataclass(frozen=True)
 class Picture:
-    """One side of a rule: boxes, wires between them, and where all of it is."""
+    """One side of a rule: boxes, wires between them, and their positions."""
 
     boxes: tuple[PictureBox, ...]
     wires: tuple[Wire, ...]
@@ -71,7 +71,7 @@ class Picture:
 
 
 def picture(side: Outputs, labels: Mapping[Node, NodeLabel], inputs: Sequence[str]) -> Picture:
-    """The picture of a side, whose nodes are labelled; ``inputs``: those of the rule, in order."""
+    """The picture of a side. ``labels``: the labels of its nodes. ``inputs``: the rule's inputs."""
     nodes = Graph(side).nodes
     number = {node: i for i, node in enumerate(nodes)}
     used = {*side, *(value for node in nodes for value in node.inputs)}
@@ -103,7 +103,7 @@ def _box(node: Node, label: NodeLabel, inputs: Sequence[str], used: Container[Va
 
 
 def _only(node: Node, used: Container[Value]) -> tuple[str, ...]:
-    """Which outputs of a node are used, in the words of the statement, where some are not."""
+    """A line that names the used outputs of a node, if some of its outputs are not used."""
     ports = 1 if node.is_leaf else len(node.operator_call.operator.outputs)
     used_ports = [port for port in range(ports) if node.value(port) in used]
     return (
@@ -114,7 +114,7 @@ def _only(node: Node, used: Container[Value]) -> tuple[str, ...]:
 
 
 def _wrapped(words: Sequence[str]) -> list[str]:
-    """Words separated by commas, as many to a line as fit."""
+    """Lines of words that are separated by commas."""
     lines: list[str] = []
     for word in words:
         if lines and len(lines[-1]) + 2 + len(word) <= LINE:
@@ -125,11 +125,11 @@ def _wrapped(words: Sequence[str]) -> list[str]:
 
 
 def _leaves(value: Value) -> float:
-    """Where the wire of an output leaves its box."""
+    """The distance from the middle of the box at which the wire of an output leaves it."""
     node = value.node
     return 0 if node.is_leaf else _apart(value.port, len(node.operator_call.operator.outputs))
 
 
 def _apart(port: int, ports: int) -> float:
-    """The distance of one of several ports from the middle of the box."""
+    """The distance of port ``port`` of ``ports`` from the middle of the box."""
     return PORTS * (port - (ports - 1) / 2)

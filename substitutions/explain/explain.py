@@ -1,13 +1,14 @@
-"""Derives an equality of two graphs from a library: at most a few steps from one to the other.
+"""Derives an equality of two graphs from a library, in a few steps from one graph to the other.
 
-Problem: which rules lead from one graph to another? A step replaces values by a rule of the
-library, in either direction, anywhere; a value that is used twice is replaced once, as graphs
-share. Method: breadth first from both ends until they meet, at one choice of sizes at which nothing
-coincides by accident (``explain.sizes``); the steps are then replayed at a second, independent
-choice, and count only if they lead from side to side there as well. Complexity: at most
-``MAX_GRAPHS`` graphs from an end. Exact: a derivation is one; that there is none is not said. What
-a direction of a rule leaves open is chosen among the values and sizes of the two sides, and such a
-step, or one that applies to any value, makes no operators but those of the two sides.
+Problem: which rules lead from one graph to another? A step applies a rule of the library, in either
+direction, at any values. A value that is used twice is replaced once, since graphs share values.
+Method: breadth-first search from both graphs until they meet, at a choice of sizes at which nothing
+is equal by accident (``explain.sizes``). The steps are replayed at a second, independent choice of
+sizes, and count only if they lead from one side to the other there too.
+Complexity: at most ``MAX_GRAPHS`` graphs from each end.
+Exact: a derivation is valid. There may be one that is not found. Inputs and symbols that a
+direction of a rule leaves open are chosen among the values and sizes of the two sides. A step that
+leaves some open, or that applies to any value, creates only operators of the two sides.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ from pcg.graph.pairs import Outputs, calls, ports, remade
 from pcg.language.poly import Poly
 from pcg.memo import Answers
 from pcg.types.operator import Attribute, Call
-from substitutions.explain.rewriting import Pool, RewriteDirection, at, directions, together
+from substitutions.explain.rewriting import (
+    Pool,
+    RewriteDirection,
+    at,
+    directions,
+    joint_replacements,
+)
 from substitutions.explain.sizes import NumberNames, TypedPair, typed_pairs
 from substitutions.rules.rule import Rule
 from verifier.trusted.errors import Undecided, Unsolvable
@@ -32,7 +39,7 @@ from verifier.trusted.sizes.sizes import SizeEquation
 
 MAX_STEPS = 3
 MAX_GRAPHS = 8_000
-"""How many graphs are looked at from either end."""
+"""The most graphs that are visited from each end."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +53,8 @@ class DerivationStep:
 
 @dataclass(frozen=True)
 class RuleDerivation:
-    """Steps from one graph to another; none where both are the same graph. The graphs are at
-    concrete sizes; ``names``: what the numbers in them stand for."""
+    """Steps from one graph to another; none if both are the same graph. The graphs have concrete
+    sizes; ``names`` has the symbols of the numbers in them."""
 
     start: Graph
     steps: tuple[DerivationStep, ...]
@@ -55,9 +62,9 @@ class RuleDerivation:
 
 
 @dataclass(frozen=True)
-class Explained:
-    """What a search came to. ``reached``: the graphs that were looked at from either end.
-    ``problem``: why there is no derivation; empty where there is one."""
+class Explanation:
+    """The result of a search. ``reached``: the numbers of graphs that were visited from each end.
+    ``problem``: why there is no derivation; empty if there is one."""
 
     derivation: RuleDerivation | None
     reached: tuple[int, int] = (0, 0)
@@ -65,16 +72,18 @@ class Explained:
 
 
 class Explainer:
-    """A library made ready for derivations. ``equal``: the sizes for which a rule is proved, by its
-    name, where these are not all."""
+    """Searches for derivations by the rules of a library. ``equal``: the equations between sizes
+    under which a rule is proved, by its name."""
 
     def __init__(
         self,
         rules: Iterable[Rule],
         equal: Mapping[str, tuple[SizeEquation, ...]] = MappingProxyType({}),
     ) -> None:
-        self._all = _Book(d for r in rules for d in directions(r, equal.get(r.name, ())))
-        self._whole = _Book(d for d in self._all.all if not _is_parallel((*d.left, *d.right)))
+        self._all = _DirectionIndex(d for r in rules for d in directions(r, equal.get(r.name, ())))
+        self._computing = _DirectionIndex(
+            d for d in self._all.all if not _is_parallel((*d.left, *d.right))
+        )
 
     def attempt(
         self,
@@ -82,35 +91,36 @@ class Explainer:
         right: Sequence[Value],
         equal: Sequence[SizeEquation] = (),
         max_steps: int = MAX_STEPS,
-    ) -> Explained:
-        """Look for a derivation of ``right`` from ``left``."""
+    ) -> Explanation:
+        """Search for a derivation of ``right`` from ``left`` with at most ``max_steps`` steps."""
         try:
             pairs = typed_pairs(left, right, equal)
         except (OperatorError, Undecided, Unsolvable) as error:
-            return Explained(None, problem=str(error))
+            return Explanation(None, problem=str(error))
         if not pairs:
-            return Explained(None, problem="no sizes were found at which both sides have a type")
-        # A pair without parallel operators needs none: without them, each step would hold too.
-        book = self._all if _is_parallel((*left, *right)) else self._whole
+            return Explanation(None, problem="no sizes were found at which both sides have a type")
+        # A pair without parallel operators needs no rules about them: each step would also hold
+        # with the parallel operators left out.
+        book = self._all if _is_parallel((*left, *right)) else self._computing
         search = _Search(book, pairs[0], max_steps)
         failed = False
         for forth, back in search.meetings():
             if all(_replays(forth, back, pair) for pair in pairs[1:]):
                 derivation = RuleDerivation(pairs[0].left, _steps(forth, back), pairs[0].names)
-                return Explained(derivation, search.reached)
+                return Explanation(derivation, search.reached)
             failed = True
         problem = f"no derivation of at most {max_steps} steps was found"
         if failed:
             problem += "; some hold at one choice of sizes only"
-        return Explained(None, search.reached, problem)
+        return Explanation(None, search.reached, problem)
 
 
 def _is_parallel(values: Sequence[Value]) -> bool:
     return any(call.operator.parallel is not None for call in calls(Graph(tuple(values))))
 
 
-class _Book:
-    """Directions of rules, by the operator that they start from."""
+class _DirectionIndex:
+    """Directions of rules, by the operator at the root of their left side."""
 
     def __init__(self, directions: Iterable[RewriteDirection]) -> None:
         self.all = tuple(directions)
@@ -122,23 +132,24 @@ class _Book:
             (self._several[direction.grows] if several else self._single[key]).append(direction)
 
     def at(self, value: Value, *, grow: bool) -> Iterator[RewriteDirection]:
-        """The directions that may apply at a value: those that grow, or those that do not."""
+        """Yield the directions that may apply at a value, either those that grow or the others."""
         roots = ("",) if value.node.is_leaf else (value.node.name, "")
         for root in roots:
             yield from self._single.get((root, grow), ())
 
     def several(self, *, grow: bool) -> Sequence[RewriteDirection]:
-        """Those with several outputs."""
+        """The directions with several outputs."""
         return self._several.get(grow, ())
 
 
 @dataclass
 class _Rewriter:
-    """The graphs one step away from others; what a value may become is found out once.
+    """Finds the graphs one step away from a graph. The images of a value are cached.
 
-    Steps that grow make no operators but ``operators``."""
+    Steps that grow create only operators in ``operators``.
+    """
 
-    book: _Book
+    book: _DirectionIndex
     pool: Pool
     operators: frozenset[str]
 
@@ -146,20 +157,20 @@ class _Rewriter:
         self._images = Answers(self._images_of)
 
     @staticmethod
-    def around(book: _Book, pair: TypedPair) -> _Rewriter:
-        """What may be open is chosen from the two sides."""
+    def around(book: _DirectionIndex, pair: TypedPair) -> _Rewriter:
+        """A rewriter that chooses open inputs and symbols from the two sides of a pair."""
         nodes = (*pair.left.nodes, *pair.right.nodes)
         operators = frozenset(node.name for node in nodes if not node.is_leaf)
         return _Rewriter(book, Pool.of(pair.left, pair.right), operators)
 
     def next(self, graph: Graph, *, grow: bool) -> Iterator[tuple[RewriteDirection, Graph]]:
-        """The graphs after one step that does, or does not, grow."""
+        """Yield the graphs after one step, either of a direction that grows or of another."""
         for node in graph.nodes:
             for value in ports(node):
                 for direction, image in self._images[value, grow]:
                     yield direction, graph.replace({value: image})
         for direction in filter(self._allowed, self.book.several(grow=grow)):
-            for images in together(direction, graph, self.pool):
+            for images in joint_replacements(direction, graph, self.pool):
                 yield direction, graph.replace(images)
 
     def _images_of(self, asked: tuple[Value, bool]) -> tuple[tuple[RewriteDirection, Value], ...]:
@@ -175,40 +186,41 @@ class _Rewriter:
 
 
 @dataclass(frozen=True)
-class _Reached:
-    """A graph with the way to it: the graph before, and the direction applied to that."""
+class _ReachedGraph:
+    """A graph with its last step: the graph before, and the direction applied to that."""
 
     graph: Graph
     depth: int
-    before: _Reached | None = None
+    before: _ReachedGraph | None = None
     direction: RewriteDirection | None = None
 
 
 class _Search:
-    """Breadth first from both ends."""
+    """A breadth-first search from both ends."""
 
-    def __init__(self, book: _Book, pair: TypedPair, max_steps: int) -> None:
+    def __init__(self, book: _DirectionIndex, pair: TypedPair, max_steps: int) -> None:
         self._max_steps = max_steps
         self._rewriter = _Rewriter.around(book, pair)
-        self._starts = (_Reached(pair.left, 0), _Reached(pair.right, 0))
+        self._starts = (_ReachedGraph(pair.left, 0), _ReachedGraph(pair.right, 0))
         self._seen = tuple({start.graph.digest: start} for start in self._starts)
 
     @property
     def reached(self) -> tuple[int, int]:
         return len(self._seen[0]), len(self._seen[1])
 
-    def meetings(self) -> Iterator[tuple[_Reached, _Reached]]:
-        """Graphs as they were reached from either end, each as soon as it is.
+    def meetings(self) -> Iterator[tuple[_ReachedGraph, _ReachedGraph]]:
+        """Yield graphs that are reached from both ends, as (from the left, from the right).
 
-        Steps that do not grow come first, as there are few of them. Then come those that do, as
-        the first from an end: any other is a step that does not grow, read from its other end.
+        Steps that do not grow are tried first, since there are few of them. Then a growing step is
+        tried as the first step from each end. A growing step elsewhere is, read from the other end,
+        a step that does not grow.
         """
         left, right = self._starts
         if left.graph.digest == right.graph.digest:
             yield left, right
             return
         for grow in (False, True):
-            layers: list[list[_Reached]] = [[left], [right]]
+            layers: list[list[_ReachedGraph]] = [[left], [right]]
             for depth in range(1, max(self._max_steps, 2)):
                 for end in (0, 1):
                     layers[end], old = [], layers[end]
@@ -218,29 +230,31 @@ class _Search:
                         if other is not None and depth + other.depth <= self._max_steps:
                             yield (new, other) if end == 0 else (other, new)
 
-    def _deeper(self, end: int, layer: Sequence[_Reached], *, grow: bool) -> Iterator[_Reached]:
-        """The graphs one step further from an end that were not seen from there."""
+    def _deeper(
+        self, end: int, layer: Sequence[_ReachedGraph], *, grow: bool
+    ) -> Iterator[_ReachedGraph]:
+        """Yield the graphs one step further from an end that have not been reached from it."""
         seen = self._seen[end]
         for old in layer:
             for direction, graph in self._rewriter.next(old.graph, grow=grow):
                 if len(seen) >= MAX_GRAPHS:
                     return
                 if graph.digest not in seen:
-                    new = _Reached(graph, old.depth + 1, old, direction)
+                    new = _ReachedGraph(graph, old.depth + 1, old, direction)
                     seen[graph.digest] = new
                     yield new
 
 
-def _way(end: _Reached) -> tuple[tuple[RewriteDirection, Graph], ...]:
-    """The steps to a graph, with the graph after each."""
+def _path(end: _ReachedGraph) -> tuple[tuple[RewriteDirection, Graph], ...]:
+    """The steps to a graph, each with the graph after it."""
     if end.before is None or end.direction is None:
         return ()
-    return (*_way(end.before), (end.direction, end.graph))
+    return (*_path(end.before), (end.direction, end.graph))
 
 
-def _steps(forth: _Reached, back: _Reached) -> tuple[DerivationStep, ...]:
-    """The steps to a graph from the left side, and on to the right side."""
-    steps = [DerivationStep(d.rule, d.forward, graph) for d, graph in _way(forth)]
+def _steps(forth: _ReachedGraph, back: _ReachedGraph) -> tuple[DerivationStep, ...]:
+    """The steps from the left side to the graph where both ways meet, and on to the right side."""
+    steps = [DerivationStep(d.rule, d.forward, graph) for d, graph in _path(forth)]
     while back.before is not None and back.direction is not None:
         steps.append(
             DerivationStep(back.direction.rule, not back.direction.forward, back.before.graph)
@@ -249,28 +263,28 @@ def _steps(forth: _Reached, back: _Reached) -> tuple[DerivationStep, ...]:
     return tuple(steps)
 
 
-def _replays(forth: _Reached, back: _Reached, pair: TypedPair) -> bool:
-    """Whether the same steps from the sides meet at other sizes too."""
-    ends = [_replayed(_way(w), s, pair) for w, s in ((forth, pair.left), (back, pair.right))]
+def _replays(forth: _ReachedGraph, back: _ReachedGraph, pair: TypedPair) -> bool:
+    """Whether the same steps from both sides meet at the sizes of another pair too."""
+    ends = [_replayed(_path(w), s, pair) for w, s in ((forth, pair.left), (back, pair.right))]
     return not ends[0].isdisjoint(ends[1])
 
 
 def _replayed(
     way: Sequence[tuple[RewriteDirection, Graph]], start: Graph, pair: TypedPair
 ) -> set[str]:
-    """What the same steps from another graph lead to, by digest. Graphs that differ in sizes only
-    have the same skeleton."""
+    """The digests of the graphs that the same steps from another graph lead to. Graphs that differ
+    only in sizes have the same skeleton."""
     graphs = {start.digest: start}
     for direction, wanted in way:
-        rewriter, shape = _Rewriter.around(_Book([direction]), pair), skeleton(wanted)
+        rewriter, shape = _Rewriter.around(_DirectionIndex([direction]), pair), skeleton(wanted)
         steps = (s for g in graphs.values() for s in rewriter.next(g, grow=direction.grows))
         graphs = {new.digest: new for _, new in steps if skeleton(new) == shape}
     return set(graphs)
 
 
 def skeleton(graph: Graph) -> tuple[str, ...]:
-    """Hashes of the outputs without sizes, degrees and reals, alike for all orders of operands
-    that commute."""
+    """Hashes of the outputs that ignore sizes, degrees and reals, and the order of commuting
+    operands."""
     made: dict[Node, str] = {}
     for node in graph.nodes:
         if isinstance(node.call, Leaf):
@@ -283,12 +297,13 @@ def skeleton(graph: Graph) -> tuple[str, ...]:
         if isinstance(dim := node.call.values.get("dim"), int):
             parts.append(f"@{dim}")
         text = f"{node.name}({', '.join(parts)})"
-        made[node] = blake2b(text.encode(), digest_size=12).hexdigest()  # shared parts grow no text
+        # A hash, since texts of shared parts would grow exponentially.
+        made[node] = blake2b(text.encode(), digest_size=12).hexdigest()
     return tuple(f"{made[v.node]}.{v.port}" for v in graph.outputs)
 
 
 def named(graph: Graph, names: NumberNames) -> tuple[Value, ...]:
-    """The outputs over inputs without types, with names for the numbers in sizes, for readers."""
+    """The outputs for readers: over inputs without types, with symbols for the numbers of sizes."""
 
     def make(node: Node, inputs: Outputs) -> Node:
         if isinstance(node.call, Leaf):

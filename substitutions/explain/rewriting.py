@@ -1,8 +1,8 @@
-"""Applies equalities as rewriting steps on graphs of concrete types, in whichever direction.
+"""Applies rules as rewriting steps on graphs of concrete types, in either direction.
 
-It matches as ``substitutions.rules.match`` does, which the search for plans uses, but finds every
-application: what a direction leaves open is chosen among given values and numbers, and outputs of a
-rule may belong to different operators.
+It uses the matcher of the search for plans (``substitutions.rules.match``), but finds every
+application: inputs and symbols that a direction leaves open are chosen among given values and
+numbers, and the outputs of a rule may match any values of the graph.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from substitutions.rules.rule import Rule, attribute_symbols, variables
 from verifier.trusted.sizes.sizes import SizeEquation
 
 MAX_CHOICES = 128
-"""How many choices of what a direction leaves open are tried at a place."""
+"""The most choices of open inputs and symbols that are tried at one match."""
 
 
 @dataclass(frozen=True)
 class RewriteDirection:
-    """Some outputs of a rule, read one way: ``left`` may be replaced by ``right``, where the sizes
-    in ``equal`` are equal."""
+    """A rule, or one output of it, read in one direction. ``left`` may be replaced by ``right`` if
+    the equations in ``equal`` hold."""
 
     rule: Rule
     forward: bool
@@ -43,12 +43,13 @@ class RewriteDirection:
 
     @cached_property
     def open_symbols(self) -> tuple[str, ...]:
-        """The symbols that no attribute of the left side consists of."""
+        """The attribute symbols of both sides, of which those that a match does not bind are
+        open."""
         return tuple(sorted(attribute_symbols((*self.left, *self.right))))
 
     @cached_property
     def grows(self) -> bool:
-        """Whether it applies to every value, or leaves inputs or symbols open."""
+        """Whether the direction applies to every value, or leaves inputs or symbols open."""
         return (
             any(value.node.is_leaf for value in self.left)
             or bool(self.open_values)
@@ -62,14 +63,14 @@ class RewriteDirection:
 
     @property
     def root(self) -> str:
-        """The operator at the first output; empty for an input."""
+        """The operator of the first output; empty for an input."""
         node = self.left[0].node
         return "" if node.is_leaf else node.name
 
 
 def directions(rule: Rule, equal: tuple[SizeEquation, ...] = ()) -> Iterator[RewriteDirection]:
-    """Both directions of a rule; where it has several outputs, of each output alone as well.
-    ``equal``: the sizes for which it is proved, if that is not for all."""
+    """Yield both directions of a rule, and of each of its outputs alone if it has several.
+    ``equal``: the equations between sizes under which the rule is proved."""
     pairs = [(rule.left, rule.right)]
     if len(rule.left) > 1:
         pairs += [((a,), (b,)) for a, b in zip(rule.left, rule.right, strict=True)]
@@ -81,7 +82,7 @@ def directions(rule: Rule, equal: tuple[SizeEquation, ...] = ()) -> Iterator[Rew
 
 @dataclass(frozen=True)
 class Pool:
-    """What may stand for that which a direction leaves open."""
+    """The values and numbers among which open inputs and symbols are chosen."""
 
     values: Outputs
     sizes: tuple[int, ...]
@@ -90,7 +91,7 @@ class Pool:
 
     @staticmethod
     def of(*graphs: Graph) -> Pool:
-        """The values of some graphs, and the numbers in their types and attributes."""
+        """The values of the graphs, and the numbers in their types and attributes."""
         nodes = tuple(dict.fromkeys(node for graph in graphs for node in graph.nodes))
         values = tuple(value for node in nodes for value in ports(node))
         sizes = {size for value in values for size in value.type.shape}
@@ -107,16 +108,18 @@ class Pool:
 
 
 def at(direction: RewriteDirection, host: Value, pool: Pool) -> Iterator[Value]:
-    """What a direction with one output may replace a value by: values of the same type."""
+    """Yield the values by which a direction with one output may replace a value. They have the same
+    type."""
     for bound in bindings(direction.left[0], host, Binding({}, {})):
         for (image,) in _images(direction, bound, (host,), pool):
             yield image
 
 
-def together(
+def joint_replacements(
     direction: RewriteDirection, graph: Graph, pool: Pool
 ) -> Iterator[Mapping[Value, Value]]:
-    """What a direction with several outputs may replace values of a graph by, all at once."""
+    """Yield the replacements of values of a graph by a direction with several outputs, each as a
+    mapping from old to new values."""
     hosts = [value for node in graph.nodes for value in ports(node)]
 
     def places(count: int) -> Iterator[tuple[Binding, Outputs]]:
@@ -137,7 +140,8 @@ def together(
 def _images(
     direction: RewriteDirection, bound: Binding, hosts: Outputs, pool: Pool
 ) -> Iterator[Outputs]:
-    """The right side at a match, for each choice of what is open, where the types agree."""
+    """Yield the outputs of the right side at a match, for each choice of open inputs and symbols
+    for which the types agree."""
     for chosen in _completed(direction, bound, pool):
         try:
             images = instantiated(direction.right, chosen.values, chosen.numbers)
@@ -149,9 +153,9 @@ def _images(
 
 
 def _completed(direction: RewriteDirection, bound: Binding, pool: Pool) -> Iterator[Binding]:
-    """Bindings of all inputs and symbols under which all equations hold."""
+    """Yield the bindings of all inputs and symbols under which all equations hold."""
     solution = solved(bound)
-    # Whole symbols are sizes, paddings and degrees, of which none is negative.
+    # Integer symbols are sizes, paddings and degrees, which are not negative.
     if solution is None or any(isinstance(n, int) and n < 0 for n in solution[0].values()):
         return
     first = solution[0]
@@ -174,7 +178,7 @@ def _completed(direction: RewriteDirection, bound: Binding, pool: Pool) -> Itera
 def _ranges(
     direction: RewriteDirection, symbols: Sequence[str], pool: Pool
 ) -> dict[str, Sequence[float]]:
-    """The numbers that each symbol may stand for, by the attributes that it occurs in."""
+    """The numbers to choose each symbol from, by the kind of the attributes that it occurs in."""
     ranges: dict[str, Sequence[float]] = {}
     for call, name, value in symbolic_attributes(both((direction.left, direction.right))):
         whole = pool.degrees if name == "degree" else pool.sizes

@@ -1,7 +1,7 @@
-"""Chooses concrete sizes of a pair at which nothing coincides that is not equal in general.
+"""Chooses concrete sizes of a pair at which only sizes that are equal in general are equal.
 
-Sizes that are free become large numbers without a common factor, each of another order of
-magnitude; those that follow from them, and degrees, are as the verifier has them.
+Free sizes become large primes of different orders of magnitude. The sizes that follow from them,
+and the degrees, are chosen by the verifier.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Value
 from pcg.graph.pairs import GraphPair, both, calls
 from verifier.agreement import agree, typed_sides
-from verifier.concrete import Origin, degree_choices, real_symbols
+from verifier.concrete import Valuation, degree_choices, real_symbols
 from verifier.instances import free_symbols, instances
 from verifier.trusted.errors import Undecided
 from verifier.trusted.sizes.sizes import SizeEquation, Sizes, pair_sizes
@@ -24,18 +24,18 @@ LADDERS = (
     (11, 103, 1009, 10007, 100003, 1000003, 10000019, 100000007, 1000000007),
     (13, 107, 1013, 10009, 100019, 1000033, 10000079, 100000037, 1000000009),
 )
-"""Primes, so that no product of some is a product of others, and far apart, so that some order of
-them fits inequalities such as ``a + b <= n``."""
+"""Primes for free sizes, so that different products are different. They are far apart, so that some
+order of them satisfies inequalities such as ``a + b <= n``."""
 ORDERS = 720
-"""How many orders of the primes are tried."""
+"""The most orders of the primes that are tried."""
 OFFSETS = ((17, 19, 23, 29), (31, 37, 41, 43))
-"""For attributes that are no size of any tensor, such as padding."""
+"""The values of attributes that no tensor has as a size, such as padding."""
 
 
 @dataclass(frozen=True)
 class NumberNames:
-    """What numbers in a typed pair stand for, such as ``|x.0|``, where that is known: sizes and
-    reals, and apart from them degrees, which are small."""
+    """The symbols of numbers in a typed pair, such as ``|x.0|``, if known. Degrees are in a mapping
+    of their own, since they are small and may equal other numbers."""
 
     numbers: Mapping[int | float, str]
     degrees: Mapping[int | float, str]
@@ -53,8 +53,8 @@ class TypedPair:
 def typed_pairs(
     left: Sequence[Value], right: Sequence[Value], equal: Sequence[SizeEquation]
 ) -> tuple[TypedPair, ...]:
-    """The pair at two independent choices of sizes, degrees and reals; fewer where no more are
-    found. Raises OperatorError, Undecided or Unsolvable where its sizes cannot be told."""
+    """The pair at two independent choices of sizes, degrees and reals, or at fewer if no more are
+    found. Raises OperatorError, Undecided or Unsolvable if its sizes or types are not found."""
     pair = (tuple(left), tuple(right))
     sizes, _ = pair_sizes(*pair, equal)
     pairs: list[TypedPair] = []
@@ -67,7 +67,8 @@ def typed_pairs(
 
 
 def _degrees(pair: GraphPair) -> list[Mapping[str, int]]:
-    """Degrees at which both sides have the same type; of operators pairwise different first."""
+    """Choices of degrees at which both sides have the same types; first those with different
+    degrees of operators."""
     if all(call.operator.parallel is None for call in calls(both(pair))):
         return [{}]
     agreed = agree(*typed_sides(*pair))
@@ -79,7 +80,8 @@ def _degrees(pair: GraphPair) -> list[Mapping[str, int]]:
 def _at_primes(
     pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int], number: int, ladder: Sequence[int]
 ) -> TypedPair | None:
-    """The pair at primes for its free sizes, in the first order of them that fits."""
+    """The pair at primes for its free sizes, in the first order of the primes that fits. None if no
+    order fits."""
     sized = {s for size in sizes.positive for s in sizes.resolve(size).symbols}
     others = set(free_symbols(pair, sizes)) - sized
     factor = prod(value for value in degrees.values())
@@ -92,7 +94,7 @@ def _at_primes(
         if not _fits(sizes, values):
             continue
         try:
-            return _typed(Origin(pair, sizes, values, degrees, reals))
+            return _typed(Valuation(pair, sizes, values, degrees, reals))
         except (OperatorError, KeyError):
             continue
     return None
@@ -105,21 +107,22 @@ def _fits(sizes: Sizes, values: Mapping[str, int]) -> bool:
     )
 
 
-def _typed(origin: Origin) -> TypedPair:
-    """Both sides at values of all symbols. Raises OperatorError where one has no type."""
-    left, right = origin.graphs()
+def _typed(valuation: Valuation) -> TypedPair:
+    """Both sides at values of all symbols. Raises OperatorError if a side has no type, or the types
+    differ."""
+    left, right = valuation.graphs()
     if [v.type for v in left.outputs] != [v.type for v in right.outputs]:
         raise OperatorError("outputs", "*", None, "of different types")
-    degrees = {s: v for s, v in origin.degrees.items() if "." not in s}
-    integers = {s: v for s, v in origin.integers.items() if s not in degrees}
+    degrees = {s: v for s, v in valuation.degrees.items() if "." not in s}
+    integers = {s: v for s, v in valuation.integers.items() if s not in degrees}
     names = {v: s for s, v in sorted(integers.items(), reverse=True) if ".by." not in s and v > 1}
-    numbers = {**names, **{v: s for s, v in origin.reals.items()}}
+    numbers = {**names, **{v: s for s, v in valuation.reals.items()}}
     return TypedPair(left, right, NumberNames(numbers, {v: s for s, v in degrees.items()}))
 
 
 def _small(pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int]) -> tuple[TypedPair, ...]:
-    """The pair at the first small sizes that fit, where primes do not; a small number may stand
-    for anything, hence no names."""
+    """The pair at the first small sizes that fit, for use if primes do not. There are no names,
+    since different symbols may have the same small number."""
     pairs: dict[str, TypedPair] = {}
     for instance in instances(*pair, sizes, degrees):
         pair_found = TypedPair(instance.left, instance.right, NumberNames({}, {}))

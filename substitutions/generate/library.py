@@ -1,12 +1,14 @@
 """The offline generator: from operator definitions to a library of proved rules.
 
-Enumerate, find candidates, generalise, prove. The library is a function of the operator definitions
-alone; nothing is written here, so that what was there stays whole until all is done.
+The library is a function of the operator definitions alone. Nothing is written here, so an existing
+library stays intact until the new one is complete.
 
-1. *typings*: the parallel type of every operator is proved; no rule about it could be otherwise.
-2. *enumeration*: rules around one operator and among parallel operators (``cuts``, ``chains``),
-   algebraic ones (``algebra``), decompositions (``decompose``), each part on its own.
-3. *proofs*, most general candidates first: what is an instance of a proved rule needs no proof.
+1. *typings*: the parallel type of every operator is proved, since every rule about it rests on it.
+2. *enumeration*: candidates around one operator and among parallel operators (``cuts``,
+   ``chains``), algebraic ones (``algebra``) and decompositions (``decompose``), each part
+   independently.
+3. *proofs*: candidates are generalised and proved, the most general first. An instance of a proved
+   rule needs no proof.
 """
 
 from __future__ import annotations
@@ -33,9 +35,9 @@ from substitutions.generate.cuts.chains import chain_rules
 from substitutions.generate.cuts.cuts import cut_rules
 from substitutions.generate.decompose.decompose import decompositions
 from substitutions.generate.limits import BUDGET, MAX_OPS
-from substitutions.rules.candidate import Candidate, Enumerated
-from substitutions.rules.general import General, most_general
-from substitutions.rules.limited import Lost, limited_map
+from substitutions.rules.candidate import Candidate, Enumeration
+from substitutions.rules.general import GeneralForm, most_general
+from substitutions.rules.limited import LostItem, limited_map
 from substitutions.rules.store import (
     LibraryFile,
     RuleFile,
@@ -48,22 +50,24 @@ from verifier.trusted.proof.local import prove_typing
 from verifier.typings import missing, reason_against, remember
 
 NARROW = "proved, left out"
-"""Of candidates that hold only where products of sizes are equal (``attempt``)."""
+"""The verdict in the report on candidates that hold only where products of sizes are equal
+(``attempt``)."""
 
 PhaseProgress = Callable[[str, int, int], None]
-"""Told the phase, how much of it is done, and how much there is."""
+"""A callback with the phase, the number of its items that are done, and their total number."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class GenerationReport:
-    """What a run of the generator did.
+    """Statistics of a run of the generator.
 
-    ``typings``: theorems behind parallel types that were proved. ``graphs``: enumerated, of
-    ``values`` different values. ``candidates``: pairs that may be rules, of which ``derived`` are
-    known to follow from smaller ones in one step; ``duplicates`` of those to be proved are
-    renamings and instances of others. ``verdicts``: of the rest. ``seconds`` by phase;
-    ``megabytes``: the peak of all processes.
+    ``typings``: the typing theorems that were proved. ``graphs``: the graphs that were enumerated,
+    and ``values`` their different values. ``candidates``: the pairs that may be rules; ``derived``:
+    those of them that are known to follow from smaller ones in one step. ``duplicates``: the
+    candidates to prove that are renamings or instances of others. ``verdicts``: the numbers of
+    verdicts on the rest. ``seconds``: time by phase. ``megabytes``: an upper bound on the peak
+    memory of all processes.
     """
 
     typings: int
@@ -78,8 +82,9 @@ class GenerationReport:
 
 
 @dataclass(frozen=True)
-class Generated:
-    """A library of the proved candidates, and the others with what was decided of them."""
+class GenerationResult:
+    """The result of a run: the library of proved candidates, and the rejected candidates with the
+    decisions on them."""
 
     library: LibraryFile
     report: GenerationReport
@@ -87,7 +92,7 @@ class Generated:
 
 
 def no_progress(phase: str, done: int, total: int) -> None:
-    """Say nothing."""
+    """Report no progress."""
 
 
 @uncollected()
@@ -100,13 +105,13 @@ def generate(
     parallel: bool = True,
     progress: PhaseProgress = no_progress,
     budget: Budget = BUDGET,
-) -> Generated:
-    """Generate and prove the library of some computing operators (all, by default).
+) -> GenerationResult:
+    """Generate and prove the library of some compute operators, by default all.
 
-    ``max_ops``: operators a side in the algebraic enumeration. ``jobs`` worker processes share the
-    work (by default one a core). ``derived``: keep rules that follow from smaller ones in one step
-    too. ``parallel``: without it, rules of the algebraic enumeration alone. ``budget``: for one
-    candidate. Raises NegativeAnswer where an operator's parallel type is not proved.
+    ``max_ops``: the most operators per side in the algebraic enumeration. ``jobs``: the number of
+    worker processes, by default one per core. ``derived``: also keep rules that follow from smaller
+    ones in one step. ``parallel``: if false, only the algebraic enumeration runs. ``budget``: the
+    budget of one candidate. Raises NegativeAnswer if an operator's parallel type is not proved.
     """
     chosen = list(computing() if operators is None else operators)
     jobs = jobs or os.cpu_count() or 1
@@ -114,25 +119,27 @@ def generate(
     typings = _prove_typings(chosen, jobs, progress)
     clock.lap("typings")
     tasks = _tasks(chosen, max_ops, jobs, parallel=parallel)
-    done = _watched(parallel_map(_run, tasks, jobs, chunk=1), "enumeration", len(tasks), progress)
+    done = _with_progress(
+        parallel_map(_run, tasks, jobs, chunk=1), "enumeration", len(tasks), progress
+    )
     parts = list(done)
     candidates = list(dict.fromkeys(c for part in parts for c in part.candidates))
     clock.lap("enumeration")
     prover = _Prover(jobs, progress, budget)
     for steps in (0, 2, 1) if derived else (0, 2):
-        # What follows from others is proved after them, and where they leave it to be proved.
+        # Derived candidates come after the others, and only those that the others do not cover.
         prover.run([candidate for candidate in candidates if candidate.steps == steps])
     clock.lap("proofs")
     asked = [candidate for candidate in candidates if derived or candidate.steps != 1]
     report = _report(typings, parts, candidates, len(asked), prover.verdicts(), clock, jobs)
     rules = prover.proved.values()
     library = library_of(rules, max_ops=max_ops, undecided=prover.undecided())
-    return Generated(library, report, tuple(prover.rejected))
+    return GenerationResult(library, report, tuple(prover.rejected))
 
 
 def _report(
     typings: int,
-    parts: Sequence[Enumerated],
+    parts: Sequence[Enumeration],
     candidates: Sequence[Candidate],
     asked: int,
     verdicts: dict[str, int],
@@ -153,24 +160,24 @@ def _report(
 
 
 def _prove_typings(chosen: Sequence[Operator], jobs: int, progress: PhaseProgress) -> int:
-    """Prove the parallel types of some operators at all of their ranks; how many theorems that
-    took. Raises NegativeAnswer where one is not proved."""
+    """Prove the parallel types of the operators at all their ranks, and return the number of
+    theorems. Raises NegativeAnswer if one is not proved."""
     around = [instance for operator in chosen for instance in instances(operator)]
-    counts = _watched(parallel_map(_typings, around, jobs), "typings", len(around), progress)
+    counts = _with_progress(parallel_map(_typings, around, jobs), "typings", len(around), progress)
     total = sum(counts)
-    for instance in around:  # all are proved, by workers that have ended
+    for instance in around:  # All are proved, but in workers that have ended.
         remember((instance.call, instance.ranks, instance.call.typing(instance.ranks)), None)
     return total
 
 
-EnumerationTask = Callable[[], Enumerated]
+EnumerationTask = Callable[[], Enumeration]
 
 
 def _tasks(
     chosen: Sequence[Operator], max_ops: int, jobs: int, *, parallel: bool
 ) -> list[EnumerationTask]:
-    """The parts of the enumeration, the longest first: while others have workers of their own,
-    several share that one, which would else be waited for in the end."""
+    """The parts of the enumeration, the longest first. Several workers share the longest part,
+    which would otherwise end last."""
     names = frozenset(operator.name for operator in chosen)
     tasks: list[EnumerationTask] = [
         partial(algebra, world, max_ops, 1 if number else jobs)
@@ -183,29 +190,29 @@ def _tasks(
     return tasks + [partial(_decomposed, operator) for operator in chosen]
 
 
-def _decomposed(operator: Operator) -> Enumerated:
+def _decomposed(operator: Operator) -> Enumeration:
     pairs = decompositions(operator)
     candidates = tuple(Candidate.of(pair, "decomposition") for pair in pairs)
-    return Enumerated(2 * len(pairs), len(pairs), candidates)
+    return Enumeration(2 * len(pairs), len(pairs), candidates)
 
 
 class _Prover:
-    """Proves candidates that are no instances of other candidates, or of what is proved."""
+    """Proves candidates that are no instances of other candidates or of proved rules."""
 
     def __init__(self, jobs: int, progress: PhaseProgress, budget: Budget) -> None:
         self._jobs, self._progress, self._budget = jobs, progress, budget
-        self.proved: dict[General, RuleFile] = {}
-        """The rules, each as it is written."""
-        self._kept: set[General] = set()
+        self.proved: dict[GeneralForm, RuleFile] = {}
+        """The proved rules: the entry of each general form."""
+        self._kept: set[GeneralForm] = set()
         self.rejected: list[tuple[Candidate, Decision]] = []
 
     def run(self, candidates: Sequence[Candidate]) -> None:
         known = set(self.proved)
-        work = list(self._uncovered(_forms(candidates, self._jobs)).items())
+        work = list(self._to_prove(_forms(candidates, self._jobs)).items())
         self._prove_typings_of([form for form, _ in work])
         decisions = limited_map(attempt, work, self._jobs, self._budget, chunk=1)
         for done, ((_, candidate), decided) in enumerate(zip(work, decisions, strict=True), 1):
-            if isinstance(decided, Lost):
+            if isinstance(decided, LostItem):
                 unknown = Decision(Verdict.UNKNOWN, str(decided.spent))
                 self.rejected.append((candidate, unknown))
             elif decided.entry is None or decided.form is None:
@@ -213,12 +220,12 @@ class _Prover:
             else:
                 self._keep(decided.form, decided.entry)
             self._progress("proofs", done, len(work))
-        # Of what was proved together, the form in the end may be an instance of another's.
+        # The form that was proved in the end may be an instance of another proved form.
         general = known.union(most_general(list(self.proved)))
         self.proved = {form: rule for form, rule in self.proved.items() if form in general}
 
     def verdicts(self) -> dict[str, int]:
-        """How many candidates came to each verdict, by what is said of it."""
+        """The number of candidates by verdict."""
         counts = Counter(
             NARROW if decision.verdict is Verdict.PROVED else str(decision.verdict)
             for _, decision in self.rejected
@@ -234,29 +241,29 @@ class _Prover:
             if decision.verdict is Verdict.UNKNOWN
         ]
 
-    def _prove_typings_of(self, forms: Sequence[General]) -> None:
-        """Prove what the forms' operators have to say of their blocks, each theorem by one worker;
-        those that follow know of it."""
+    def _prove_typings_of(self, forms: Sequence[GeneralForm]) -> None:
+        """Prove the typing theorems of the forms' operators, each in one worker. Later workers
+        inherit the results."""
         wanted = missing(value for form in forms for value in form.both)
         reasons = limited_map(reason_against, wanted, self._jobs, self._budget)
         for theorem, reason in zip(wanted, reasons, strict=True):
-            if not isinstance(reason, Lost):
+            if not isinstance(reason, LostItem):
                 remember(theorem, reason)
 
-    def _keep(self, rule: General, entry: RuleFile) -> None:
+    def _keep(self, rule: GeneralForm, entry: RuleFile) -> None:
         if rule not in self._kept:
             self._kept.add(rule)
             self.proved[rule] = entry
 
-    def _uncovered(self, forms: Mapping[General, Candidate]) -> dict[General, Candidate]:
+    def _to_prove(self, forms: Mapping[GeneralForm, Candidate]) -> dict[GeneralForm, Candidate]:
         every = most_general([*self.proved, *forms])
         return {form: forms[form] for form in every if form in forms and form not in self._kept}
 
 
-def _forms(candidates: Sequence[Candidate], jobs: int) -> dict[General, Candidate]:
-    """Candidates by their most general forms, small ones first; equal ones once."""
+def _forms(candidates: Sequence[Candidate], jobs: int) -> dict[GeneralForm, Candidate]:
+    """The candidates by their most general forms, small ones first, one for each form."""
     ordered = sorted(candidates, key=lambda c: (len(c.left) + len(c.right), str(c)))
-    by_form: dict[General, Candidate] = {}
+    by_form: dict[GeneralForm, Candidate] = {}
     for candidate, form in zip(ordered, parallel_map(first_form, ordered, jobs), strict=True):
         known = by_form.get(form)
         if form.left != form.right and (known is None or _rank(candidate) < _rank(known)):
@@ -265,20 +272,21 @@ def _forms(candidates: Sequence[Candidate], jobs: int) -> dict[General, Candidat
 
 
 def _rank(candidate: Candidate) -> tuple[int, int]:
-    """Of candidates of one form, what follows in the fewest steps, and may say most of sizes."""
+    """A sort key for candidates of the same form: fewer steps first, then more axes of one
+    element."""
     return candidate.steps, -len(candidate.ones)
 
 
-def _run(task: EnumerationTask) -> Enumerated:
+def _run(task: EnumerationTask) -> Enumeration:
     return task()
 
 
 def _peak_megabytes(jobs: int) -> int:
-    """What this process, its workers and those that share the work of one of these held at most,
-    if all had the most of any at once."""
-    own = getrusage(RUSAGE_SELF).ru_maxrss
-    workers = getrusage(RUSAGE_CHILDREN).ru_maxrss * 2 * jobs if jobs > 1 else 0
-    return (own + workers) >> 10
+    """An upper bound on the peak memory of this process, its workers and their workers, in MiB: as
+    if all workers held the most of any at the same time."""
+    own_peak = getrusage(RUSAGE_SELF).ru_maxrss
+    worker_peak = getrusage(RUSAGE_CHILDREN).ru_maxrss * 2 * jobs if jobs > 1 else 0
+    return (own_peak + worker_peak) >> 10
 
 
 class _Clock:
@@ -289,12 +297,14 @@ class _Clock:
         self._last = perf_counter()
 
     def lap(self, phase: str) -> None:
-        """The phase that ends here."""
+        """Record the seconds of the phase that ends now."""
         now = perf_counter()
         self.seconds[phase], self._last = now - self._last, now
 
 
-def _watched(items: Iterable[T], phase: str, total: int, progress: PhaseProgress) -> Iterator[T]:
+def _with_progress(
+    items: Iterable[T], phase: str, total: int, progress: PhaseProgress
+) -> Iterator[T]:
     progress(phase, 0, total)
     for done, item in enumerate(items, 1):
         yield item
@@ -302,7 +312,8 @@ def _watched(items: Iterable[T], phase: str, total: int, progress: PhaseProgress
 
 
 def _typings(instance: RankedCall) -> int:
-    """How many theorems the parallel type of an instance takes; raises unless all are proved."""
+    """Prove the typing theorems of an instance and return their number. Raises NegativeAnswer if
+    one is not proved."""
     if instance.call.operator.parallel is not None:
         return 0
     theorems = prove_typing(instance.call, instance.ranks)

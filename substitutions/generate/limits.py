@@ -1,10 +1,10 @@
-"""How far the generator goes unless it is told otherwise."""
+"""The default limits of the generator."""
 
 from __future__ import annotations
 
 from pcg.budget import Budget
 
 MAX_OPS = 3
-"""Operators a side in the algebraic enumeration."""
+"""The most operators per side in the algebraic enumeration."""
 BUDGET = Budget(seconds=60)
-"""For one candidate, which is tried in several forms."""
+"""The budget of one candidate, for all forms in which it is tried."""

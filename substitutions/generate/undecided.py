@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from substitutions.rules.store import UndecidedFile
 
 _SAME = re.compile(r"\b(\w+)=\1\b")
-"""An attribute that is a symbol of its own name."""
+"""An attribute whose value is the symbol with the attribute's name."""
 
 EXPLANATIONS = {
     "is not determined": """An index that is summed stands in a product with a symbol, such as a
@@ -21,13 +21,13 @@ was tried differs.""",
     "z3 says sat": """The terms as they stand have other coefficients: it would take a law that the
 proof does not have. No instance that was tried differs.""",
 }
-"""By what the reason says."""
+"""Explanations by a part of the prover's reason."""
 OTHER = "The proof does not get through. No instance that was tried differs."
 
 
 @dataclass(frozen=True)
 class UndecidedCandidate:
-    """A candidate with the reason that the prover gave, and what it means."""
+    """A candidate with the reason that the prover gave, and its explanation."""
 
     text: str
     reason: str

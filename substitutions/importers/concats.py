@@ -1,4 +1,4 @@
-"""Records where tensors were joined, for splits: these undo the last concat along their axis."""
+"""Records how tensors were concatenated. A split undoes the last concat along its axis."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ from substitutions.importers.sizes import KnownSizes
 
 @dataclass(frozen=True)
 class Rescaling:
-    """What happened to a dimension since: its size was multiplied, or divided."""
+    """A change of a dimension after a concat: its size was multiplied or divided by ``by``."""
 
     by: Poly
     divides: bool = False
 
 
 ConcatPiece = tuple[Poly, "Concat | None"]
-"""A size, and the last concat along the same axis before."""
+"""A piece of a concat: its size, and the last concat along the same axis before."""
 
 
 @dataclass(frozen=True)
 class Concat:
-    """The last concat along an axis: its pieces as they were then, and what happened since."""
+    """The last concat along an axis: its pieces, and the changes of the dimension since."""
 
     pieces: tuple[ConcatPiece, ...]
     steps: tuple[Rescaling, ...] = ()
 
 
 def changed(concat: Concat | None, *steps: Rescaling) -> Concat | None:
+    """The concat with further changes."""
     return None if concat is None else Concat(concat.pieces, (*concat.steps, *steps))
 
 
 def common(known: KnownSizes, a: Concat | None, b: Concat | None) -> Concat | None:
-    """The concat of what two tensors of equal sizes are made into, element by element; None if
-    they were joined at different places."""
+    """The concat of an element-wise result of two tensors of equal sizes. If only one tensor has a
+    concat, it is that one. None if the concats are at different places."""
     if a is None or b is None or a is b:
         return a or b
     sizes = [[known.resolve(size) for size, _ in concat.pieces] for concat in (a, b)]
@@ -48,7 +49,8 @@ def common(known: KnownSizes, a: Concat | None, b: Concat | None) -> Concat | No
 
 
 def pieces(known: KnownSizes, concat: Concat | None, count: int) -> tuple[ConcatPiece, ...]:
-    """What a split in ``count`` gives. Raises IllTypedError where there is nothing to undo."""
+    """The pieces that a split in ``count`` returns. Raises IllTypedError if there is no concat of
+    so many pieces to undo."""
     if concat is None:
         raise IllTypedError("no concat along this dimension that a split could undo")
     if len(concat.pieces) != count:

@@ -1,8 +1,8 @@
-"""Imports FlexFlow's rules: tensors [R, S, C] with degrees, R an ordinary dimension.
+"""Imports FlexFlow's rules: tensors [R, S, C] with degrees, where R is an ordinary dimension.
 
-Degrees are no part of the graphs that come out: a side is typed here, and what its types ask of
-sizes becomes equations. Its values are then those of whole tensors. Partition and combine leave
-them unchanged; replicate, reduce and linear are equations of ``pcg.ops.groups``.
+The imported graphs have no degrees. A side is typed here, and the conditions of its types on sizes
+become equations. The values are then those of whole tensors. Partition and combine leave them
+unchanged; replicate, reduce and linear are operators of ``pcg.ops.groups``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pcg.language.poly import ONE, Poly
 from pcg.ops import algebra, groups
 from substitutions.importers import operators
 from substitutions.importers.concats import Rescaling, changed
-from substitutions.importers.imported import IllTypedError, Imported, ImportedCase
+from substitutions.importers.imported import IllTypedError, ImportedCase, ImportedRule
 from substitutions.importers.schema import ForeignOperator, ForeignRule, ForeignSide
 from substitutions.importers.sizes import (
     KnownSizes,
@@ -26,7 +26,7 @@ from substitutions.importers.sizes import (
 from substitutions.importers.tensors import (
     ForeignAxis,
     ForeignTensor,
-    Made,
+    ForeignTensors,
     concatenated,
     elementwise,
     match,
@@ -39,7 +39,7 @@ N, M, K = Poly.of("|N|"), Poly.of("|M|"), Poly.of("|K|")
 """The sizes that all inputs share: samples, output channels, channels."""
 
 DEGREE = "|D|"
-"""Stands for the degree of every parallel operator where that is left open."""
+"""The symbol of the degree of every parallel operator, if that is left open."""
 
 RANK = 3
 
@@ -52,14 +52,14 @@ def input_shape(op: int) -> tuple[Poly, Poly, Poly]:
     return (ONE, N, K) if op >= -3 else (ONE, M, K)
 
 
-def import_rule(rule: ForeignRule, *, symbolic: bool) -> Imported:
-    """The rule as graphs, for one symbolic degree in place of the file's, or for the file's.
+def import_rule(rule: ForeignRule, *, symbolic: bool) -> ImportedRule:
+    """The rule as graphs. ``symbolic``: with one symbolic degree in place of the file's degree.
 
-    Raises IllTypedError where a side has no meaning, or the sides' outputs have different types.
+    Raises IllTypedError if a side has no meaning, or the outputs of the sides have different types.
     """
     degrees = stated_degrees(rule)
     if symbolic and len(degrees) != 1:
-        raise IllTypedError("there is no one degree that could be left open")
+        raise IllTypedError(f"{len(degrees)} different degrees, expected one to leave open")
     known = KnownSizes(frozenset({DEGREE}) if symbolic else frozenset())
     importer = _Importer(known, symbolic=symbolic)
     left = importer.side("left", rule.left)
@@ -78,30 +78,30 @@ def import_rule(rule: ForeignRule, *, symbolic: bool) -> Imported:
         _size_equations(known, rule.left.inputs | rule.right.inputs),
     )
     degree = DEGREE if symbolic else None
-    return Imported(rule.name, rule.source, (case,), degree, degrees, conditions)
+    return ImportedRule(rule.name, rule.source, (case,), degree, degrees, conditions)
 
 
 def stated_degrees(rule: ForeignRule) -> tuple[int, ...]:
-    """The degrees of its parallel operators."""
+    """The degrees of a rule's parallel operators."""
     degrees = (o.parameters.get(operators.DEGREE) for _, s in rule.sides for o in s.operators)
     return tuple(sorted({degree for degree in degrees if degree is not None}))
 
 
 def _relations(known: KnownSizes) -> dict[str, str]:
-    """What is known of the sizes that the inputs share."""
+    """The equations of the sizes that the inputs share, as text by symbol."""
     symbols = [size.symbol for size in (N, M, K)]
     pairs = equations(known, [symbol for symbol in symbols if symbol is not None])
     return {str(a): relation(str(a), b) for a, b in pairs}
 
 
 def _size_equations(known: KnownSizes, inputs: frozenset[int]) -> tuple[SizeEquation, ...]:
-    """The sizes of the inputs, and those of which others are multiples."""
-    own = tuple(
+    """The equations of the sizes of the inputs, and of the sizes that are products."""
+    input_equations = tuple(
         (Poly.of(input_size(input_name(op), dim)), known.resolve(size))
         for op in sorted(inputs, reverse=True)
         for dim, size in enumerate(input_shape(op))
     )
-    return (*own, *equations(known, sorted(known.sizes.solved)))
+    return (*input_equations, *equations(known, sorted(known.sizes.solved)))
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,9 @@ class _Importer:
     known: KnownSizes
     symbolic: bool
 
-    def side(self, name: str, side: ForeignSide) -> Made:
-        """The tensors of a side that are mapped; all its operators are typed."""
-        made: dict[int, Made] = {}
+    def side(self, name: str, side: ForeignSide) -> ForeignTensors:
+        """Type all operators of a side, and return its mapped outputs."""
+        made: dict[int, ForeignTensors] = {}
         for number in side.order:
             operator = side.operators[number]
             inputs = [made[r.op][r.port] if r.op >= 0 else _input(r.op) for r in operator.inputs]
@@ -125,14 +125,16 @@ class _Importer:
     def degree(self, operator: ForeignOperator) -> Poly:
         return Poly.of(DEGREE if self.symbolic else operator.parameters[operators.DEGREE])
 
-    def partition(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
+    def partition(
+        self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
+    ) -> ForeignTensors:
         (x,) = inputs
         dim = operator.parameters[operators.PARALLEL_DIM]
         axis = replace(x.axes[dim], degree=x.axes[dim].degree * self.degree(operator))
         self.known.divide(axis.size, axis.degree, "size")
         return (x.with_axis(x.value, dim, axis),)
 
-    def combine(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
+    def combine(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> ForeignTensors:
         (x,) = inputs
         dim = operator.parameters[operators.PARALLEL_DIM]
         degree = x.axes[dim].degree.over(self.degree(operator))
@@ -141,7 +143,9 @@ class _Importer:
             raise IllTypedError(f"dimension {dim}: degree {pair}")
         return (x.with_axis(x.value, dim, replace(x.axes[dim], degree=degree)),)
 
-    def replicate(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
+    def replicate(
+        self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
+    ) -> ForeignTensors:
         (x,) = inputs
         dim, degree = operator.parameters[operators.PARALLEL_DIM], self.degree(operator)
         old = x.axes[dim]
@@ -150,7 +154,7 @@ class _Importer:
         value = apply(groups.repeat_each(axis=dim, times=degree), x.value)
         return (x.with_axis(value, dim, axis),)
 
-    def reduce(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
+    def reduce(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> ForeignTensors:
         (x,) = inputs
         dim, degree = operator.parameters[operators.PARALLEL_DIM], self.degree(operator)
         old = x.axes[dim]
@@ -160,7 +164,7 @@ class _Importer:
         value = apply(groups.sum_groups(axis=dim, times=degree), x.value)
         return (x.with_axis(value, dim, axis),)
 
-    def linear(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
+    def linear(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> ForeignTensors:
         x, w = inputs
         self._check_slices("x", x.axes[0], "w", w.axes[1])
         self._check_slices("w", w.axes[0], "x", x.axes[1])
@@ -171,16 +175,18 @@ class _Importer:
             value = apply(algebra.relu(), value)
         return (ForeignTensor(value, (ForeignAxis(shares, degree=shares), x.axes[1], w.axes[1])),)
 
-    def concat(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
+    def concat(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> ForeignTensors:
         return concatenated(self.known, self._axis(operator), inputs)
 
-    def split(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
+    def split(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> ForeignTensors:
         return split(self.known, self._axis(operator), inputs[0], operator.outputs)
 
-    def elementwise(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
+    def elementwise(
+        self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
+    ) -> ForeignTensors:
         return elementwise(self.known, operator, inputs)
 
-    def relu(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
+    def relu(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> ForeignTensors:
         (x,) = inputs
         return (replace(x, value=apply(algebra.relu(), x.value)),)
 
@@ -192,13 +198,15 @@ class _Importer:
         return axis
 
     def _check_slices(self, name: str, slices: ForeignAxis, other: str, cut: ForeignAxis) -> None:
-        """Each shard of one operand uses a slice of the other's R."""
+        """Check that the R of one operand has a slice for each shard of the other operand. Raises
+        IllTypedError."""
         if (slices.size, slices.degree) != (cut.degree, cut.degree):
             have = f"R of {name} has size {readable(slices.size)}, degree {readable(slices.degree)}"
             raise IllTypedError(f"{have}; the cut of {other} has degree {readable(cut.degree)}")
 
     def _reduced(self, old: Poly, degree: Poly) -> Poly:
-        """A degree divided by another, at least 1. Raises IllTypedError if it is not whole."""
+        """A degree divided by another, but at least 1. Raises IllTypedError if the quotient is no
+        integer."""
         if (exact := old.over(degree)) is not None:
             return exact
         a, b = old.constant, degree.constant
@@ -212,7 +220,7 @@ def _input(op: int) -> ForeignTensor:
     return ForeignTensor(tensor(input_name(op), RANK), axes)
 
 
-_Reader = Callable[[_Importer, ForeignOperator, Sequence[ForeignTensor]], Made]
+_Reader = Callable[[_Importer, ForeignOperator, Sequence[ForeignTensor]], ForeignTensors]
 
 _READERS: Mapping[str, _Reader] = {
     "OP_PARTITION": _Importer.partition,

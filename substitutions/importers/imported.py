@@ -1,4 +1,4 @@
-"""What an importer makes of a rule: pairs of graphs, and what the file says about sizes."""
+"""An imported rule: pairs of graphs, and conditions on sizes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ MAX_CASES = 256
 
 
 class IllTypedError(Exception):
-    """A side of a rule has no meaning; the text says which one and why.
+    """A side of a rule has no meaning; the text says which side, and why.
 
-    ``demand``: in words, what it asks of sizes that cannot be; empty where it is no such thing.
+    ``demand``: the demand on sizes that cannot hold, as text; empty if there is another reason.
     """
 
     def __init__(self, reason: str, side: str = "", demand: str = "") -> None:
@@ -25,7 +25,7 @@ class IllTypedError(Exception):
 
 
 class UnsupportedError(Exception):
-    """Sizes of a rule are beyond what the importer can solve; the text says which."""
+    """The importer cannot solve the equations between sizes of a rule; the text says which."""
 
 
 @dataclass(frozen=True)
@@ -35,19 +35,19 @@ class ImportedCase:
     left: Outputs
     right: Outputs
     equal: tuple[SizeEquation, ...]
-    """What is known of the sizes of inputs from the start."""
+    """The equations between sizes of inputs that the case assumes."""
     assumed: str = ""
-    """Which case it is, such as ``|i1.2| = 2*|i1.2.half|``; empty where there is one only."""
+    """The condition of this case, such as ``|i1.2| = 2*|i1.2.half|``; empty for a single case."""
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportedRule:
     """A rule in the index language. It holds if each of its cases does.
 
-    ``degree``: the symbol that stands for the degree of every parallel operator, if it is left
-    open. ``degrees``: those that the file states. ``conditions``: what typing asks of sizes that
-    the file calls independent, and what the right side asks beyond the left. ``demanded``: those
-    among them that typing does not ask.
+    ``degree``: the symbol of the degree of every parallel operator, if it is left open.
+    ``degrees``: the degrees that the file states. ``conditions``: the conditions of types on sizes
+    that the file treats as independent, and the conditions of the right side beyond the left.
+    ``demanded``: further equations between sizes, which types do not require.
     """
 
     name: str

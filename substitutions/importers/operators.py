@@ -1,6 +1,7 @@
 """The operators of foreign rule files: their names and parameters.
 
-Those whose meaning differs from Unity's operators of the same name are in ``pcg.ops.groups``.
+Operators that have another meaning than Unity's operators of the same name are in
+``pcg.ops.groups``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from enum import StrEnum
 
 
 class RuleSystem(StrEnum):
-    """Which system a rule file is from."""
+    """The system that a rule file is from."""
 
     FLEXFLOW = "flexflow"
     TASO = "taso"
@@ -32,7 +33,7 @@ PERMUTATION = "PM_PERM"
 SHUFFLE = "PM_OUTSHUFFLE"
 
 DESCRIPTIVE = (OP_TYPE, NUM_INPUTS, NUM_OUTPUTS, NUM_DIM)
-"""Parameters that repeat what the file says elsewhere; any operator may have them."""
+"""Parameters that repeat other parts of the file; any operator may have them."""
 
 MAX_OPERANDS = 16
 MAX_DEGREE = 1024
@@ -53,14 +54,14 @@ RANGES: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(STRIDES, (1, MAX_STRIDE)),
     **dict.fromkeys(KERNEL, (1, MAX_KERNEL)),
 }
-"""The least and the greatest value of a parameter; ``PM_OP_TYPE`` is not read."""
+"""The least and the greatest value of each parameter; ``PM_OP_TYPE`` is ignored."""
 
 
 @dataclass(frozen=True)
 class ForeignSignature:
-    """What an operator of a rule file takes.
+    """The systems, operands and parameters of an operator in rule files.
 
-    ``several``: it takes two operands or more; ``splits``: it has ``PM_NUM_OUTPUTS`` outputs.
+    ``several``: it takes ``arity`` operands or more. ``splits``: it has ``PM_NUM_OUTPUTS`` outputs.
     """
 
     sources: tuple[RuleSystem, ...]
@@ -118,12 +119,12 @@ SPELLINGS: Mapping[str, str] = {
     "OP_CONST_ICONV": "OP_CONSTANT_ICONV",
     "OP_CONST_POOL": "OP_CONSTANT_POOL",
 }
-"""Other names that such files have for the same operators."""
+"""Other names of the same operators in rule files."""
 
 
 def canonical(name: str) -> str | None:
     """The name of an operator in ``SIGNATURES``; None if it is unknown."""
     upper = name.upper()
     prefixed = upper if upper.startswith("OP_") else f"OP_{upper}"
-    own = SPELLINGS.get(prefixed, prefixed)
-    return own if own in SIGNATURES else None
+    spelled = SPELLINGS.get(prefixed, prefixed)
+    return spelled if spelled in SIGNATURES else None

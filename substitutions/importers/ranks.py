@@ -1,9 +1,10 @@
 """Infers the ranks of the inputs of TASO's rules from their use.
 
-A file says of no input how many dimensions it has. An operator does: a product of matrices takes
-two, a convolution four, and what is added is alike. Method: tensors that have to have equal ranks
-are one class (disjoint sets); a class has the rank that an operator or a stated number of
-dimensions gives it. Only where nothing does are its inputs what their numbers usually stand for.
+A file does not state the ranks of inputs. Operators determine them: a product of matrices has
+operands of rank 2, a convolution of rank 4, and the operands of a sum have equal ranks.
+Method: tensors that have to have equal ranks are one class (disjoint sets). A class has the rank
+that an operator or a stated number of dimensions gives it. If none does, its inputs have the usual
+rank of their numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from substitutions.importers import operators
 from substitutions.importers.schema import ForeignOperator, ForeignRule
 
 TensorPlace = tuple[str, int, int]
-"""A tensor: a side (empty for inputs), the number of its operator or input, and its port."""
+"""A tensor: (side, empty for inputs; number of its operator or input; port)."""
 
 RANKS: Mapping[str, int] = {
     "OP_MATMUL": 2,
@@ -24,26 +25,27 @@ RANKS: Mapping[str, int] = {
     **dict.fromkeys(("OP_CONV2D", "OP_POOL2D_MAX", "OP_POOL2D_AVG", "OP_ENLARGE"), 4),
     **dict.fromkeys(("OP_CONSTANT_ICONV", "OP_CONSTANT_POOL"), 4),
 }
-"""Of all operands and outputs of an operator. Those of others have equal ranks."""
+"""The rank of all operands and outputs of an operator. All tensors of other operators have equal
+ranks."""
 
 
 @dataclass(frozen=True)
 class InputRanks:
-    """What is known of a rule's inputs, by their numbers. ``kernels``: those that convolutions are
-    with, perhaps enlarged, joined or added."""
+    """The ranks of a rule's inputs, by number. ``kernels``: the inputs that are kernels of
+    convolutions, perhaps after enlarging, concatenating or adding."""
 
     of: Mapping[int, int]
     kernels: frozenset[int]
 
 
 def usual_rank(op: int) -> int:
-    """The rank of what an input's number stands for in the published files."""
+    """The rank of an input by its number, as in the published files."""
     return 2 if op >= -6 else 4 if op >= -19 else 0
 
 
 def ranks_of(rule: ForeignRule) -> InputRanks:
-    """The ranks of a rule's inputs. Where uses contradict each other, the first one counts; the
-    others have no type."""
+    """The ranks of a rule's inputs. If uses contradict each other, the first one counts, and the
+    others will have no type."""
     classes = _Classes()
     for name, side in rule.sides:
         for number in side.order:
@@ -69,7 +71,7 @@ def _place(side: str, op: int, port: int) -> TensorPlace:
 
 @dataclass
 class _Classes:
-    """Tensors of equal rank, and the rank of some."""
+    """Classes of tensors of equal rank, with the known ranks of classes."""
 
     ranks: dict[TensorPlace, int] = field(default_factory=dict[TensorPlace, int])
     kernels: list[TensorPlace] = field(default_factory=list[TensorPlace])
@@ -85,7 +87,7 @@ class _Classes:
             self.ranks.setdefault(a, self.ranks[b])
 
     def visit(self, side: str, number: int, operator: ForeignOperator) -> None:
-        """Note what an operator says of its operands and outputs."""
+        """Record the ranks and classes of an operator's operands and outputs."""
         read = [_place(side, r.op, r.port) for r in operator.inputs]
         made = [(side, number, port) for port in range(operator.outputs)]
         if operator.name == "OP_MUL":
@@ -96,7 +98,8 @@ class _Classes:
         if rank is not None:
             for place in (*read, *made):
                 self._state(place, rank)
-            # Enlarged or not, what is a kernel is one; an image is none for what it is seen with.
+            # A kernel stays a kernel when enlarged. Other operators with known ranks do not join
+            # operands and outputs: an image is no kernel because it is convolved with one.
             if operator.name == "OP_ENLARGE":
                 self.join(read[0], made[0])
             return

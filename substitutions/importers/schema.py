@@ -1,8 +1,8 @@
 """Reads rule files in the schema that TASO's and FlexFlow's generators write.
 
-A file is checked whole before anything is made of it: types of fields here, by pydantic, then
-operators, parameters, references and order. Whatever is wrong is one ``InputError`` that names the
-file and the place, such as ``rules.json: rule[3].srcOp[1]: unknown operator OP_FOO``.
+A file is checked completely before rules are imported: first the types of fields, by pydantic, then
+operators, parameters, references and order. Each fault is an ``InputError`` that names the file and
+the place, such as ``rules.json: rule[3].srcOp[1]: unknown operator OP_FOO``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_FILE_BYTES = 8 * 1024 * 1024
 """Four times the largest published file; reading more would take many seconds."""
 MAX_RULES = 100_000
 MAX_OPERATORS = 1_000
-"""Of one side of a rule."""
+"""The most operators of one side of a rule."""
 
 LOWEST_INPUT: Mapping[RuleSystem, int] = {RuleSystem.FLEXFLOW: -6, RuleSystem.TASO: -20}
 """The inputs of a rule are -1, -2, ... down to this one."""
@@ -90,7 +90,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class ForeignOperator:
-    """An operator by its name in ``SIGNATURES``, with what it reads."""
+    """An operator: its name in ``SIGNATURES``, the tensors that it reads, and its parameters."""
 
     name: str
     inputs: tuple[Reference, ...]
@@ -107,12 +107,13 @@ class ForeignOperator:
 
 @dataclass(frozen=True)
 class ForeignSide:
-    """One side of a rule: its operators as numbered in the file, and an order to evaluate them."""
+    """One side of a rule. ``operators``: numbered as in the file. ``order``: the numbers, operands
+    first."""
 
     operators: tuple[ForeignOperator, ...]
     order: tuple[int, ...]
     outputs: tuple[Reference, ...]
-    """Those that are mapped, in the file's order."""
+    """The mapped outputs, in the order of the file."""
 
     @property
     def inputs(self) -> frozenset[int]:
@@ -130,8 +131,8 @@ class ForeignRule:
     left: ForeignSide
     right: ForeignSide
     meaningless: str = ""
-    """Why it has no meaning in either system, if it has operators of both, or leaves out what a
-    parameter is; its sides are empty then."""
+    """Why the rule has no meaning: it mixes operators of two systems, or lacks a required
+    parameter. Its sides are then empty."""
 
     @property
     def sides(self) -> tuple[tuple[str, ForeignSide], ...]:
@@ -146,9 +147,9 @@ class ForeignFile:
 
 
 def read_foreign(path: str | Path) -> ForeignFile:
-    """The rules of a file of FlexFlow's or TASO's generator.
+    """Read the rules of a file of FlexFlow's or TASO's generator.
 
-    Raises InputError naming the file and the place where it is wrong.
+    Raises InputError that names the file and the place that is wrong.
     """
     model = parse_json(read_text(path, "a rule file", MAX_FILE_BYTES), str(path), _FileModel)
     if len(model.rule) > MAX_RULES:
@@ -181,8 +182,9 @@ def _operator_names(where: str, place: str, rule: _RuleModel) -> frozenset[str]:
 
 
 def _own_source(names: frozenset[str]) -> tuple[RuleSystem | None, str]:
-    """Which system a rule is from by its operators, most of which exist in one of the two only,
-    None if they do not tell; and why it is from neither, if it has operators of both."""
+    """The system that a rule is from by its operators, most of which exist in one system only. None
+    if they exist in both. The second result says why the rule is from neither, if it has operators
+    of both; else it is empty."""
     examples: dict[RuleSystem, str] = {}
     for name in sorted(names):
         sources = SIGNATURES[name].sources
@@ -195,13 +197,15 @@ def _own_source(names: frozenset[str]) -> tuple[RuleSystem | None, str]:
 
 
 def _source(rules: Sequence[_RuleModel], names: Sequence[frozenset[str]]) -> RuleSystem:
-    """Which system the rules are from whose operators do not tell.
+    """The system of the rules whose operators do not tell it.
 
-    They are from the one system that all others are from. Where these do not tell, or are from
-    both, the ranks that a concat states tell (3 is FlexFlow's), then the inputs (beyond -6 they are
-    TASO's); and where nothing tells, they are taken for TASO's, which assumes less about sizes.
+    If all other rules are from one system, it is this one. Otherwise, a file is FlexFlow's if an
+    operator states rank 3 and no input is below -6. All other files are taken for TASO's, which
+    assumes less about sizes.
     """
-    systems = {own for own, mixed in map(_own_source, names) if own is not None and not mixed}
+    systems = {
+        system for system, mixed in map(_own_source, names) if system is not None and not mixed
+    }
     if len(systems) == 1:
         return systems.pop()
     operators = [o for rule in rules for o in (*rule.source, *rule.target)]
@@ -213,7 +217,7 @@ def _source(rules: Sequence[_RuleModel], names: Sequence[frozenset[str]]) -> Rul
 
 @dataclass(frozen=True)
 class _Checker:
-    """Checks one rule, and says where it is wrong."""
+    """Checks one rule. Raises InputError that names the place that is wrong."""
 
     where: str
     place: str
@@ -222,7 +226,7 @@ class _Checker:
 
     def rule(self, model: _RuleModel) -> ForeignRule:
         if self.mixed:
-            # Parameters and references mean different things in the two.
+            # Parameters and references have different meanings in the two systems.
             return self._meaningless(model, self.mixed)
         if missing := self._missing("srcOp", model.source) or self._missing("dstOp", model.target):
             return self._meaningless(model, missing)
@@ -242,8 +246,7 @@ class _Checker:
 
     @staticmethod
     def _missing(side: str, models: Sequence[_OperatorModel]) -> str:
-        """The first parameter that an operator's meaning depends on and that is not given, in
-        words; empty if there is none."""
+        """A line about the first required parameter that is not given; empty if all are."""
         for number, model in enumerate(models):
             name = canonical(model.type)
             assert name is not None
@@ -348,7 +351,7 @@ class _Checker:
             self._fail(at, f"{side}TsId is {port}, expected {_span(operators[op].outputs)}")
 
     def _order(self, side: str, operators: Sequence[ForeignOperator]) -> tuple[int, ...]:
-        """The operators with what they read first. They need not be so in the file."""
+        """The numbers of the operators, operands first. In the file they may have any order."""
         readers: list[list[int]] = [[] for _ in operators]
         waiting = [0] * len(operators)
         for number, operator in enumerate(operators):
@@ -356,7 +359,7 @@ class _Checker:
                 readers[reference].append(number)
                 waiting[number] += 1
         order = [number for number, count in enumerate(waiting) if not count]
-        for number in order:  # which grows meanwhile
+        for number in order:  # The list grows during the loop.
             for reader in readers[number]:
                 waiting[reader] -= 1
                 if not waiting[reader]:
@@ -368,7 +371,7 @@ class _Checker:
 
 
 def _own(operator: ForeignOperator) -> Iterator[int]:
-    """The operators that an operator reads."""
+    """The numbers of the operators that an operator reads."""
     return (reference.op for reference in operator.inputs if reference.op >= 0)
 
 

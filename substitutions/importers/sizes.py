@@ -1,7 +1,7 @@
 """Solves the equations between sizes of an imported rule, and divides sizes.
 
-Nothing is ever divided: where a size has to be a multiple, the size that it is a multiple of is a
-new symbol, such as ``|N.by.2|`` with ``|N| = 2*|N.by.2|``.
+Sizes are never divided: if a size has to be a multiple of a divisor, the quotient is a new symbol,
+such as ``|N.by.2|`` with ``|N| = 2*|N.by.2|``.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ _PART = re.compile(r"\|([\w.]+)\.by\.([A-Z\d_]+)\|")
 
 @dataclass
 class KnownSizes:
-    """What is known of sizes. ``constants``: symbols that no equation may be solved for."""
+    """The equations between sizes so far. ``constants``: symbols that no equation may be solved
+    for."""
 
     constants: frozenset[str] = frozenset()
     sizes: Sizes = field(default_factory=Sizes)
     asked: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
-    """What had to be demanded so far, in words and in order, with the sizes that it is about."""
+    """The demands so far, in order: the text of each, with the symbols that it is about."""
 
     def resolve(self, size: Poly) -> Poly:
         return self.sizes.resolve(size)
 
     def equal(self, a: Poly, b: Poly, what: str) -> None:
-        """Demand that two sizes are equal. Raises IllTypedError, or UnsupportedError."""
+        """Demand that two sizes are equal. Raises IllTypedError if they cannot be, and
+        UnsupportedError if the equation is not solved."""
         left, right = self.resolve(a), self.resolve(b)
         if left == right:
             return
@@ -47,7 +49,7 @@ class KnownSizes:
         except Undecided:
             if len(left.terms) > 1 or len(right.terms) > 1 or not self._free(left, right):
                 raise UnsupportedError(problem) from None
-            # Two products: each factor of one is a product of parts of the other's, and no rest.
+            # Two products: each factor of one is a product of parts of the other's factors.
             self._share(left, right, problem)
             self.equal(left, right, what)
         except Unsolvable:
@@ -58,13 +60,13 @@ class KnownSizes:
         return all(size.symbols.isdisjoint(self.constants) for size in sizes)
 
     def divide(self, size: Poly, divisor: Poly, what: str) -> Poly:
-        """``size / divisor``; demands that it is whole. Raises as ``equal`` does."""
+        """``size / divisor``, with the demand that it is an integer. Raises as ``equal`` does."""
         whole, by = self.resolve(size), self.resolve(divisor)
         exact = whole.over(by)
         if exact is not None:
             return exact
         self.asked[f"{divisor} divides {size}"] = divisor.symbols | size.symbols
-        asked, self.asked = self.asked, {}  # what is demanded below is this in other words
+        asked, self.asked = self.asked, {}  # The demands below restate this one.
         try:
             return self._make_multiple(whole, by, f"{what}: {readable(by)} in {readable(whole)}")
         except IllTypedError as error:
@@ -90,7 +92,8 @@ class KnownSizes:
         return exact
 
     def _scale(self, size: Poly, divisor: Poly, problem: str) -> None:
-        """Make a product a multiple of a number: one of its factors is."""
+        """Make a product a multiple of a constant: its only factor that is not constant takes the
+        missing factors. Raises UnsupportedError if there are several such factors."""
         ((symbols, coefficient),) = size.terms
         ((needed, factor),) = divisor.terms
         missing = Counter(needed) - Counter(symbols)
@@ -103,9 +106,9 @@ class KnownSizes:
         self.equal(Poly.of(own[0]), by * part, problem)
 
     def _share(self, size: Poly, divisor: Poly, problem: str) -> None:
-        """Make a product a multiple of another: each factor of the divisor is a product of parts
-        of the factors of the size. This loses no solution: take greatest common divisors in turn.
-        """
+        """Make a product a multiple of another one: each factor of the divisor is a product of
+        parts of the factors of the size. No solution is lost: the parts are greatest common
+        divisors, taken one after the other. Raises UnsupportedError."""
         ((symbols, coefficient),) = size.terms
         ((needed, factor),) = divisor.terms
         if coefficient != 1 or factor != 1 or not self._free(size, divisor):
@@ -130,11 +133,11 @@ class KnownSizes:
 
 
 def _units(a: Poly, b: Poly) -> tuple[SizeEquation, ...]:
-    """The equation, or several in its place: where one product has to be a part of itself, the
+    """The equation, or equivalent ones. If one product has to be equal to a part of itself, the
     other factors are 1."""
     if len(a.terms) == len(b.terms) == 1:
-        for whole, part in ((a, b), (b, a)):
-            rest = whole.over(part)
+        for product, factor in ((a, b), (b, a)):
+            rest = product.over(factor)
             if rest is not None and rest.terms[0][1] == 1:
                 return tuple((Poly.of(symbol), ONE) for symbol in sorted(rest.symbols))
     return ((a, b),)
@@ -146,7 +149,7 @@ def _name(size: Poly) -> str:
 
 
 def readable(size: Poly) -> str:
-    """A size for people: ``N/2`` for ``|N.by.2|``, no bars."""
+    """A size for readers: without bars, and ``N/2`` for ``|N.by.2|``."""
     text = str(size)
     while (replaced := _PART.sub(r"|\1|/\2", text)) != text:
         text = replaced
@@ -154,7 +157,7 @@ def readable(size: Poly) -> str:
 
 
 def relation(symbol: str, value: Poly) -> str:
-    """What a size is known to be: ``2 divides N``, or ``N = M``."""
+    """The equation of a size as text: ``2 divides N``, or ``N = M``."""
     name = symbol.strip("|")
     if len(value.terms) == 1:
         ((symbols, coefficient),) = value.terms
@@ -167,6 +170,6 @@ def relation(symbol: str, value: Poly) -> str:
 
 
 def equations(known: KnownSizes, symbols: Sequence[str]) -> tuple[SizeEquation, ...]:
-    """The symbols that are known to be something else, each with what it is."""
+    """The symbols that are solved for, each with its value."""
     pairs = ((Poly.of(symbol), known.resolve(Poly.of(symbol))) for symbol in symbols)
     return tuple((a, b) for a, b in pairs if a != b)

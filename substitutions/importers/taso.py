@@ -2,8 +2,8 @@
 
     x1..x3 [N, K]   w1..w3 [K, M]   i1..i3 [N, C, H, W]   k1..k10 [O, I, kh, kw]   s []
 
-These are the usual inputs; what is used otherwise has the rank of its use. Which sizes have to be
-equal follows from use, too. Where windows depend on whether a size is even, there are several
+These are the usual inputs. An input that is used otherwise has the rank of its use. The equations
+between sizes follow from use too. If windows depend on whether a size is even, there are several
 cases.
 """
 
@@ -16,39 +16,40 @@ from pcg.language.poly import Poly
 from substitutions.importers.imported import (
     MAX_CASES,
     IllTypedError,
-    Imported,
     ImportedCase,
+    ImportedRule,
     UnsupportedError,
 )
 from substitutions.importers.ranks import ranks_of
 from substitutions.importers.schema import ForeignRule
 from substitutions.importers.sizes import KnownSizes, equations
-from substitutions.importers.taso_operators import Demanded, Importer
+from substitutions.importers.taso_operators import ConvolutionDemands, Importer
 from substitutions.importers.tensors import match
 from substitutions.importers.windows import CasesNeeded
 from verifier.trusted.sizes.sizes import SizeEquation
 
-Assumed = tuple[SizeEquation, ...]
-"""What a case assumes of sizes."""
+CaseEquations = tuple[SizeEquation, ...]
+"""The equations between sizes that a case assumes."""
 
 
 def import_rule(
     rule: ForeignRule, *, ungrouped: tuple[str, ...] = (), same_outputs: bool = False
-) -> Imported:
-    """The rule as graphs, one pair a case.
+) -> ImportedRule:
+    """The rule as graphs, one pair for each case.
 
-    ``ungrouped``: the sides whose convolutions have no groups; ``same_outputs``: whether all
-    kernels have as many output channels. Both are conditions of what comes out.
+    ``ungrouped``: the sides whose convolutions have no groups. ``same_outputs``: whether all
+    kernels have the same number of output channels. Both become conditions of the imported rule.
 
-    Raises IllTypedError where a side has no meaning in any case, and UnsupportedError.
+    Raises IllTypedError if a side has no meaning in any case, and UnsupportedError if equations
+    between sizes are not solved, or there are too many cases.
     """
-    cases = _Cases(rule, Demanded(ungrouped, same_outputs))
+    cases = _Cases(rule, ConvolutionDemands(ungrouped, same_outputs))
     while cases.pending:
         cases.import_next()
     if not cases.made:
         assert cases.refused is not None
         raise cases.refused
-    return Imported(
+    return ImportedRule(
         rule.name,
         rule.source,
         tuple(cases.made),
@@ -59,19 +60,19 @@ def import_rule(
 
 @dataclass
 class _Cases:
-    """The cases of sizes of a rule: those that wait, and what came of the others."""
+    """The cases of a rule: those still to import, and the results of the others."""
 
     rule: ForeignRule
-    demanded: Demanded
-    pending: list[Assumed] = field(default_factory=lambda: [()])
+    demanded: ConvolutionDemands
+    pending: list[CaseEquations] = field(default_factory=lambda: [()])
     made: list[ImportedCase] = field(default_factory=list[ImportedCase])
     conditions: dict[str, None] = field(default_factory=dict[str, None])
     asked: dict[str, SizeEquation] = field(default_factory=dict[str, SizeEquation])
-    """What ``demanded`` asks of sizes, in words and as equations."""
+    """The equations between sizes that ``demanded`` adds, by their text."""
     refused: IllTypedError | None = None
 
     def import_next(self) -> None:
-        """Import the rule in one case more, or find that it takes several."""
+        """Import the rule in one more case, or split this case into several."""
         assumed = self.pending.pop()
         try:
             case, words, asked = _import_case(self.rule, assumed, self.demanded)
@@ -92,13 +93,13 @@ class _Cases:
 
 
 def _import_case(
-    rule: ForeignRule, assumed: Assumed, demanded: Demanded
+    rule: ForeignRule, assumed: CaseEquations, demanded: ConvolutionDemands
 ) -> tuple[ImportedCase, tuple[str, ...], dict[str, SizeEquation]]:
-    """The pair of graphs under assumptions, what the right side asks of sizes beyond the left, and
-    what ``demanded`` does.
+    """The pair of graphs under assumptions, the demands of the right side on sizes beyond those of
+    the left, and the equations that ``demanded`` adds.
 
-    Constants' sizes follow from use, perhaps from later use: they are found out in a first round,
-    for which they are symbols.
+    The sizes of constants follow from their use, which may come later. So they are symbols in a
+    first round, and have their values in the next.
     """
     settled: Mapping[str, Poly] = {}
     while True:
@@ -128,5 +129,5 @@ def _import_case(
     return case, asked, importer.demands
 
 
-def _text(assumed: Assumed) -> str:
+def _text(assumed: CaseEquations) -> str:
     return ", ".join(f"{a} = {b}" for a, b in assumed)

@@ -1,6 +1,6 @@
 """Imports TASO's operators, one side of a rule at a time, as operators of the index language.
 
-Sizes are followed for splits and constants, and for windows, of which there may be several cases.
+Sizes are tracked for splits, constants and windows. Windows may need several cases of sizes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from substitutions.importers.sizes import KnownSizes
 from substitutions.importers.tensors import (
     ForeignAxis,
     ForeignTensor,
-    Made,
+    ForeignTensors,
     activated,
     axis_of,
     check_ranks,
@@ -41,8 +41,8 @@ ONES = (constants.ones1, constants.ones2, constants.ones3, constants.ones4)
 
 
 @dataclass(frozen=True)
-class Demanded:
-    """What is demanded of convolutions: see ``import_rule``."""
+class ConvolutionDemands:
+    """Demands on convolutions: see ``taso.import_rule``."""
 
     ungrouped: tuple[str, ...]
     same_outputs: bool
@@ -51,28 +51,28 @@ class Demanded:
 @dataclass
 class Importer:
     known: KnownSizes
-    demanded: Demanded
+    demanded: ConvolutionDemands
     ranks: InputRanks
     settled: Mapping[str, Poly]
-    """What the unstated sizes of constants are, as far as that has been found out."""
+    """The values of the unstated sizes of constants that are known from an earlier round."""
     fresh: set[str] = field(default_factory=set[str])
-    """The unstated sizes of constants."""
+    """The symbols of the unstated sizes of constants."""
     demands: dict[str, SizeEquation] = field(default_factory=dict[str, SizeEquation])
-    """What was demanded of sizes though typing does not ask it, by the words for it."""
+    """The equations between sizes that ``demanded`` adds and types do not require, by text."""
 
     def side(self, name: str, side: ForeignSide) -> tuple[ForeignTensor, ...]:
-        """The tensors of a side that are mapped; all its operators are typed."""
+        """Type all operators of a side, and return its mapped outputs."""
         made: dict[int, tuple[ForeignTensor, ...]] = {}
         for number in side.order:
             operator = side.operators[number]
             if operator.name == "OP_CONSTANT_ONE":
-                continue  # made where it is first used, which tells its rank
+                continue  # It is created where it is first used, which gives its rank.
             inputs = self._inputs(name, side, operator, made)
             place = f"{name}{number}"
             try:
                 made[number] = _READERS[operator.name](self, place, operator, inputs)
             except CasesNeeded as needed:
-                # What the left side leaves out is no matter of the rule's: it has no meaning there.
+                # Sizes at which the left side has no meaning are no condition of the rule.
                 bound = "" if name == "left" else needed.bound
                 raise CasesNeeded(needed.symbol, needed.options, bound) from None
             except IllTypedError as error:
@@ -106,30 +106,32 @@ class Importer:
         return input_tensor(op, self.ranks.of[op])
 
     def settle(self, inputs: frozenset[int]) -> Mapping[str, Poly]:
-        """The unstated sizes of constants in terms of those of inputs, where they follow."""
-        own = [
+        """The unstated sizes of constants, in terms of sizes of inputs where these give them."""
+        input_sizes = [
             Poly.of(input_size(input_name(op), dim))
             for op in sorted(inputs)
             for dim in range(self.ranks.of[op])
         ]
-        same = {self.known.resolve(size): size for size in own}
+        by_value = {self.known.resolve(size): size for size in input_sizes}
         settled: dict[str, Poly] = {}
         for symbol in self.fresh:
             value = self.known.resolve(Poly.of(symbol))
-            # Other symbols are parts of sizes, and belong to this round alone.
-            plain = value if value.symbols <= {str(size) for size in own} else Poly.of(symbol)
-            settled[symbol] = same.get(value, plain)
+            # Other symbols are parts of sizes, which exist in this round only.
+            plain = (
+                value if value.symbols <= {str(size) for size in input_sizes} else Poly.of(symbol)
+            )
+            settled[symbol] = by_value.get(value, plain)
         return settled
 
     def _unstated(self, place: str, what: str) -> Poly:
-        """A size of a constant that follows from use."""
+        """A size of a constant that the file does not state: its value if known, else a symbol."""
         symbol = f"|{place}.{what}|"
         self.fresh.add(symbol)
         return self.settled.get(symbol, Poly.of(symbol))
 
     def matmul(
         self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
-    ) -> Made:
+    ) -> ForeignTensors:
         x, w = inputs
         check_ranks(inputs, 2)
         self.known.equal(x.axes[1].size, w.axes[0].size, "inner sizes")
@@ -138,16 +140,18 @@ class Importer:
 
     def elementwise(
         self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
-    ) -> Made:
+    ) -> ForeignTensors:
         return tensors.elementwise(self.known, operator, inputs)
 
     def function(
         self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
-    ) -> Made:
+    ) -> ForeignTensors:
         (x,) = inputs
         return (replace(x, value=apply(_FUNCTIONS[operator.name], x.value)),)
 
-    def scale(self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
+    def scale(
+        self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
+    ) -> ForeignTensors:
         x, s = inputs
         if s.rank:
             raise IllTypedError(f"the second input has rank {s.rank}, expected a scalar")
@@ -155,16 +159,18 @@ class Importer:
 
     def concat(
         self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
-    ) -> Made:
+    ) -> ForeignTensors:
         return tensors.concatenated(self.known, axis_of(operator, inputs), inputs)
 
-    def split(self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
+    def split(
+        self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
+    ) -> ForeignTensors:
         dim = axis_of(operator, inputs)
         return tensors.split(self.known, dim, inputs[0], operator.outputs)
 
     def transpose(
         self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
-    ) -> Made:
+    ) -> ForeignTensors:
         (x,) = inputs
         order = permutation(operator, x.rank)
         value = reindexing.permute(x.value, order)
@@ -172,7 +178,7 @@ class Importer:
 
     def conv2d(
         self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
-    ) -> Made:
+    ) -> ForeignTensors:
         x, k = inputs
         check_ranks(inputs, 4)
         for axis, name in zip(k.axes[2:], operators.KERNEL, strict=True):
@@ -187,24 +193,27 @@ class Importer:
         return (ForeignTensor(value, (x.axes[0], k.axes[0], *slid(operator, x, slides))),)
 
     def _groups(self, place: str, channels: Poly, each: Poly) -> Poly:
-        """How many times the channels of a kernel those of an image are."""
+        """The number of groups: the channels of the image over the channels of the kernel."""
         if place.startswith(self.demanded.ungrouped):
             self.demand(each, channels)
         return self.known.divide(channels, each, "channels of a group")
 
     def demand(self, a: Poly, b: Poly) -> None:
-        """Make it a condition that two sizes are equal."""
+        """Make the equality of two sizes a condition of the rule."""
         if self.known.resolve(a) != self.known.resolve(b):
             self.demands[f"{a} = {b}"] = (a, b)
             self.known.equal(a, b, "channels")
 
     def equate_outputs(self, inputs: frozenset[int]) -> None:
-        """Make it a condition that all kernels have as many output channels."""
+        """Make it a condition of the rule that all kernels have the same number of output
+        channels."""
         kernels = [self._input(op) for op in sorted(inputs & self.ranks.kernels, reverse=True)]
         for k in kernels[1:]:
             self.demand(k.axes[0].size, kernels[0].axes[0].size)
 
-    def pool(self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
+    def pool(
+        self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
+    ) -> ForeignTensors:
         (x,) = inputs
         check_ranks(inputs, 4)
         kernel = [operator.parameters[name] for name in operators.KERNEL]
@@ -216,7 +225,7 @@ class Importer:
 
     def enlarge(
         self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
-    ) -> Made:
+    ) -> ForeignTensors:
         (k,) = inputs
         check_ranks(inputs, 4)
         new = [operator.parameters[name] for name in operators.KERNEL]
@@ -228,13 +237,13 @@ class Importer:
 
     def identity(
         self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
-    ) -> Made:
+    ) -> ForeignTensors:
         size = self._unstated(place, "size")
         return (constant(constants.identity_matrix(size=size), size, size),)
 
     def identity_kernel(
         self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
-    ) -> Made:
+    ) -> ForeignTensors:
         channels = self._unstated(place, "channels")
         height, width = self._kernel(place, operator)
         call = constants.identity_kernel(
@@ -248,7 +257,7 @@ class Importer:
 
     def averaging_kernel(
         self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
-    ) -> Made:
+    ) -> ForeignTensors:
         channels = self._unstated(place, "channels")
         height, width = self._kernel(place, operator)
         call = constants.averaging_kernel(channels=channels, kernel_h=height, kernel_w=width)
@@ -285,7 +294,7 @@ _FUNCTIONS: Mapping[str, Call] = {
     "OP_TANH": elementwise.tanh(),
 }
 
-_Reader = Callable[[Importer, str, ForeignOperator, Sequence[ForeignTensor]], Made]
+_Reader = Callable[[Importer, str, ForeignOperator, Sequence[ForeignTensor]], ForeignTensors]
 
 _READERS: Mapping[str, _Reader] = {
     "OP_MATMUL": Importer.matmul,

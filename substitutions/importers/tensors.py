@@ -1,4 +1,4 @@
-"""Tensors of other systems' rules while they are imported, and the operators that they share."""
+"""The tensors of a foreign rule during import, and the operators that both systems share."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ ACTIVATIONS: Mapping[int, Call] = {
     2: algebra.relu(),
     3: tanh(),
 }
-"""By the values of PM_ACTI; 0 is none."""
+"""The activation for each value of PM_ACTI; 0 means none."""
 
 
 @dataclass(frozen=True)
 class ForeignAxis:
-    """A dimension: its size, the last concat along it, and its degree (of FlexFlow's)."""
+    """A dimension: its size, the last concat along it, and, in FlexFlow, its degree."""
 
     size: Poly
     concat: Concat | None = None
@@ -37,7 +37,7 @@ class ForeignAxis:
 
 @dataclass(frozen=True)
 class ForeignTensor:
-    """A value, with what is known of its dimensions."""
+    """A value, with its dimensions."""
 
     value: Value
     axes: tuple[ForeignAxis, ...]
@@ -47,11 +47,11 @@ class ForeignTensor:
         return len(self.axes)
 
     def with_axis(self, value: Value, dim: int, axis: ForeignAxis) -> ForeignTensor:
-        """Another value, of which one dimension is another."""
+        """The tensor with another value and another axis at ``dim``."""
         return ForeignTensor(value, (*self.axes[:dim], axis, *self.axes[dim + 1 :]))
 
 
-Made = tuple[ForeignTensor, ...]
+ForeignTensors = tuple[ForeignTensor, ...]
 
 
 def input_name(op: int) -> str:
@@ -100,7 +100,8 @@ def same_axis(
 def alike(
     known: KnownSizes, x: ForeignTensor, y: ForeignTensor, free: int | None = None
 ) -> ForeignTensor:
-    """``x``, whose ranks, degrees and sizes are those of ``y``, but for the size of ``free``."""
+    """``x``, with the demand that its ranks, degrees and sizes are those of ``y``, except for the
+    size of dimension ``free``. Raises IllTypedError."""
     if x.rank != y.rank:
         raise IllTypedError(f"ranks {x.rank} and {y.rank}")
     axes: list[ForeignAxis] = []
@@ -112,15 +113,15 @@ def alike(
 
 def elementwise(
     known: KnownSizes, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
-) -> Made:
-    """A sum or product of two tensors, element by element."""
+) -> ForeignTensors:
+    """The element-wise sum or product of two tensors."""
     x, y = inputs
     call = algebra.add() if operator.name == "OP_EW_ADD" else algebra.multiply()
     return (replace(alike(known, x, y), value=apply(call, x.value, y.value)),)
 
 
-def concatenated(known: KnownSizes, dim: int, inputs: Sequence[ForeignTensor]) -> Made:
-    """Tensors joined along a dimension."""
+def concatenated(known: KnownSizes, dim: int, inputs: Sequence[ForeignTensor]) -> ForeignTensors:
+    """The tensors concatenated along a dimension."""
     x = inputs[0]
     for y in inputs[1:]:
         size = x.axes[dim].size + y.axes[dim].size
@@ -130,8 +131,9 @@ def concatenated(known: KnownSizes, dim: int, inputs: Sequence[ForeignTensor]) -
     return (x.with_axis(x.value, dim, replace(x.axes[dim], concat=parts)),)
 
 
-def split(known: KnownSizes, dim: int, x: ForeignTensor, count: int) -> Made:
-    """The pieces of the last concat along a dimension, each a multiple of the degree."""
+def split(known: KnownSizes, dim: int, x: ForeignTensor, count: int) -> ForeignTensors:
+    """The pieces of the last concat along a dimension, each demanded to be a multiple of the
+    degree."""
     parts = pieces(known, x.axes[dim].concat, count)
     rest, made = x.value, list[ForeignTensor]()
     for size, concat in parts:
@@ -164,7 +166,7 @@ def axis_of(operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> int:
 
 
 def permutation(operator: ForeignOperator, rank: int) -> tuple[int, ...]:
-    """The order of the dimensions that PM_PERM stands for: its digits to the base of the rank."""
+    """The order of dimensions that PM_PERM encodes: its digits to the base of the rank."""
     code, order = operator.parameters[operators.PERMUTATION], list[int]()
     for _ in range(rank):
         order.insert(0, code % rank)
@@ -178,7 +180,7 @@ def permutation(operator: ForeignOperator, rank: int) -> tuple[int, ...]:
 def placed(
     operator: ForeignOperator, found: tuple[ForeignWindows, ForeignWindows]
 ) -> dict[str, Poly | int]:
-    """The attributes of a windowed operator that say where its windows are."""
+    """The attributes of a windowed operator that place its windows."""
     rows, columns = found
     return {
         "height": rows.count,
@@ -193,8 +195,8 @@ def placed(
 def slid(
     operator: ForeignOperator, x: ForeignTensor, found: tuple[ForeignWindows, ForeignWindows]
 ) -> tuple[ForeignAxis, ...]:
-    """The rows and columns of what windows give; where these are those of ``x``, it is joined
-    where ``x`` is."""
+    """The rows and columns of a windowed operator's output. If they are those of ``x``, they keep
+    the concats of ``x``."""
     same = operator.parameters[operators.PADDING] == SAME
     return tuple(
         ForeignAxis(

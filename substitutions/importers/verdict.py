@@ -1,4 +1,4 @@
-"""Decides a rule of another system: for which degrees it holds, and on what conditions."""
+"""Decides a rule of another system: the degrees for which it holds, and its conditions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from functools import partial
 import numpy as np
 
 from substitutions.importers import flexflow, taso
-from substitutions.importers.imported import IllTypedError, Imported, ImportedCase, UnsupportedError
+from substitutions.importers.imported import (
+    IllTypedError,
+    ImportedCase,
+    ImportedRule,
+    UnsupportedError,
+)
 from substitutions.importers.operators import RuleSystem
 from substitutions.importers.schema import ForeignRule, ForeignSide
 from verifier.counterexample import Counterexample
@@ -20,10 +25,10 @@ from verifier.trusted.sizes.sizes import input_size
 ALL = "all"
 
 MAX_EXPANDED = 2_000
-"""Operators of a side when nothing is shared: a proof expands each use of a tensor."""
+"""The most operators of a side when each use of a tensor is counted, as a proof expands it."""
 
 MAX_OPERATORS = 64
-"""Of a side; published ones have up to five."""
+"""The most operators of a side; published rules have up to five."""
 
 _QUOTIENT = re.compile(r"\|([\w.]+?)\.by\.([\w.]+)\|")
 
@@ -32,8 +37,8 @@ _QUOTIENT = re.compile(r"\|([\w.]+?)\.by\.([\w.]+)\|")
 class ForeignDecision:
     """A verdict on a rule of another system.
 
-    ``degrees``: ``all``, or those for which it holds, as the file states them; empty for a rule
-    without parallel operators. ``decisions``: one for each case of sizes.
+    ``degrees``: ``all``, or the degrees of the file, if the verdict is about these only; empty for
+    a rule without parallel operators. ``decisions``: one for each case of sizes.
     """
 
     verdict: Verdict
@@ -49,10 +54,12 @@ class ForeignDecision:
 
 
 def decide_foreign(rule: ForeignRule) -> ForeignDecision:
-    """Decide a rule as generally as it is true: for every degree, or else for the file's; for
-    convolutions of any kind, or else for those without groups, or with equal channels.
+    """Decide a rule in the most general reading in which it is proved.
 
-    Where it is not proved, the verdict is that on the file's degrees and on all convolutions.
+    Degrees are arbitrary, or else those of the file. Convolutions are of any kind, or else without
+    groups, or with equal numbers of output channels. If no reading is proved, the verdict is that
+    on the file's degrees, and for TASO's rules the most telling one of all readings: refuted,
+    unknown, vacuous, ill-typed.
     """
     if rule.meaningless:
         return ForeignDecision(Verdict.ILL_TYPED, rule.meaningless)
@@ -62,7 +69,7 @@ def decide_foreign(rule: ForeignRule) -> ForeignDecision:
     seen: set[tuple[ImportedCase, ...]] = set()
     for reading in _readings(rule):
         imported = _imported(reading)
-        if isinstance(imported, Imported):
+        if isinstance(imported, ImportedRule):
             known = (decision.counterexample for decision in decisions)
             if imported.cases in seen or any(_refutes(c, imported) for c in known):
                 continue
@@ -75,8 +82,8 @@ def decide_foreign(rule: ForeignRule) -> ForeignDecision:
         decisions.append(decision)
     if rule.source is RuleSystem.FLEXFLOW:
         return decisions[-1]
-    # What is false for some convolutions is false; and where a reading has no meaning, a more
-    # general one may have.
+    # A rule that is false for some convolutions is false. If one reading has no meaning, another
+    # one may have.
     return min(decisions, key=lambda decision: _PREFERENCE.index(decision.verdict))
 
 
@@ -85,8 +92,8 @@ _PREFERENCE = (Verdict.REFUTED, Verdict.UNKNOWN, Verdict.VACUOUS, Verdict.ILL_TY
 _LEFT, _RIGHT = ("left",), ("right",)
 
 
-def _readings(rule: ForeignRule) -> Iterator[Callable[[], Imported]]:
-    """The ways to read a rule, the most general first."""
+def _readings(rule: ForeignRule) -> Iterator[Callable[[], ImportedRule]]:
+    """Yield the readings of a rule, the most general first."""
     if rule.source is RuleSystem.FLEXFLOW:
         if len(flexflow.stated_degrees(rule)) == 1:
             yield partial(flexflow.import_rule, rule, symbolic=True)
@@ -100,7 +107,7 @@ def _readings(rule: ForeignRule) -> Iterator[Callable[[], Imported]]:
         yield partial(taso.import_rule, rule, same_outputs=True)
 
 
-def _imported(reading: Callable[[], Imported]) -> Imported | ForeignDecision:
+def _imported(reading: Callable[[], ImportedRule]) -> ImportedRule | ForeignDecision:
     try:
         return reading()
     except IllTypedError as error:
@@ -109,15 +116,15 @@ def _imported(reading: Callable[[], Imported]) -> Imported | ForeignDecision:
         return ForeignDecision(Verdict.UNKNOWN, str(error))
 
 
-def _refutes(counterexample: Counterexample | None, imported: Imported) -> bool:
-    """Whether a counterexample to a more general reading is one to this: what it demands of sizes
-    holds there."""
+def _refutes(counterexample: Counterexample | None, imported: ImportedRule) -> bool:
+    """Whether a counterexample to a more general reading refutes this reading too: the equations
+    that this one demands hold there."""
     if counterexample is None or not imported.demanded:
         return False
     sizes = {
         input_size(name, dim): size
         for name, values in counterexample.values
-        for dim, size in enumerate(np.shape(values)[1:])  # the first is that of partial sums
+        for dim, size in enumerate(np.shape(values)[1:])  # The first axis is over partials.
     }
     return all(
         (a.symbols | b.symbols) <= sizes.keys() and a.evaluate(sizes) == b.evaluate(sizes)
@@ -125,8 +132,9 @@ def _refutes(counterexample: Counterexample | None, imported: Imported) -> bool:
     )
 
 
-def decide_imported(imported: Imported) -> ForeignDecision:
-    """Decide each case; the rule is proved if all are that can occur, and some can."""
+def decide_imported(imported: ImportedRule) -> ForeignDecision:
+    """Decide each case. The rule is proved if every case is proved or vacuous, and not all are
+    vacuous."""
     degrees = ALL if imported.degree else ", ".join(map(str, imported.degrees))
     conditions = dict.fromkeys(imported.conditions)
     decisions: list[Decision] = []
@@ -148,7 +156,7 @@ def decide_imported(imported: Imported) -> ForeignDecision:
 
 
 def _too_large(side: ForeignSide) -> str:
-    """Why a proof for a side would not end, as a clause; empty if it would."""
+    """Why a side is too large for a proof, as a clause; empty if it is not."""
     if len(side.operators) > MAX_OPERATORS:
         return f"a side of more than {MAX_OPERATORS} operators"
     expanded: dict[int, int] = {}

@@ -1,7 +1,8 @@
-"""Works out windows of convolutions and pools at symbolic sizes, without a quotient.
+"""Computes the windows of convolutions and pools at symbolic sizes, without quotients.
 
-Where a size has to be halved, or rounded up to a multiple of a stride, the importer first splits
-into cases: an input's size is ``2*q`` in one and ``2*q - 1`` in the other. Each has to hold.
+If a size has to be halved, or rounded up to a multiple of a stride, the importer distinguishes
+cases: the size of an input is ``2*q`` in one case and ``2*q - 1`` in the other. The rule has to
+hold in each case.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ SAME, VALID = 0, 1
 
 
 class CasesNeeded(Exception):
-    """No error: the importer starts again, case by case. A symbol is one of ``options``, and which
-    one matters; ``bound`` says in words what they leave out."""
+    """Not an error: makes the importer start again, once for each value of ``symbol`` in
+    ``options``. ``bound``: a condition, as text, if the options leave out values."""
 
     def __init__(self, symbol: str, options: tuple[Poly, ...], bound: str = "") -> None:
         super().__init__(symbol)
@@ -29,7 +30,7 @@ class CasesNeeded(Exception):
 
 @dataclass(frozen=True)
 class ForeignWindows:
-    """Windows along a dimension: how many, and how many elements of padding before the first."""
+    """The windows along a dimension: their number, and the padding before the first element."""
 
     count: Poly
     before: Poly
@@ -38,8 +39,8 @@ class ForeignWindows:
 def windows(
     known: KnownSizes, size: Poly, kernel: Poly, stride: int, padding: int
 ) -> ForeignWindows:
-    """The windows of a convolution or pool. Raises CasesNeeded where cases differ, and
-    IllTypedError where the kernel exceeds the image."""
+    """The windows of a convolution or pool. Raises CasesNeeded if they depend on cases, and
+    IllTypedError if the padding may be negative."""
     size, kernel = known.resolve(size), known.resolve(kernel)
     if padding == VALID:
         return ForeignWindows(quotient(known, size - kernel, stride) + 1, Poly())
@@ -49,7 +50,7 @@ def windows(
 
 
 def quotient(known: KnownSizes, size: Poly, divisor: int) -> Poly:
-    """``size / divisor``, rounded down. Raises CasesNeeded."""
+    """``size / divisor``, rounded down. Raises CasesNeeded if the rest depends on a symbol."""
     size = known.resolve(size)
     rest = next((c for monomial, c in size.terms if not monomial), 0) % divisor
     for monomial, coefficient in size.terms:
@@ -61,14 +62,14 @@ def quotient(known: KnownSizes, size: Poly, divisor: int) -> Poly:
 
 
 def residues(symbol: str, divisor: int) -> tuple[Poly, ...]:
-    """A size as a multiple less 0, 1, ...: the multiple is that of its quotient rounded up."""
+    """A size as a multiple of ``divisor`` minus 0, 1, ..., ``divisor - 1``."""
     whole = Poly.of(f"{symbol[:-1]}.up{divisor}|")
     return tuple(whole * divisor - less for less in range(divisor))
 
 
 def not_negative(size: Poly) -> Poly:
-    """``max(size, 0)``. Raises CasesNeeded where it may be either, IllTypedError where it is not
-    known for which sizes."""
+    """``max(size, 0)``. Raises CasesNeeded if the sign depends on a symbol, and IllTypedError if it
+    is not known for which sizes it is negative."""
     if all(c >= 0 for _, c in size.terms) or size.evaluate(dict.fromkeys(size.symbols, 1)) >= 0:
         rising = all(c > 0 for monomial, c in size.terms if monomial)
         if rising:
@@ -83,9 +84,9 @@ def not_negative(size: Poly) -> Poly:
 
 
 def centred(known: KnownSizes, kernel: Poly, enlarged: int) -> Poly:
-    """How many zeros an enlarged kernel has before the old one, the smaller half of all.
+    """The number of zeros before the old kernel in an enlarged one: the smaller half of all zeros.
 
-    Raises CasesNeeded for a kernel of unknown size, IllTypedError for one that is larger.
+    Raises CasesNeeded for a kernel of unknown size, and IllTypedError for one that is too large.
     """
     size = known.resolve(kernel)
     if size.constant is None:
@@ -99,5 +100,5 @@ def centred(known: KnownSizes, kernel: Poly, enlarged: int) -> Poly:
 
 
 def _at(size: Poly, symbol: str, value: int) -> int:
-    """The least that a size may be where one symbol has a value."""
+    """The size with one symbol at a value and all others at 1."""
     return size.evaluate({**dict.fromkeys(size.symbols, 1), symbol: value})

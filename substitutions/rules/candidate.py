@@ -1,4 +1,4 @@
-"""Candidates: pairs of graphs as text, which crosses between processes."""
+"""Candidates: pairs of graphs as text, which can be sent between processes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from substitutions.rules.rule import Family, input_ranks, side_text
 
 @dataclass(frozen=True)
 class Candidate:
-    """A pair of graphs as text. ``steps``: by how many rewriting steps it is known to follow from
-    smaller rules; 0 if by none. ``family``: who found it.
-    ``ones``: the axes of inputs that had one element where both graphs were seen to be equal.
+    """A pair of graphs as text.
+
+    ``family``: the part of the generator that found it. ``steps``: the number of rewriting steps by
+    which it is known to follow from smaller rules; 0 if it is not known to follow. ``ones``: the
+    axes of inputs that had one element where both graphs were equal.
     """
 
     inputs: tuple[tuple[str, int], ...]
@@ -39,8 +41,9 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Enumerated:
-    """What one part of the enumeration went through, and what it found."""
+class Enumeration:
+    """The result of one part of the enumeration: how many graphs and different values it
+    enumerated, and its candidates."""
 
     graphs: int
     values: int

@@ -1,9 +1,10 @@
-"""Brings pairs that differ in names, order of operands and direction only into one form.
+"""Canonical form of pairs: one form for pairs that differ in names, operand order or direction.
 
-Method: every pair has several readings: which side is read first where neither has more to say, in
-which order the outputs are paired, and the order of operands that commute and look alike. Names are
-given in the order in which a reading meets them, and the reading with the least text is the form.
-Complexity: at most ``MOST_READINGS``; exact for pairs that have no more.
+Method: a pair is read in several ways. Free are the side that is read first, if both have equally
+many inputs and operators, the order of the paired outputs, and the order of commuting operands of
+the same shape. In each reading, names are given in order of use. The canonical form is the reading
+with the least text.
+Complexity: at most ``MOST_READINGS`` readings. Exact for pairs that have no more.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ from verifier.trusted.sizes.sizes import input_size
 
 NAMES = ("x", "y", "z", "w", "u", "v", "s", "t")
 STEMS = {"degree": "k"}
-"""What symbols are called, where that is not the name of their attribute."""
+"""The names of symbols by attribute, if not the attribute's name."""
 MOST_READINGS = 512
-"""Readings that are compared at most; only pairs with many operands that look alike have more."""
+"""The most readings that are compared. Only pairs with many operands of the same shape have
+more."""
 
 Orders = Mapping[Node, tuple[Value, ...]]
-"""The operands of commutative operators, in the order in which they are read."""
+"""The operands of commutative operators, in the order of a reading."""
 
 
 def canonical_pair(pair: GraphPair) -> GraphPair:
-    """The pair with operands in a fixed order, the side that says more on the left, and inputs and
-    symbols named in order of use."""
+    """The pair with operands in a fixed order, the side with more inputs and operators on the left,
+    and inputs and symbols named in order of use."""
     readings = list(islice(_readings(pair), MOST_READINGS))
     if len(readings) == 1:
         return readings[0].named()
@@ -54,8 +56,8 @@ def reordered(side: Outputs, places: Sequence[int]) -> Outputs:
 
 
 def _directions(pair: GraphPair) -> list[GraphPair]:
-    """The side with all inputs first; of two such, the one with more operators; both ways where
-    that is no difference."""
+    """The orders of the sides to read. The side with all inputs comes first; if both have all or
+    neither has, the side with more operators; both orders if that is equal too."""
     left, right = pair
     inputs = variables((*left, *right))
     said = [(variables(side) == inputs, operators_in(side)) for side in pair]
@@ -65,8 +67,8 @@ def _directions(pair: GraphPair) -> list[GraphPair]:
 
 
 def _orders(nodes: Sequence[Node]) -> Iterator[Orders]:
-    """The orders of the operands of commutative operators: by what they look like without names,
-    and all orders of those that look alike."""
+    """Yield the orders of the operands of commutative operators: sorted by shape without names, and
+    both orders of operands with the same shape."""
     shapes = _Shapes()
     fixed: dict[Node, tuple[Value, ...]] = {}
     open_: list[tuple[Node, list[tuple[Value, ...]]]] = []
@@ -83,7 +85,7 @@ def _orders(nodes: Sequence[Node]) -> Iterator[Orders]:
 
 
 class _Shapes:
-    """What values look like without the names of inputs and symbols."""
+    """Texts of values without the names of inputs and symbols."""
 
     def __init__(self) -> None:
         self._known: dict[Node, str] = {}
@@ -110,7 +112,8 @@ class _Shapes:
 
 
 class _Reading:
-    """A pair as it is read: names in order of use, and the text with these names."""
+    """A reading of a pair: names for inputs and symbols in order of use, and the text with these
+    names."""
 
     def __init__(self, pair: GraphPair, orders: Orders, leaves: Mapping[str, Leaf]) -> None:
         self._pair, self._orders, self._leaves = pair, orders, leaves
@@ -147,7 +150,7 @@ class _Reading:
         return str(value.substitute(self._symbols))
 
     def _name(self, symbol: str, stem: str) -> None:
-        """Name a symbol by where it occurs first: ``at``, ``at2``, ..."""
+        """Name a symbol by the attribute in which it occurs first: ``at``, ``at2``, ..."""
         if symbol.startswith("|"):
             leaf = self._leaves.get(symbol[1:-1].rpartition(".")[0])
             if leaf is not None:
@@ -157,7 +160,7 @@ class _Reading:
         self._symbols[symbol] = Poly.of(stem if count == 1 else f"{stem}{count}")
 
     def named(self) -> GraphPair:
-        """The pair with these names and orders."""
+        """The pair with the names and orders of this reading."""
 
         def make(node: Node, inputs: Outputs) -> Node:
             if isinstance(node.call, Leaf):

@@ -1,4 +1,4 @@
-"""Writes the certificates of a whole library, and tells whether certificates are those of one."""
+"""Writes the certificates of a library, and checks that certificates cover a library."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from verifier.decide import Verdict, decide
 
 
 def library_certificates(content: LibraryFile, jobs: int) -> Iterator[Certificate]:
-    """A certificate of every rule, in the order of the library. The proofs are made anew, as a
-    library records only what they came to. Raises NegativeAnswer where a rule is not proved."""
+    """The certificate of every rule, in the order of the library. The rules are proved again, since
+    a library records only a summary of their proofs. Raises NegativeAnswer if a rule is not
+    proved."""
     yield from parallel_map(_certificate, content.rules, jobs)
 
 
 def write_certificates(content: LibraryFile, path: Path, jobs: int) -> None:
-    """Write the certificates of a library into one compressed file. Raises NegativeAnswer where a
-    rule is not proved, InputError where the file cannot be written."""
+    """Write the certificates of a library into one compressed file. Raises NegativeAnswer if a rule
+    is not proved, and InputError if the file cannot be written."""
     write_bundle(path, library_certificates(content, jobs))
 
 
@@ -40,9 +41,12 @@ def _certificate(entry: RuleFile) -> Certificate:
 
 
 def label_problem(file: CertificateFile, statement: str) -> str:
-    """How the label of a certificate differs from what it states; empty where it does not. A label
-    that states something has to state this, and the name of a library's rule is a hash of it; any
-    other is a name, which says nothing."""
+    """Why the label of a certificate contradicts its statement; empty if it does not.
+
+    A label that contains an equality has to contain this statement. A label that is the name of a
+    library's rule is a hash, and has to be the hash of this statement. Any other label is a name
+    without meaning.
+    """
     label = "".join(file.rule.split())
     if "==" in label and "".join(statement.split()) not in label:
         return f"its label is another statement than {statement}"
@@ -52,7 +56,7 @@ def label_problem(file: CertificateFile, statement: str) -> str:
 
 
 def _name(file: CertificateFile, statement: str) -> str:
-    """The name that a library gives a rule that says what a certificate does."""
+    """The name that a library gives to the rule with the statement of a certificate."""
     sides = (parse_graph(text, file.rule, _operators(file)) for text in (file.left, file.right))
     inputs = input_ranks(tuple(value for side in sides for value in side.outputs))
     requires = [requirement_text((polynomial(a), polynomial(b))) for a, b in file.equal]
@@ -66,8 +70,8 @@ def _operators(file: CertificateFile) -> dict[str, Operator]:
 def uncertified(
     content: LibraryFile, accepted: Iterable[CertificateFile], jobs: int = 1
 ) -> tuple[str, ...]:
-    """The rules of a library, by name, of which none of the certificates says just what they say:
-    the same sides, for the same equations of sizes and as many free axes."""
+    """The names of the library's rules that no certificate proves. A certificate has to have the
+    same sides, the same equations between sizes, and all the free axes of the rule."""
     given = {file.rule: file for file in accepted}
     certified = parallel_map(partial(_is_certified, given), content.rules, jobs)
     return tuple(
@@ -77,11 +81,12 @@ def uncertified(
 
 def _is_certified(given: dict[str, CertificateFile], entry: RuleFile) -> bool:
     file = given.get(entry.name)
-    return file is not None and says(file, parse_entry(entry))
+    return file is not None and certifies(file, parse_entry(entry))
 
 
-def says(file: CertificateFile, rule: Rule) -> bool:
-    """Whether a certificate is about a rule, at its ranks and at all others that it is for."""
+def certifies(file: CertificateFile, rule: Rule) -> bool:
+    """Whether a certificate proves a rule, at its own ranks and for any number of axes in the place
+    of its runs."""
     if file.whole or not set(rule.runs) <= set(file.runs):
         return False
     if _equations((polynomial(a), polynomial(b)) for a, b in file.equal) != _equations(

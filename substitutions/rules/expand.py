@@ -1,9 +1,10 @@
-"""Expands general rules to the concrete ones for a graph: its ranks, its element-wise operators.
+"""Expands general rules to concrete rules for a graph: for its ranks and element-wise operators.
 
-An operator is *reached* if the graph has it, or if a rule makes it of operators that are reached.
-Parallel operators always are. A rule whose left side has an operator that is not reached can never
-be applied, and is left out; so is one about tensors of more axes than the graph has. Of batched
-functions no library has rules: those are made here, and proved (``substitutions.rules.batched``).
+An operator is *reached* if the graph has it, or if a rule creates it from reached operators.
+Parallel operators are always reached. Left out are rules that can never be applied: those with an
+operator that is not reached on the side that is matched, and those about tensors with more axes
+than the graph's. Rules about batched functions are in no library; they are made and proved here
+(``substitutions.rules.batched``).
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from substitutions.rules.batched import rules_about
 from substitutions.rules.rule import Rule, attribute_symbols, open_call
 
 Usable = Callable[[Rule], bool]
-"""Which directions of rules are asked for; a direction is a rule read from left to right."""
+"""Whether a direction of a rule may be used. A direction is a rule read from left to right."""
 
 
 def any_direction(rule: Rule) -> bool:
-    """Every direction."""
+    """Accept every direction."""
     return True
 
 
 class Expander:
-    """The general rules of a library; remembers their forms at other ranks."""
+    """Expands the general rules of a library, and caches the results."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = tuple(_Expandable(rule) for rule in rules)
@@ -42,50 +43,52 @@ class Expander:
         self._listed = Answers(self._all_concrete)
 
     def concrete(self, graph: Graph, usable: Usable = any_direction) -> tuple[Rule, ...]:
-        """The concrete rules for a graph, each once, in a fixed order; the same tuple for graphs
-        that ask for the same.
+        """The concrete rules for a graph, each once, in a fixed order. Graphs that need the same
+        rules get the same tuple.
 
-        Inputs and outputs have at most as many axes as the tensors of the graph, what lies between
-        one more.
+        The inputs and outputs of a rule have at most as many axes as the tensors of the graph.
+        Values between them may have one more.
         """
-        most = max((rank for node in graph.nodes for rank in node.ranks), default=0)
+        max_rank = max((rank for node in graph.nodes for rank in node.ranks), default=0)
         calls = (node.operator_call for node in graph.nodes if not node.is_leaf)
-        return self._concrete[most, frozenset(call.operator for call in calls), usable]
+        return self._concrete[max_rank, frozenset(call.operator for call in calls), usable]
 
-    def _of_reached(self, asked: tuple[int, frozenset[Operator], Usable]) -> tuple[Rule, ...]:
-        """The rules for tensors of at most so many axes and what these operators reach: of a graph
-        and of what rewrites make of it that is often the same."""
-        most, operators, usable = asked
+    def _of_reached(self, key: tuple[int, frozenset[Operator], Usable]) -> tuple[Rule, ...]:
+        """The rules for tensors of at most ``most`` axes and for all operators that the given ones
+        reach. A graph and its rewrites often reach the same operators."""
+        max_rank, operators, usable = key
         known = {**OPERATORS, **{operator.name: operator for operator in operators}}
-        reached = self._reached(frozenset(one.name for one in operators), known, usable)
-        others = frozenset(one for one in operators if OPERATORS.get(one.name) is not one)
-        return self._listed[most, reached, others]
+        reached = self._reached(frozenset(operator.name for operator in operators), known, usable)
+        undeclared = frozenset(
+            operator for operator in operators if OPERATORS.get(operator.name) is not operator
+        )
+        return self._listed[max_rank, reached, undeclared]
 
-    @uncollected()  # rules stay, so searches for garbage among them find none
+    @uncollected()  # The rules are kept, so the garbage collector would search them in vain.
     def _all_concrete(
-        self, asked: tuple[int, frozenset[str], frozenset[Operator]]
+        self, key: tuple[int, frozenset[str], frozenset[Operator]]
     ) -> tuple[Rule, ...]:
-        """The rules for tensors of at most so many axes, what is reached, and these operators of
-        no declaration, such as batched functions."""
-        most, reached, others = asked
-        own = {operator.name: operator for operator in others}
-        known = {**OPERATORS, **own}
+        """The rules for tensors of at most ``most`` axes, for the names of reached operators, and
+        for further operators that are not declared, such as batched functions."""
+        max_rank, reached, undeclared = key
+        undeclared_by_name = {operator.name: operator for operator in undeclared}
+        known = {**OPERATORS, **undeclared_by_name}
         functions = _functions(reached, known)
         concrete: dict[tuple[object, ...], Rule] = {}
         for number, expandable in enumerate(self._rules):
             if not any(expandable.is_in_reach(way, reached, functions) for way in (0, 1)):
                 continue
-            for ranked in self._ranked[number, most]:
+            for ranked in self._ranked[number, max_rank]:
                 for rule in _with_functions(ranked, functions):
                     concrete.setdefault(_content(rule), rule)
-        for name in sorted(own):
-            for rule in rules_about(own[name]):
+        for name in sorted(undeclared_by_name):
+            for rule in rules_about(undeclared_by_name[name]):
                 concrete.setdefault(_content(rule), rule)
         return tuple(concrete.values())
 
-    def _at_ranks(self, asked: tuple[int, int]) -> tuple[Rule, ...]:
-        number, most = asked
-        return tuple(_at_ranks(self._rules[number].rule, most))
+    def _at_ranks(self, key: tuple[int, int]) -> tuple[Rule, ...]:
+        number, max_rank = key
+        return tuple(_at_ranks(self._rules[number].rule, max_rank))
 
     def _reached(
         self, names: frozenset[str], known: Mapping[str, Operator], usable: Usable
@@ -108,7 +111,7 @@ class Expander:
 
 @dataclass(frozen=True)
 class _Expandable:
-    """A rule, with what decides whether it is asked for. Ways: 0 as written, 1 reversed."""
+    """A rule with the operators of its sides. Ways to read it: 0 as written, 1 reversed."""
 
     rule: Rule
 
@@ -129,21 +132,21 @@ class _Expandable:
         return left - STAND_INS.keys(), right - STAND_INS.keys()
 
     def starts_anywhere(self, way: int) -> bool:
-        """Whether it applies to any value: it makes nothing that is not there already."""
+        """Whether the side that is matched has no operators, so that it matches any value."""
         return not self._operators[way]
 
     def is_in_reach(
         self, way: int, reached: frozenset[str], functions: Mapping[str, Sequence[Operator]]
     ) -> bool:
-        """Whether all operators are reached that it asks for: those of the side it starts from, or
-        of the other where it starts anywhere."""
+        """Whether all operators of the side that is matched are reached; if that side has none,
+        those of the other side."""
         asked = 1 - way if self.starts_anywhere(way) else way
         wanted = self._operators[asked] & STAND_INS.keys()
         return self.named[asked] <= reached and all(functions[name] for name in wanted)
 
 
 def _functions(names: frozenset[str], known: Mapping[str, Operator]) -> dict[str, list[Operator]]:
-    """The element-wise operators among some, by the stand-in that covers them."""
+    """The element-wise operators among ``names``, by the stand-in that covers them."""
     covered: dict[str, list[Operator]] = {name: [] for name in STAND_INS}
     for name in sorted(names & known.keys()):
         covering = stand_in(known[name])
@@ -153,26 +156,26 @@ def _functions(names: frozenset[str], known: Mapping[str, Operator]) -> dict[str
 
 
 def _with_functions(rule: Rule, functions: Mapping[str, Sequence[Operator]]) -> Iterator[Rule]:
-    """The rule with operators for its stand-ins, in all ways."""
+    """Yield the rule with operators for its stand-ins, in every combination."""
     for chosen in product(*(functions[name] for name in rule.stand_ins)):
-        made = rule
+        concrete = rule
         for operator in chosen:
-            taken = attribute_symbols((*made.left, *made.right))
-            made = made.with_operator(open_call(operator, taken))
-        yield made
+            taken = attribute_symbols((*concrete.left, *concrete.right))
+            concrete = concrete.with_operator(open_call(operator, taken))
+        yield concrete
 
 
-def _at_ranks(rule: Rule, most: int) -> Iterator[Rule]:
-    """The rule at all numbers of axes for which its tensors have at most ``most``."""
-    for counts in _counts(rule, most):
+def _at_ranks(rule: Rule, max_rank: int) -> Iterator[Rule]:
+    """Yield the rule at all numbers of axes for which its tensors have at most ``most`` axes."""
+    for counts in _counts(rule, max_rank):
         form = rule if not counts else rule.at(counts)
-        if form is not None and _fits(form, most):
+        if form is not None and _fits(form, max_rank):
             yield form
 
 
-def _counts(rule: Rule, most: int) -> Iterator[tuple[int, ...]]:
-    """Numbers of axes for the runs, so that no input has more axes than ``most``."""
-    room = {name: most - rank for name, rank in rule.inputs}
+def _counts(rule: Rule, max_rank: int) -> Iterator[tuple[int, ...]]:
+    """Yield the numbers of axes for the runs for which no input has more than ``most`` axes."""
+    room = {name: max_rank - rank for name, rank in rule.inputs}
     for group in rule.runs:
         for name, _ in group:
             room[name] += 1
@@ -189,13 +192,13 @@ def _counts(rule: Rule, most: int) -> Iterator[tuple[int, ...]]:
     yield from (counts for counts, _ in pending)
 
 
-def _fits(rule: Rule, most: int) -> bool:
-    ends = all(value.rank <= most for value in (*rule.left, *rule.right))
+def _fits(rule: Rule, max_rank: int) -> bool:
+    ends = all(value.rank <= max_rank for value in (*rule.left, *rule.right))
     nodes = both((rule.left, rule.right)).nodes
-    return ends and all(rank <= most + 1 for node in nodes for rank in node.ranks)
+    return ends and all(rank <= max_rank + 1 for node in nodes for rank in node.ranks)
 
 
 def _content(rule: Rule) -> tuple[object, ...]:
-    """What a rule says, whatever its name; its inputs are named in order of use as it is."""
+    """The content of a rule without its name. Inputs are already named in order of use."""
     sides = tuple((v.node.digest, v.port) for v in (*rule.left, *rule.right))
     return (*sides, *rule.requires)

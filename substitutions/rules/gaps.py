@@ -1,10 +1,11 @@
-"""Inserts axes into a pair of graphs wherever one may be.
+"""Inserts an axis into a pair of graphs at every place that can take one.
 
 A gap lies before, between or after the dimensions of a value. An operator takes a further axis at a
-gap that lies in one of its runs, in every operand and output that has the run; a gap where two runs
-meet has a slot for each. Method: gaps that have to take an axis together are one place (disjoint
-sets of slots, as ``verifier.trusted.sizes.runs`` has them of dimensions). What comes out is proved
-afterwards.
+gap in one of its runs, in every operand and output that has the run. A gap where two runs meet has
+a slot for each.
+Method: slots that have to take an axis together are one place (disjoint sets of slots, like those
+of dimensions in ``verifier.trusted.sizes.runs``).
+Heuristic: the pair with more axes is proved afterwards.
 """
 
 from __future__ import annotations
@@ -19,20 +20,21 @@ from pcg.errors import OperatorError
 from pcg.graph.graph import Leaf, Node, Value
 from pcg.graph.pairs import GraphPair, Outputs, both, halves, ports, remade, with_polynomials
 from pcg.language.poly import Poly
-from pcg.language.template import Declared
+from pcg.language.template import Declaration
 from pcg.types.operator import Call, Operator, run_lengths
 from verifier.trusted.sizes.runs import keeps_runs
 from verifier.trusted.sizes.sizes import input_size
 
 GapSlot = tuple[int, int, int, int]
-"""(number of a node, port, gap, which of the axes that are inserted there)."""
+"""(number of a node, port, gap, number of the axis in the gap)."""
 RunGap = tuple[str, int, int]
-"""(run, offset in it, which axis there)."""
+"""(run, offset in the run, number of the axis there)."""
 SLOTS = 2
+"""The number of axes that a gap can take."""
 
 
-def inserted(pair: GraphPair) -> GraphPair:
-    """The pair with one more axis at every place that takes one."""
+def with_inserted_axes(pair: GraphPair) -> GraphPair:
+    """The pair with one more axis at every place that can take one."""
     gaps = _Gaps(pair)
     places = gaps.free()
     try:
@@ -50,8 +52,8 @@ def inserted(pair: GraphPair) -> GraphPair:
 
 @dataclass(frozen=True)
 class _Part:
-    """An operand or output of an operator: what run the slots of its gaps are of, if any, the runs
-    that it has, and where its position attributes are."""
+    """An operand or output of an operator. ``slots``: for each gap, the runs of its slots, or None.
+    ``runs``: its runs. ``positions``: (attribute that is a position, the dimension it names)."""
 
     slots: tuple[tuple[RunGap | None, ...], ...]
     runs: frozenset[str]
@@ -67,36 +69,38 @@ def _parts(node: Node) -> tuple[_Part, ...]:
 
 @lru_cache(maxsize=1 << 14)
 def _parts_at(
-    operator: Operator, given: tuple[int, ...], ranks: tuple[int, ...], moved: int
+    operator: Operator, positions_given: tuple[int, ...], ranks: tuple[int, ...], moved: int
 ) -> tuple[_Part, ...]:
     template = operator.template
-    lengths = run_lengths(operator, ranks, dict(zip(template.positions, given, strict=True)))
+    lengths = run_lengths(
+        operator, ranks, dict(zip(template.positions, positions_given, strict=True))
+    )
     return tuple(
         _part(declared, lengths, moved, keeps_runs(operator)) for declared in template.placing
     )
 
 
-def _part(declared: Declared, lengths: Mapping[str, int], moved: int, regular: bool) -> _Part:
+def _part(declared: Declaration, lengths: Mapping[str, int], moved: int, regular: bool) -> _Part:
     meeting: dict[int, list[tuple[str, int]]] = defaultdict(list)
     positions = [("dim", moved)] if moved >= 0 else []
-    at = 0
+    position = 0
     for dim in declared.dims:
         if dim.position is not None:
-            positions.append((dim.position, at))
+            positions.append((dim.position, position))
         if not dim.run:
-            at += 1
+            position += 1
             continue
         name = dim.names[0]
         for offset in range(lengths[name] + 1):
-            meeting[at + offset].append((name, offset))
-        at += lengths[name]
-    slots = tuple(_slots(meeting[gap] if regular else []) for gap in range(at + 1))
+            meeting[position + offset].append((name, offset))
+        position += lengths[name]
+    slots = tuple(_slots(meeting[gap] if regular else []) for gap in range(position + 1))
     runs = frozenset(dim.names[0] for dim in declared.dims if dim.run)
     return _Part(slots, runs, tuple(positions))
 
 
 def _slots(meeting: Sequence[tuple[str, int]]) -> tuple[RunGap | None, ...]:
-    """The slots of a gap by the runs that meet there: all of one run, or one for each of two."""
+    """The slots of a gap, by the runs that meet there: all for one run, or one for each of two."""
     if len(meeting) == 1:
         return tuple((*meeting[0], i) for i in range(SLOTS))
     if len(meeting) == SLOTS:
@@ -105,7 +109,8 @@ def _slots(meeting: Sequence[tuple[str, int]]) -> tuple[RunGap | None, ...]:
 
 
 class _Gaps:
-    """The slots of a pair: which take an axis together, and which cannot take one."""
+    """The slots of a pair: classes of slots that take an axis together, and slots that cannot take
+    one."""
 
     def __init__(self, pair: GraphPair) -> None:
         self._graph = both(pair)
@@ -137,12 +142,12 @@ class _Gaps:
                     counts[run] += 1
                     self._same.join(slot, known.setdefault(run, slot))
         having = Counter(name for part in parts for name in part.runs)
-        # An operand that has the run takes the axis too, or none does.
+        # All operands that have the run take the axis, or none does.
         self._blocked |= {slot for run, slot in known.items() if counts[run] < having[run[0]]}
 
     def free(self) -> list[frozenset[GapSlot]]:
-        """The sets of slots that take an axis together and have one of an input; of two that lie at
-        the same gaps everywhere, one."""
+        """The sets of slots that take an axis together and include a slot of an input. Of sets that
+        lie at the same gaps, only one is returned."""
         blocked = {self._same.root(slot) for slot in self._blocked}
         sets = self._same.sets()
         by_gaps: dict[frozenset[tuple[int, ...]], frozenset[GapSlot]] = {}
@@ -155,13 +160,13 @@ class _Gaps:
         return list(by_gaps.values())
 
     def with_axes(self, places: Sequence[frozenset[GapSlot]]) -> GraphPair:
-        """The pair with an axis in every slot. Raises ValueError where an operator does not take
-        it."""
+        """The pair with an axis in every slot of ``places``. Raises ValueError or OperatorError if
+        an operator does not take one."""
         gaps: dict[tuple[int, int], list[int]] = defaultdict(list)
         for place in places:
             for number, port, gap, _ in place:
                 gaps[number, port].append(gap)
-        added = _Added(self._numbers, gaps)
+        added = _AddedAxes(self._numbers, gaps)
         sizes = added.moved_sizes(self._nodes)
 
         def make(node: Node, inputs: Outputs) -> Node:
@@ -175,19 +180,19 @@ class _Gaps:
 
 
 @dataclass(frozen=True)
-class _Added:
-    """Axes added to values: the gaps of each, by the number of its node and its port."""
+class _AddedAxes:
+    """The gaps at which axes are added, by the number of a node and the port of its value."""
 
     numbers: Mapping[Node, int]
     gaps: Mapping[tuple[int, int], Sequence[int]]
 
     def up_to(self, value: Value, gap: int) -> int:
-        """How many axes there are more at the gaps of a value up to one."""
-        added = self.gaps.get((self.numbers[value.node], value.port), ())
-        return sum(at <= gap for at in added)
+        """How many axes are added to a value at gaps up to ``gap``."""
+        gaps = self.gaps.get((self.numbers[value.node], value.port), ())
+        return sum(added <= gap for added in gaps)
 
     def moved_sizes(self, nodes: Sequence[Node]) -> dict[str, Poly]:
-        """The sizes of inputs' dimensions, by where these are now."""
+        """The new symbols of the sizes of inputs' dimensions that move, by their old symbols."""
         return {
             input_size(node.leaf.name, dim): Poly.of(input_size(node.leaf.name, dim + more))
             for node in nodes
@@ -197,7 +202,7 @@ class _Added:
         }
 
     def to(self, node: Node, sizes: Mapping[str, Poly], inputs: Outputs) -> Node:
-        """A node with the axes, on operands with them."""
+        """The node with the axes added, on operands that have them."""
         if isinstance(node.call, Leaf):
             rank = node.call.rank + self.up_to(node.value(), node.call.rank)
             return Node(Leaf(node.call.kind, node.call.name, rank))

@@ -1,10 +1,10 @@
-"""Generalises pairs of graphs to their most general form, and tells what is an instance of what.
+"""Generalises pairs of graphs, and decides whether a pair is an instance of another.
 
-A general rule is a pair of graphs at one choice of ranks, and ``runs``: groups of input dimensions
+A general rule is a pair of graphs at one choice of ranks, with ``runs``: groups of input dimensions
 that may each stand for any number of axes (``verifier.trusted.sizes.runs``). A stand-in in it
-stands for any operator that computes element by element (``pcg.ops.stand_ins``). Complexity: an
-instance is looked for by unification, over directions, orders of outputs and numbers of axes.
-Exact: what is called an instance is one, at the ranks that are tried.
+stands for any element-wise operator (``pcg.ops.stand_ins``).
+Method: unification, for each direction, order of outputs and number of axes.
+Exact: a pair that is called an instance is one, at the ranks that are tried.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from pcg.graph.pairs import GraphPair, Outputs, both
 from pcg.language.template import EquationError
 from pcg.ops.stand_ins import STAND_INS
 from substitutions.rules.canonical import canonical_pair, reordered
-from substitutions.rules.gaps import inserted
+from substitutions.rules.gaps import with_inserted_axes
 from substitutions.rules.rule import attribute_symbols, input_ranks, side_text
 from substitutions.rules.unify import unifiers
 from verifier.trusted.sizes.runs import Group, free_runs, widened
 
 
 @dataclass(frozen=True)
-class General:
-    """A pair of graphs and the axes that may be any number of axes. ``requires``: equations of
-    sizes for which alone it holds."""
+class GeneralForm:
+    """A pair of graphs, and the axes that may be any number of axes. ``requires``: the equations
+    between sizes under which the pair is equal."""
 
     left: Outputs
     right: Outputs
@@ -52,12 +52,12 @@ class General:
 
     @cached_property
     def operators(self) -> tuple[Counter[str], Counter[str]]:
-        """The operators of each side, each as often as its value is used."""
+        """The operators of each side, counted as often as their values are used."""
         return _operators(self.left), _operators(self.right)
 
     @cached_property
     def named(self) -> tuple[Counter[str], Counter[str]]:
-        """The same without stand-ins."""
+        """``operators`` without stand-ins."""
         left, right = (
             Counter({name: n for name, n in used.items() if name not in STAND_INS})
             for used in self.operators
@@ -65,23 +65,26 @@ class General:
         return left, right
 
 
-def general(left: Outputs, right: Outputs) -> General:
-    """The most general form that is found: axes that may be absent are left out, then one axis is
-    inserted wherever one may be. A pair that is no instance of what comes out stays as it is."""
+def general(left: Outputs, right: Outputs) -> GeneralForm:
+    """The most general form of a pair that is found.
+
+    Axes that may be absent are removed, then an axis is inserted at every place that can take one.
+    If the pair is no instance of the result, the pair itself is returned.
+    """
     pair = (left, right)
     form = _widest(*_narrowed(pair))
     ranks = dict(input_ranks((*left, *right)))
-    if any(other == pair for other in _at_ranks(form, ranks)):
+    if any(instance == pair for instance in _at_ranks(form, ranks)):
         return form
-    own = General(left, right, free_runs(left, right))
-    return form if is_instance(own, form) else own
+    unchanged = GeneralForm(left, right, free_runs(left, right))
+    return form if is_instance(unchanged, form) else unchanged
 
 
 @lru_cache(maxsize=1 << 12)
-def _widest(left: Outputs, right: Outputs) -> General:
-    """The form with an axis wherever one may be inserted."""
-    pair = inserted((left, right))
-    return General(*pair, free_runs(*pair))
+def _widest(left: Outputs, right: Outputs) -> GeneralForm:
+    """The form with an axis inserted at every place that can take one."""
+    pair = with_inserted_axes((left, right))
+    return GeneralForm(*pair, free_runs(*pair))
 
 
 def _narrowed(pair: GraphPair) -> GraphPair:
@@ -99,7 +102,8 @@ def _narrowed(pair: GraphPair) -> GraphPair:
 
 
 def _checked(pair: GraphPair, counts: Mapping[Group, int]) -> GraphPair | None:
-    """The pair with so many axes; None where an operator has no such instance."""
+    """The pair with ``counts[group]`` axes for each group; None if an operator has no such
+    instance."""
     try:
         wide = widened(*pair, counts)
         _ = [node.ranks for node in both(wide).nodes]
@@ -109,68 +113,73 @@ def _checked(pair: GraphPair, counts: Mapping[Group, int]) -> GraphPair | None:
 
 
 @lru_cache(maxsize=1 << 16)
-def at_counts(form: General, counts: tuple[int, ...]) -> GraphPair | None:
-    """The pair with so many axes in the place of each run; None where an operator has no such."""
+def at_counts(form: GeneralForm, counts: tuple[int, ...]) -> GraphPair | None:
+    """The pair with ``counts`` axes in the place of the runs; None if an operator has no such
+    instance."""
     changed = {g: n for g, n in zip(form.runs, counts, strict=True) if n != 1}
     return _checked(form.pair, changed) if changed else form.pair
 
 
-def _at_ranks(form: General, ranks: Mapping[str, int]) -> Iterator[GraphPair]:
-    """The form at all numbers of axes that give its inputs some ranks."""
+def _at_ranks(form: GeneralForm, ranks: Mapping[str, int]) -> Iterator[GraphPair]:
+    """Yield the pair at all numbers of axes for which its inputs have the given ranks."""
     missing = {name: ranks.get(name, rank) - rank for name, rank in input_ranks(form.both)}
-    own = [Counter(name for name, _ in group) for group in form.runs]
-    for name in {name for counter in own for name in counter}:
-        missing[name] += sum(counter[name] for counter in own)
-    for counts in _counts(own, missing):
+    uses = [Counter(name for name, _ in group) for group in form.runs]
+    for name in {name for counter in uses for name in counter}:
+        missing[name] += sum(counter[name] for counter in uses)
+    for counts in _counts(uses, missing):
         if (pair := at_counts(form, counts)) is not None:
             yield pair
 
 
 def _counts(
-    own: Sequence[Mapping[str, int]], missing: Mapping[str, int]
+    uses: Sequence[Mapping[str, int]], missing: Mapping[str, int]
 ) -> Iterator[tuple[int, ...]]:
-    """How many axes each run may have: ``missing`` is what they add to the rank of each input, and
-    ``own`` how often each run is in each input."""
-    if not own:
+    """Yield the possible numbers of axes of the runs. ``own``: how often each run is in each input.
+    ``missing``: the number of axes that the runs have to add to each input."""
+    if not uses:
         if not any(missing.values()):
             yield ()
         return
-    first, rest = own[0], own[1:]
+    first, rest = uses[0], uses[1:]
     most = min(missing[name] // times for name, times in first.items())
     for count in range(most + 1):
-        left = {name: m - count * first.get(name, 0) for name, m in missing.items()}
-        for others in _counts(rest, left):
+        remaining = {name: m - count * first.get(name, 0) for name, m in missing.items()}
+        for others in _counts(rest, remaining):
             yield (count, *others)
 
 
-def canonical(form: General) -> General:
-    """The same rule, as all that differ in names, order and direction only have it."""
+def canonical(form: GeneralForm) -> GeneralForm:
+    """The canonical form: the same for rules that differ only in names, order and direction."""
     pair = canonical_pair(form.pair)
-    return General(*pair, free_runs(*pair) if form.runs else ())
+    return GeneralForm(*pair, free_runs(*pair) if form.runs else ())
 
 
 # -- instances --------------------------------------------------------------------------------
 
 
-def is_instance(special: General, form: General) -> bool:
-    """Whether ``form``, with values for its inputs, numbers of axes for its runs, operators for its
-    stand-ins, in either direction and with its outputs in any order, says what ``special`` does:
-    where the runs of ``special`` are one axis each, and where they are none or two. What holds for
-    some sizes alone is taken to cover nothing but itself."""
+def is_instance(special: GeneralForm, form: GeneralForm) -> bool:
+    """Whether ``special`` is an instance of ``form``.
+
+    An instance has values for the inputs of ``form``, numbers of axes for its runs and operators
+    for its stand-ins, is read in either direction, and has its outputs in any order. ``special``
+    has to be an instance with one axis for each of its runs, and also with none and with two. A
+    form that holds under equations between sizes counts as covering only itself.
+    """
     if form.requires and special != form:
         return False
     directions = _directions(special, form)
-    if not directions or not _says(form, special.pair, directions):
+    if not directions or not _covers(form, special.pair, directions):
         return False
     for count in (2, 0) if special.runs else ():
         other = at_counts(special, (count,) * len(special.runs))
-        if other is not None and not _says(form, other, directions):
+        if other is not None and not _covers(form, other, directions):
             return False
     return True
 
 
-def _directions(special: General, form: General) -> list[int]:
-    """In which directions, 1 as it is and -1 reversed, a rule has the operators of another."""
+def _directions(special: GeneralForm, form: GeneralForm) -> list[int]:
+    """The directions, 1 as written and -1 reversed, in which ``special`` has at least the operators
+    of ``form``."""
     if len(special.left) != len(form.left):
         return []
     return [
@@ -180,20 +189,20 @@ def _directions(special: General, form: General) -> list[int]:
     ]
 
 
-def _says(form: General, pair: GraphPair, directions: Sequence[int]) -> bool:
-    """Whether a pair, in a direction and with its outputs in some order, is ``form`` with its parts
-    replaced."""
+def _covers(form: GeneralForm, pair: GraphPair, directions: Sequence[int]) -> bool:
+    """Whether a pair, in one of the directions and with its outputs in some order, is an instance
+    of ``form``."""
     return any(
-        _says_directed(form, (reordered(left, order), reordered(right, order)))
+        _covers_directed(form, (reordered(left, order), reordered(right, order)))
         for left, right in (pair[::way] for way in directions)
         for order in permutations(range(len(left)))
     )
 
 
-def _says_directed(form: General, given: GraphPair) -> bool:
+def _covers_directed(form: GeneralForm, given: GraphPair) -> bool:
     if not form.runs:
         return next(unifiers(form.pair, given), None) is not None
-    # Without ranks and positions first: few get past it, and it tells the ranks.
+    # First without ranks and positions: few pairs unify, and these give the ranks.
     for loose in unifiers(form.pair, given, loose=True):
         ranks = {name: value.rank for name, value in loose.values.items()}
         for pair in _at_ranks(form, ranks):
@@ -202,10 +211,10 @@ def _says_directed(form: General, given: GraphPair) -> bool:
     return False
 
 
-def most_general(forms: Sequence[General]) -> list[General]:
-    """Those that are no instance of another, the first of equal ones."""
-    kept: dict[General, None] = {}
-    by_roots: dict[_Roots, list[General]] = defaultdict(list)
+def most_general(forms: Sequence[GeneralForm]) -> list[GeneralForm]:
+    """The forms that are no instance of another; of equal forms, the first."""
+    kept: dict[GeneralForm, None] = {}
+    by_roots: dict[_Roots, list[GeneralForm]] = defaultdict(list)
     for form in sorted(dict.fromkeys(forms), key=_generality):
         if not any(is_instance(form, other) for other in _related(form, by_roots)):
             kept[form] = None
@@ -213,9 +222,9 @@ def most_general(forms: Sequence[General]) -> list[General]:
     return [form for form in dict.fromkeys(forms) if form in kept]
 
 
-def _generality(form: General) -> tuple[int, int, int, int, str]:
-    """Forms that others may be instances of come first: what is put in for an input adds operators
-    (counted as often as they are used), or makes inputs, symbols or axes equal."""
+def _generality(form: GeneralForm) -> tuple[int, int, int, int, str]:
+    """A sort key by which a form comes before its instances. For an instance has more operators
+    (counted as often as their values are used), or fewer different inputs, symbols or axes."""
     named = sum(used.total() for used in form.named)
     total = sum(used.total() for used in form.operators)
     inputs = len(input_ranks(form.both))
@@ -224,7 +233,7 @@ def _generality(form: General) -> tuple[int, int, int, int, str]:
 
 
 def _operators(side: Outputs) -> Counter[str]:
-    """The operators of a side, each as often as its value is used."""
+    """The operators of a side, counted as often as their values are used."""
     counts: Counter[str] = Counter()
     pending = list(side)
     while pending:
@@ -236,12 +245,12 @@ def _operators(side: Outputs) -> Counter[str]:
 
 
 _Roots = tuple[int, frozenset[tuple[str, ...]]]
-"""How many outputs a form has, and the operators that compute those of each side."""
+"""The number of outputs of a form, and the operators that compute the outputs of each side."""
 ANY = "*"
-"""The root of a side that is an input or a stand-in: what it stands for has any root."""
+"""The root of a side that is an input or a stand-in; an instance may have any root there."""
 
 
-def _roots(form: General) -> _Roots:
+def _roots(form: GeneralForm) -> _Roots:
     return len(form.left), frozenset(_side_roots(side) for side in form.pair)
 
 
@@ -250,8 +259,10 @@ def _side_roots(side: Outputs) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def _related(form: General, by_roots: Mapping[_Roots, list[General]]) -> Iterator[General]:
-    """The forms of which a form may be an instance, by the roots of both sides."""
+def _related(
+    form: GeneralForm, by_roots: Mapping[_Roots, list[GeneralForm]]
+) -> Iterator[GeneralForm]:
+    """Yield the forms that a form may be an instance of, by the roots of both sides."""
     options = [_covering(_side_roots(side)) for side in form.pair]
     related = {frozenset(sides) for sides in product(*options)}
     for roots in sorted(related, key=sorted):
@@ -259,5 +270,5 @@ def _related(form: General, by_roots: Mapping[_Roots, list[General]]) -> Iterato
 
 
 def _covering(roots: tuple[str, ...]) -> set[tuple[str, ...]]:
-    """The roots of sides of which a side with these roots may be an instance."""
+    """The roots of all sides that a side with the given roots may be an instance of."""
     return {tuple(sorted(chosen)) for chosen in product(*((root, ANY) for root in roots))}

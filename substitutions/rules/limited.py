@@ -1,10 +1,10 @@
 """Runs a function over many items in forked workers, each item within a budget.
 
-Problem: an item may never end, take all memory or bring the interpreter down, in code of ours or
-of a solver, and neither the other items nor the command may suffer from it.
-Method: each worker sets its limits anew before each item, and the kernel keeps them
-(``pcg.budget``). A worker that is ended takes only the item with it that it was at: what it spent
-is the answer, the rest of its chunk is handed out again, and another worker takes its place.
+Problem: an item may run forever, take all memory or crash the interpreter, in this code or in a
+solver. Neither the other items nor the command may suffer from it.
+Method: each worker sets its limits again before each item, and the kernel enforces them
+(``pcg.budget``). If a worker is ended, only its current item is lost: the result of that item is
+``LostItem``. The rest of its chunk goes to another worker, which takes its place.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ CHUNK = 4
 
 
 @dataclass(frozen=True)
-class Lost:
-    """An item without an answer: what it had spent, and how many seconds went by."""
+class LostItem:
+    """The result of an item that exceeded its budget: which limit it reached, and after how many
+    seconds."""
 
     spent: BudgetSpent
     seconds: float
@@ -45,12 +46,11 @@ def limited_map(
     budget: Budget,
     *,
     chunk: int = CHUNK,
-) -> Iterator[Result | Lost]:
-    """``work`` of every item, in order; where it did not end within ``budget``, what it spent.
+) -> Iterator[Result | LostItem]:
+    """Yield ``work`` of every item, in order, or ``LostItem`` for an item that exceeded ``budget``.
 
-    Results have to survive pickling; an exception of ``work`` is raised here. ``chunk``: how many
-    items a worker is given at once. Workers do not hear Ctrl-C; whatever ends the map early, they
-    are ended by this process.
+    Results have to be picklable. An exception of ``work`` is raised here. ``chunk``: how many items
+    a worker gets at once. Workers ignore Ctrl-C; this process ends them if the map ends early.
     """
     pool = _Pool(work, items, budget, deque(_chunks(range(len(items)), chunk)))
     try:
@@ -69,7 +69,8 @@ def _chunks(numbers: range, size: int) -> Iterator[range]:
 
 
 class _Pool:
-    """Workers by the connection to each, with the numbers of the items that it has still to do."""
+    """Workers by their connections, with the numbers of the items that each has still to do.
+    ``found``: the results that are not yielded yet, by number."""
 
     def __init__(
         self,
@@ -87,21 +88,21 @@ class _Pool:
 
     def add(self) -> None:
         """Start a worker with a chunk of its own."""
-        ours, theirs = get_context("fork").Pipe()
+        parent_end, worker_end = get_context("fork").Pipe()
         with _interrupts_blocked():
             worker = get_context("fork").Process(
-                target=self._serve, args=(theirs, [ours, *self._workers]), daemon=True
+                target=self._serve, args=(worker_end, [parent_end, *self._workers]), daemon=True
             )
             worker.start()
-        theirs.close()
-        self._workers[ours] = worker
-        self._hand_out(ours)
+        worker_end.close()
+        self._workers[parent_end] = worker
+        self._hand_out(parent_end)
 
     def _serve(self, pipe: Connection, others: Sequence[Connection]) -> None:
-        """A worker's life: numbers of items come in, answers go out."""
+        """The loop of a worker: receive numbers of items, send their results."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        for other in others:  # or a worker would not see that this process has gone
+        for other in others:  # Else a worker would not notice that the parent has ended.
             other.close()
         enter_limited()
         try:
@@ -117,14 +118,14 @@ class _Pool:
         try:
             return pickle.dumps((self._work(item), None))
         except MemoryError:
-            return pickle.dumps((Lost(BudgetSpent.MEMORY, perf_counter() - start), None))
+            return pickle.dumps((LostItem(BudgetSpent.MEMORY, perf_counter() - start), None))
         except RecursionError:
-            return pickle.dumps((Lost(BudgetSpent.DEPTH, perf_counter() - start), None))
+            return pickle.dumps((LostItem(BudgetSpent.DEPTH, perf_counter() - start), None))
         except Exception as error:
             return _failure(error)
 
     def receive(self) -> None:
-        """Wait for answers, and put another worker in the place of each that was ended."""
+        """Wait for results, and replace each worker that was ended."""
         for pipe in wait(list(self._workers)):
             assert isinstance(pipe, Connection)
             try:
@@ -140,7 +141,7 @@ class _Pool:
                 self._hand_out(pipe)
 
     def _hand_out(self, pipe: Connection) -> None:
-        """Give a worker its next chunk; with none left, it ends."""
+        """Give a worker its next chunk, or end it if none is left."""
         if self.chunks:
             self._left[pipe], self._since[pipe] = self.chunks.popleft(), perf_counter()
             pipe.send(self._left[pipe])
@@ -149,10 +150,11 @@ class _Pool:
         self._remove(pipe)
 
     def _bury(self, pipe: Connection) -> None:
-        """What a worker was at has no answer; another takes over the rest of its chunk."""
+        """Record that the current item of an ended worker is lost, and give the rest of its chunk
+        to another worker."""
         lost, rest = self._left[pipe][0], self._left[pipe][1:]
         seconds = perf_counter() - self._since[pipe]
-        self.found[lost] = Lost(cause(self._remove(pipe)), seconds)
+        self.found[lost] = LostItem(cause(self._remove(pipe)), seconds)
         if rest:
             self.chunks.appendleft(rest)
         if self.chunks:
@@ -166,7 +168,7 @@ class _Pool:
         return worker.exitcode
 
     def close(self) -> None:
-        """End the workers that are left."""
+        """End all workers."""
         for worker in self._workers.values():
             worker.terminate()
         for pipe in list(self._workers):
@@ -174,7 +176,7 @@ class _Pool:
 
 
 def _failure(error: Exception) -> bytes:
-    """An exception on its way to the process that asked, with the place where it was raised."""
+    """A pickled exception for the parent process, with a note of where it was raised."""
     error.add_note(format_exc())
     try:
         pickle.loads(packed := pickle.dumps((None, error)))
@@ -185,7 +187,8 @@ def _failure(error: Exception) -> bytes:
 
 @contextmanager
 def _interrupts_blocked() -> Generator[None]:
-    """Ctrl-C waits for the end of the block, here; a process forked in it starts with that."""
+    """Delay Ctrl-C in this process until the end of the block. A process that is forked in the
+    block starts with Ctrl-C blocked."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -1,10 +1,11 @@
 """Matches rules in a graph, and applies them.
 
-A pattern matches where operators, positions and attributes agree; symbols and inputs are bound. An
-attribute that is a sum or product of symbols has to be what these give, or is solved for one. The
-right side is then built at the concrete types, and the rewrite is made only if it has a type and
-its outputs have the types of what they replace: with the rule's proof, that is what makes it sound
-for tensors that are cut, copied or partial (``verifier.decide``).
+A pattern matches a place of a graph where operators, positions and attributes agree. The match
+binds the pattern's symbols and inputs. An attribute that is a sum or product of symbols has to have
+the value that these give, or is solved for one of them. The right side is then built at the
+concrete types. The rewrite is made only if the right side has types, and its outputs have the types
+of the values that they replace. With the rule's proof, this makes the rewrite sound for tensors
+that are cut, copied or partial (``verifier.decide``).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from substitutions.rules.rule import Rule, unknown_of
 
 @dataclass(frozen=True)
 class Match:
-    """What a rule's inputs and symbols stand for, and which values its outputs are."""
+    """A place where a rule matches: the values of its inputs, the values of its symbols, and the
+    values that its outputs match."""
 
     values: Mapping[str, Value]
     symbols: Mapping[str, Attribute]
@@ -33,8 +35,8 @@ class Match:
 
 
 class Binding(NamedTuple):
-    """What is bound so far. ``equations``: attributes that are sums or products of symbols, with
-    what they have to be."""
+    """The inputs and symbols bound so far. ``equations``: attributes that are sums or products of
+    symbols, with the values that they have to have."""
 
     values: dict[str, Value]
     symbols: Mapping[str, Attribute]
@@ -47,29 +49,29 @@ class Binding(NamedTuple):
 
 
 def matches(rule: Rule, graph: Graph) -> Iterator[Match]:
-    """Every place of a graph where the left side matches, operands before users."""
+    """Yield every match of the left side in a graph, operands before users."""
     for node in graph.nodes:
         yield from matches_at(rule, node, graph)
 
 
 def anchor(rule: Rule) -> int:
-    """The output from which a rule is matched: the first that is no input, if there is one."""
+    """The number of the output at which matching starts: the first that is no input, or else 0."""
     return next((i for i, value in enumerate(rule.left) if not value.node.is_leaf), 0)
 
 
 def matches_at(rule: Rule, node: Node, graph: Graph) -> Iterator[Match]:
-    """The matches in a graph whose output number ``anchor(rule)`` is an output of ``node``.
+    """Yield the matches in a graph whose output number ``anchor(rule)`` is an output of ``node``.
 
-    Several outputs are found where each shares an input with one before; what replaces them is
-    never made of what it replaces.
+    Rules with several outputs match only where each output shares an input with an earlier one. No
+    match has an input that is computed from a value that the match replaces.
     """
-    for bound in anchored(rule, node):
-        yield from completed(rule, node, bound, graph)
+    for bound in anchor_bindings(rule, node):
+        yield from complete_matches(rule, node, bound, graph)
 
 
-def anchored(rule: Rule, node: Node) -> Iterator[Binding]:
-    """What is bound where a rule is anchored at an operator: a part of its matches that depends on
-    what the operator computes from, as many operators deep as the rule, and on nothing else."""
+def anchor_bindings(rule: Rule, node: Node) -> Iterator[Binding]:
+    """Yield the bindings of a rule's anchor output at an operator. They depend only on the operator
+    and its operands, as many operators deep as the rule, and on nothing else of the graph."""
     pattern = rule.left[anchor(rule)]
     if isinstance(pattern.node.call, Leaf):
         if len(rule.left) == 1:
@@ -82,44 +84,45 @@ def anchored(rule: Rule, node: Node) -> Iterator[Binding]:
     yield from bindings(pattern, node.value(pattern.port), Binding({}, {}))
 
 
-def completed(rule: Rule, node: Node, bound: Binding, graph: Graph) -> Iterator[Match]:
-    """The matches in a graph that begin with what is bound at ``node``."""
+def complete_matches(rule: Rule, node: Node, bound: Binding, graph: Graph) -> Iterator[Match]:
+    """Yield the matches in a graph that extend a binding of the anchor output at ``node``."""
     first = anchor(rule)
     pattern = rule.left[first]
     if isinstance(pattern.node.call, Leaf):
         yield Match(bound.values, {}, (bound.values[pattern.node.call.name],))
         return
     host = node.value(pattern.port)
-    for outputs, complete in _others(rule.left, {first: host}, bound, graph):
+    for outputs, complete in _further_outputs(rule.left, {first: host}, bound, graph):
         symbols = _solved(complete)
-        if symbols is not None and (len(outputs) == 1 or _are_apart(rule, outputs, complete)):
+        if symbols is not None and (len(outputs) == 1 or _are_independent(rule, outputs, complete)):
             yield Match(complete.values, symbols, outputs)
 
 
 def could_match(rule: Rule, node: Node) -> bool:
-    """Whether an operator, and those of its operands, are what a rule asks for at its anchor.
+    """Whether an operator and the operators of its operands are those of the rule's anchor.
 
-    That says nothing of what else is asked: it depends on the operator's call, its rank and its
-    operands' operators alone, and many rules are told by it to fit nowhere near.
+    This is a quick test that excludes many rules. It depends only on the operator's call and on the
+    names of its operands' operators, so a rule that passes need not match.
     """
     pattern = rule.left[anchor(rule)]
     if pattern.node.is_leaf or node.is_leaf or pattern.node.name != node.name:
         return pattern.node.is_leaf
     if _bind(pattern.node.operator_call, node.operator_call, Binding({}, {})) is None:
         return False
-    have = [None if value.node.is_leaf else value.node.name for value in node.inputs]
-    wanted = [None if value.node.is_leaf else value.node.name for value in pattern.node.inputs]
-    orders = (have, have[::-1]) if node.operator_call.operator.commutative else (have,)
+    given = [None if value.node.is_leaf else value.node.name for value in node.inputs]
+    asked = [None if value.node.is_leaf else value.node.name for value in pattern.node.inputs]
+    orders = (given, given[::-1]) if node.operator_call.operator.commutative else (given,)
     return any(
-        all(name is None or name == given for name, given in zip(wanted, order, strict=True))
+        all(name is None or name == found for name, found in zip(asked, order, strict=True))
         for order in orders
     )
 
 
-def _others(
+def _further_outputs(
     patterns: tuple[Value, ...], found: dict[int, Value], bound: Binding, graph: Graph
 ) -> Iterator[tuple[tuple[Value, ...], Binding]]:
-    """The further outputs, each looked for among the users of an input that is known."""
+    """Yield the values of all outputs, given those in ``found``. Each further output is searched
+    for among the users of an input that is bound."""
     missing = [i for i in range(len(patterns)) if i not in found]
     if not missing:
         yield tuple(found[i] for i in range(len(patterns))), bound
@@ -130,14 +133,14 @@ def _others(
             continue
         for host in hosts:
             for more in bindings(patterns[i], host, bound):
-                yield from _others(patterns, {**found, i: host}, more, graph)
+                yield from _further_outputs(patterns, {**found, i: host}, more, graph)
         return
 
 
 def _candidates(
     patterns: tuple[Value, ...], i: int, found: dict[int, Value], bound: Binding, graph: Graph
 ) -> list[Value] | None:
-    """What an output may be; None as long as nothing that it reads is known."""
+    """The values that output ``i`` may match. None if no input that it reads is bound yet."""
     pattern = patterns[i]
     if isinstance(pattern.node.call, Leaf):
         known = bound.values.get(pattern.node.call.name)
@@ -156,7 +159,7 @@ def _candidates(
 
 
 def _path(pattern: Node, values: Mapping[str, Value]) -> tuple[Node, ...] | None:
-    """The nodes from an input that is known to one that reads it, in as few steps as there are."""
+    """The shortest path of nodes from a bound input to ``pattern``. None if no input is bound."""
     frontier: list[tuple[Node, ...]] = [(pattern,)]
     while frontier:
         for path in frontier:
@@ -166,8 +169,9 @@ def _path(pattern: Node, values: Mapping[str, Value]) -> tuple[Node, ...] | None
     return None
 
 
-def _are_apart(rule: Rule, outputs: Outputs, bound: Binding) -> bool:
-    """Whether different outputs of a rule are different values, of which no input is made."""
+def _are_independent(rule: Rule, outputs: Outputs, bound: Binding) -> bool:
+    """Whether different outputs of a rule match different values, and no input is computed from
+    these values."""
     if len(set(outputs)) < len(set(rule.left)):
         return False
     pairs = zip(rule.left, outputs, strict=True)
@@ -178,7 +182,7 @@ def _are_apart(rule: Rule, outputs: Outputs, bound: Binding) -> bool:
 
 
 def bindings(pattern: Value, host: Value, bound: Binding) -> Iterator[Binding]:
-    """The ways in which a value is what a pattern says, with all that is bound before."""
+    """Yield the bindings that extend ``bound`` and under which ``host`` matches ``pattern``."""
     if isinstance(pattern.node.call, Leaf):
         name = pattern.node.call.name
         known = bound.values.get(name)
@@ -210,9 +214,10 @@ def _operands(
 
 
 def _bind(pattern: Call, host: Call, bound: Binding) -> Binding | None:
-    """Match attributes: a symbol is bound, sums and products of symbols are solved for later."""
+    """Match attributes. A symbol is bound; sums and products of symbols become equations. None if
+    the attributes do not match."""
     if len(pattern.attributes) != len(host.attributes):
-        return None  # only one of them states a halo
+        return None  # Only one of the calls states a halo.
     if not pattern.attributes:
         return bound
     symbols, equations = dict(bound.symbols), bound.equations
@@ -228,7 +233,7 @@ def _bind(pattern: Call, host: Call, bound: Binding) -> Binding | None:
 
 
 def _solved(bound: Binding) -> Mapping[str, Attribute] | None:
-    """The values of all symbols, or None where an attribute is not what the rule says."""
+    """The values of all symbols; None if an equation fails or is left unsolved."""
     if not bound.equations:
         return bound.symbols
     solution = solved(bound)
@@ -238,8 +243,8 @@ def _solved(bound: Binding) -> Mapping[str, Attribute] | None:
 
 
 def solved(bound: Binding) -> tuple[dict[str, float | int], list[tuple[Poly, Attribute]]] | None:
-    """The numbers that are known of a binding with those that follow from its equations, and the
-    equations that are left; None where one does not hold."""
+    """The numbers of a binding, including those that follow from its equations, and the equations
+    that are left. None if an equation does not hold."""
     known, left = bound.numbers, list(bound.equations)
     before = len(left) + 1
     while left and len(left) < before:
@@ -262,7 +267,7 @@ def solved(bound: Binding) -> tuple[dict[str, float | int], list[tuple[Poly, Att
 def _root(
     wanted: Poly, symbol: str, known: Mapping[str, float | int], given: float | int
 ) -> float | int | None:
-    """The value of the one symbol that makes an attribute what it is; None if no number does."""
+    """The value of ``symbol`` at which ``wanted`` is ``given``; None if there is none."""
     rest = wanted.at({**known, symbol: 0})
     factor = wanted.at({**known, symbol: 1}) - rest
     if not factor:
@@ -273,7 +278,7 @@ def _root(
 
 
 def equal(a: float, b: float) -> bool:
-    """Whether numbers are equal: integers exactly, reals but for rounding."""
+    """Whether numbers are equal: integers exactly, reals up to rounding."""
     return a == b if isinstance(a, int) and isinstance(b, int) else isclose(a, b, rel_tol=1e-12)
 
 
@@ -291,7 +296,8 @@ def _sizes(values: Mapping[str, Value]) -> dict[str, int]:
 
 
 def build(rule: Rule, match: Match, free: Mapping[str, int]) -> tuple[Value, ...] | None:
-    """The right side at a match, with values for the free symbols; None if it does not apply."""
+    """The right side at a match, with values for the free symbols. None if the requirements do not
+    hold, or the right side has no types or other types than the outputs that it replaces."""
     numbers = {**_sizes(match.values), **_numbers(match.symbols), **free}
     if not hold(rule.requirements, numbers) or not_natural(rule.naturals, numbers) is not None:
         return None
@@ -311,8 +317,8 @@ def rewrite(graph: Graph, match: Match, outputs: Outputs) -> Graph:
 def instantiated(
     outputs: Outputs, values: Mapping[str, Value], numbers: Mapping[str, float | int]
 ) -> Outputs:
-    """The graph on values for its inputs, with numbers for its symbols. Raises OperatorError where
-    an operator has no type, KeyError where something is left open."""
+    """The graph with values for its inputs and numbers for its symbols. Raises OperatorError if an
+    operator has no type, and KeyError if an input or symbol has no value."""
     made: dict[Value, Value] = {}
 
     def image(value: Value) -> Value:
@@ -321,7 +327,7 @@ def instantiated(
         if value not in made:
             inputs = tuple(image(v) for v in value.node.inputs)
             node = Node(with_numbers(value.node.call, numbers), inputs)
-            _ = node.types  # an operator without a type is no application
+            _ = node.types  # Raises OperatorError if the operator has no type.
             made[value] = Value(node, value.port)
         return made[value]
 

@@ -1,8 +1,8 @@
-"""Traces where the elements of a value come from: read from inputs, known beforehand, or computed.
+"""Traces where the elements of a value come from: read from inputs, constant, or computed.
 
-Method: the equations are evaluated over marks instead of numbers. The mark of an element of an
-input is a number of its own, and it survives what leaves an element as it is: times 1, plus 0, and
-a choice among elements by indices.
+Method: the equations are evaluated over marks instead of numbers. Each element of an input has a
+mark of its own. Operations that do not change an element keep its mark: times 1, plus 0, and the
+choice of elements by index.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from pcg.readings.ring import Array, IndexArray
 from pcg.types.operator import Attribute
 
 OriginKind = Literal["rearranged", "padded", "constant", "computed"]
-"""What a value is to its inputs.
+"""How the elements of a value depend on its inputs.
 
-``rearranged``: each element is one of the inputs', and none of these is there twice. ``padded``:
-the same beside constants. ``constant``: no element of an input is there. ``computed``: all else.
+``rearranged``: each is an element of an input, and no such element occurs twice. ``padded``: the
+same, with constants between. ``constant``: no element depends on an input. ``computed``: all other
+values.
 """
 
 ZERO, ONE, CONSTANT, COMPUTED, FIRST = 0, 1, -1, -2, 2
-"""The marks of 0, of 1, of another number known beforehand, of what is computed, and of the first
-element of the inputs."""
+"""The marks of 0, of 1, of another constant, of a computed element, and of the first element of the
+inputs."""
 
 
 def kind_of(
     value: Value, shapes: Mapping[str, tuple[int, ...]], symbols: Mapping[str, int]
 ) -> OriginKind:
-    """What a value is to its inputs, which have these shapes. ``symbols``: values of attributes."""
+    """The kind of a value whose inputs have the given shapes. ``symbols``: values of attributes."""
     leaves: dict[str, Array] = {}
     first = FIRST
     nodes = Graph((value,)).nodes
@@ -46,12 +47,12 @@ def kind_of(
         )
         first += size
     (marks,) = evaluate_values((value,), nodes, leaves, _Marks(), symbols)
-    own = marks[marks >= FIRST]
-    if (marks == COMPUTED).any() or len(np.unique(own)) < own.size:
+    read = marks[marks >= FIRST]
+    if (marks == COMPUTED).any() or len(np.unique(read)) < read.size:
         return "computed"
-    if own.size == 0:
+    if read.size == 0:
         return "constant"
-    return "rearranged" if own.size == marks.size else "padded"
+    return "rearranged" if read.size == marks.size else "padded"
 
 
 class _Marks:
@@ -91,7 +92,8 @@ class _Marks:
         return marks
 
     def greatest(self, values: Array, axis: int, valid: NDArray[np.bool_]) -> Array:
-        """One valid value is itself; several are compared, and of none it is a constant."""
+        """The maximum: of one valid value that value, of several a computed or constant one, of
+        none a constant."""
         several = valid.sum(axis=axis) > 1
         known = np.where(valid & (values >= FIRST) | (valid & (values == COMPUTED)), 1, 0)
         mixed = np.where(known.sum(axis=axis) > 0, COMPUTED, CONSTANT)
@@ -115,6 +117,6 @@ class _Marks:
 
 
 def _mixed(a: Array, b: Array) -> Array:
-    """What a function of two values is: a constant if both are, else computed."""
+    """The mark of a function of two values: constant if both are constant, else computed."""
     known = (a < FIRST) & (a != COMPUTED) & (b < FIRST) & (b != COMPUTED)
     return np.where(known, CONSTANT, COMPUTED)

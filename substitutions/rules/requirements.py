@@ -1,7 +1,7 @@
-"""Parses and checks what a rule requires of sizes, such as ``|x.0| = 1`` or ``s = |y.1|*k``.
+"""Parses and checks the equations that a rule requires, such as ``|x.0| = 1`` or ``s = |y.1|*k``.
 
-A rule that is proved for some sizes only states them. They are texts, so that a file shows them as
-they are; each side is a sum of products of whole numbers, symbols and sizes of inputs.
+A rule that is proved for some sizes only requires equations between sizes. Files state them as
+text. Each side of an equation is a sum of products of integers, symbols and sizes of inputs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SIGN = re.compile(r"\s+([+-])\s+")
 
 
 def parse_requirement(text: str) -> SizeEquation:
-    """Both sides of an equation. Raises InputError where it is none."""
+    """Return both sides of an equation. Raises InputError if the text is no equation."""
     sides = text.split(" = ")
     if len(sides) != 2:
         raise InputError("requires", f"expected 'SIZE = SIZE', got {text[:60]!r}")
@@ -53,14 +53,16 @@ def _factor(text: str) -> Poly:
 
 
 def required_sizes(equations: Sequence[SizeEquation]) -> frozenset[tuple[str, int]]:
-    """The dimensions of inputs that are spoken of; none of them may be any number of axes."""
+    """The dimensions of inputs whose sizes occur in the equations. None of them may be any number
+    of axes."""
     symbols = {symbol for sides in equations for side in sides for symbol in side.symbols}
     matches = (_SIZE.fullmatch(symbol) for symbol in symbols)
     return frozenset((match[1], int(match[2])) for match in matches if match)
 
 
 def moved(equations: Sequence[SizeEquation], group: Group, count: int) -> tuple[SizeEquation, ...]:
-    """The equations about the same axes, once a run has ``count`` axes in the place of its one."""
+    """The same equations after the axis of a run has been replaced by ``count`` axes, which moves
+    the dimensions after it."""
     sizes: dict[str, Poly] = {}
     for name, dim in required_sizes(equations):
         before = sum(n == name and d < dim for n, d in group)
@@ -69,7 +71,7 @@ def moved(equations: Sequence[SizeEquation], group: Group, count: int) -> tuple[
 
 
 def not_natural(values: Iterable[Poly], numbers: Mapping[str, int | float]) -> Poly | None:
-    """The first value that is no whole number of at least 0; None if all are."""
+    """The first value that is not an integer of at least 0; None if all are."""
     for value in values:
         given = [numbers.get(symbol) for symbol in value.symbols]
         whole = all(isinstance(n, int) and not isinstance(n, bool) for n in given)
@@ -79,7 +81,8 @@ def not_natural(values: Iterable[Poly], numbers: Mapping[str, int | float]) -> P
 
 
 def hold(equations: Sequence[SizeEquation], numbers: Mapping[str, int | float]) -> bool:
-    """Whether all equations hold for these values of symbols and sizes; not where one has none."""
+    """Whether all equations hold for the given values of symbols and sizes. False if a symbol or
+    size has no integer value."""
     for left, right in equations:
         if not left.symbols | right.symbols <= numbers.keys():
             return False

@@ -1,13 +1,12 @@
-"""Rules: pairs of graphs over the same inputs, equal wherever both are typed alike.
+"""Rules: pairs of graphs over the same inputs, equal wherever both have the same types.
 
-A rule's inputs are known by rank; degrees, copies and partials are whatever they are where the
-rule is applied. Attributes may be symbols: a size or degree (``k``) or a real (``c``). Symbols
-that only the right side has are free, and chosen when the rule is applied.
+A rule states the ranks of its inputs. Their degrees, copies and partials are those of the place
+where the rule is applied. Attributes may be symbols: a size or degree (``k``), or a real (``c``). A
+symbol that only the right side has is free, and is chosen when the rule is applied.
 
-A general rule holds at other ranks too: each of its ``runs`` may be any number of axes. And a
-stand-in (``pcg.ops.stand_ins``) is any element-wise operator, or any batched function of a form.
-The concrete rules, which are those that are matched and applied, are made by ``Rule.at`` and
-``Rule.with_operator``.
+A general rule holds at other ranks too: each of its ``runs`` may be any number of axes. A stand-in
+(``pcg.ops.stand_ins``) is any element-wise operator, or any batched function of a form. ``Rule.at``
+and ``Rule.with_operator`` make the concrete rules that are matched and applied.
 """
 
 from __future__ import annotations
@@ -44,17 +43,18 @@ from verifier.trusted.sizes.runs import Group, widened
 from verifier.trusted.sizes.sizes import SizeEquation, input_size
 
 Family = Literal["algebra", "cut", "move", "decomposition"]
-"""Which part of the generator finds a rule: identities of operators, cuts of one operator, chains
-of parallel operators, operators as graphs of simpler ones."""
+"""The part of the generator that finds a rule: algebra finds identities of operators, cut the cuts
+of one operator, move chains of parallel operators, decomposition operators as graphs of simpler
+ones."""
 
 
 @dataclass(frozen=True)
 class RuleForm:
-    """Which form of a library's rule a rule is.
+    """A concrete form of a library's rule.
 
-    ``rule``: the name in the library. ``axes``: how many axes stand in the place of each run; none
-    where the rule is taken as written. ``operators``: the element-wise operators in the place of
-    its stand-ins, in the order of these. ``reversed``: read from right to left.
+    ``rule``: the name in the library. ``axes``: the numbers of axes in the place of the runs; empty
+    if the rule is used as written. ``operators``: the element-wise operators in the place of its
+    stand-ins, in order. ``reversed``: whether the rule is read from right to left.
     """
 
     rule: str
@@ -72,19 +72,21 @@ class Rule:
     left: Outputs
     right: Outputs
     conditions: tuple[str, ...] = ()
-    """What typing asks of the right side beyond the left, for readers; matching re-infers it."""
+    """The conditions of the right side's types beyond the left side's, for readers only: matching
+    infers them again."""
     runs: tuple[Group, ...] = ()
-    """The axes of inputs that may each stand for any number of axes, none included."""
+    """The axes of inputs that may each stand for any number of axes, even none."""
     family: Family = "algebra"
     derived: int = 0
-    """By how many rewriting steps it is known to follow from smaller rules; 0 if by none."""
+    """The number of rewriting steps by which the rule is known to follow from smaller rules; 0 if
+    it is not known to follow."""
     requires: tuple[str, ...] = ()
-    """Equations of sizes for which alone it is proved, such as ``|x.0| = 1``."""
+    """The equations between sizes under which the rule is proved, such as ``|x.0| = 1``."""
     made_from: RuleForm | None = None
-    """Of what it is a form; None for a rule as a library has it."""
+    """The form of a library's rule that this rule is; None for a rule of the library itself."""
 
     def __post_init__(self) -> None:
-        if self.made_from is None:  # forms are made of rules that were checked
+        if self.made_from is None:  # Forms are made from rules that have been checked.
             self._check()
 
     def _check(self) -> None:
@@ -122,13 +124,13 @@ class Rule:
 
     @cached_property
     def requirements(self) -> tuple[SizeEquation, ...]:
-        """``requires``, as equations."""
+        """``requires`` as equations."""
         return tuple(parse_requirement(text) for text in self.requires)
 
     @cached_property
     def naturals(self) -> tuple[Poly, ...]:
-        """What the proof takes for whole numbers of at least 0: the attributes that are sizes or
-        degrees, and each symbol in them."""
+        """The values that the proof assumes to be integers of at least 0: attributes that are sizes
+        or degrees, and the symbols in them."""
         return tuple(natural_attributes((*self.left, *self.right)))
 
     @cached_property
@@ -137,24 +139,24 @@ class Rule:
 
     @cached_property
     def statement(self) -> str:
-        """The rule in one line for readers, in which axes have names."""
+        """The rule as one line for readers, with names for axes."""
         return statement(self._sides, self.runs)
 
     @cached_property
     def reversed(self) -> Rule:
-        """The same equality read from right to left."""
+        """The same rule read from right to left."""
         form = replace(self.form, reversed=not self.form.reversed)
         name = f"{self.name}~"
         return replace(self, name=name, left=self.right, right=self.left, made_from=form)
 
     @property
     def form(self) -> RuleForm:
-        """Which form of a library's rule it is."""
+        """The form of a library's rule that this rule is."""
         return self.made_from or RuleForm(self.name)
 
     @cached_property
     def created(self) -> tuple[Node, ...]:
-        """The operators of the right side, operands before users: what an application makes."""
+        """The operators of the right side, which a rewrite creates; operands before users."""
         return tuple(node for node in side(self.right).nodes if not node.is_leaf)
 
     @cached_property
@@ -164,21 +166,22 @@ class Rule:
 
     @cached_property
     def is_applicable(self) -> bool:
-        """Whether matching the left side determines its symbols and all inputs of the right."""
+        """Whether matching the left side determines all symbols of the left side and all inputs of
+        the right side."""
         inputs = variables(self.right) <= variables(self.left)
         return inputs and attribute_symbols(self.left) <= determined_symbols(self.left)
 
     @cached_property
     def stand_ins(self) -> tuple[str, ...]:
-        """The stand-ins that it is about, by name."""
+        """The names of the stand-ins in the rule, in a fixed order."""
         nodes = [node for node in both(self._sides).nodes if not node.is_leaf]
         names = {n.name for n in nodes if is_stand_in(n.operator_call.operator)}
         order = {name: number for number, name in enumerate(STAND_INS)}
         return tuple(sorted(names, key=lambda name: (order.get(name, len(order)), name)))
 
     def at(self, counts: Sequence[int]) -> Rule | None:
-        """The rule with so many axes in the place of each run; None where operators have no such
-        form. Its name tells the counts; what its conditions are is left to matching."""
+        """The rule with ``counts`` axes in the place of its runs; None if an operator has no such
+        form. The counts are part of its name. It has no ``conditions``: matching infers them."""
         if len(counts) != len(self.runs):
             raise ValueError(f"{len(counts)} numbers of axes for {len(self.runs)} runs")
         changed = {g: count for g, count in zip(self.runs, counts, strict=True) if count != 1}
@@ -200,7 +203,7 @@ class Rule:
         return self.left, self.right
 
     def _required_at(self, counts: Sequence[int]) -> tuple[SizeEquation, ...]:
-        """What is required of sizes, about the axes where they then are."""
+        """The requirements with ``counts`` axes in the place of the runs."""
         required, groups = self.requirements, self.runs
         for i, count in enumerate(counts):
             required = moved(required, groups[i], count)
@@ -208,8 +211,8 @@ class Rule:
         return required
 
     def with_operator(self, call: Call) -> Rule:
-        """The rule about one operator in the place of the stand-in that covers it. Raises
-        ValueError where the rule has no such stand-in."""
+        """The rule with an operator's call in the place of the stand-in that covers the operator.
+        Raises ValueError if the rule has no such stand-in."""
         covering = stand_in(call.operator)
         if covering is None or covering.name not in self.stand_ins:
             raise ValueError(f"rule {self.name} has no stand-in for {call.name}")
@@ -221,7 +224,7 @@ class Rule:
 
 
 def open_call(operator: Operator, taken: Iterable[str]) -> Call:
-    """A call with symbols for all attributes, none of which is among those taken."""
+    """A call of an operator with a new symbol for each attribute, different from those taken."""
     used = set(taken)
     attributes: dict[str, Poly] = {}
     for name in operator.attributes:
@@ -235,7 +238,8 @@ def open_call(operator: Operator, taken: Iterable[str]) -> Call:
 
 
 def _moved(group: Group, widened_group: Group, count: int) -> Group:
-    """Where the dimensions of a run are when another one has ``count`` axes for its one."""
+    """The dimensions of a run after the axis of ``widened_group`` has been replaced by ``count``
+    axes."""
     return tuple(
         (name, dim + (count - 1) * sum(n == name and d < dim for n, d in widened_group))
         for name, dim in group
@@ -258,15 +262,15 @@ def variables(values: Outputs) -> frozenset[str]:
 
 @lru_cache(maxsize=MOST_SIDES)
 def attribute_symbols(values: Outputs) -> frozenset[str]:
-    """The attribute symbols of a side; sizes of inputs are not among them."""
+    """The symbols in the attributes of a side, without sizes of inputs."""
     symbols = (s for _, _, value in symbolic_attributes(side(values)) for s in value.symbols)
     return frozenset(symbol for symbol in symbols if not symbol.startswith("|"))
 
 
 @lru_cache(maxsize=MOST_SIDES)
 def determined_symbols(values: Outputs) -> frozenset[str]:
-    """The attribute symbols of a side that follow from the values of its attributes and from the
-    sizes of its inputs, each solved for on its own (``unknown_of``)."""
+    """The symbols that follow from the values of a side's attributes and from the sizes of its
+    inputs. Each is solved for by itself (``unknown_of``)."""
     pending = {value for _, _, value in symbolic_attributes(side(values))}
     known = dict.fromkeys((s for p in pending for s in p.symbols if s.startswith("|")), 1)
     while more := next((s for p in pending if (s := unknown_of(p, known)) is not None), None):
@@ -275,7 +279,8 @@ def determined_symbols(values: Outputs) -> frozenset[str]:
 
 
 def unknown_of(value: Poly, known: Mapping[str, object]) -> str | None:
-    """The one symbol without a value, where that occurs once, to the first power."""
+    """The only symbol without a known value, if there is exactly one and it occurs in one term, to
+    the first power."""
     missing = [symbol for symbol in value.symbols if symbol not in known]
     if len(missing) != 1:
         return None
@@ -285,7 +290,7 @@ def unknown_of(value: Poly, known: Mapping[str, object]) -> str | None:
 
 
 def natural_attributes(values: Outputs) -> dict[Poly, None]:
-    """The symbolic attributes that are no reals, and the symbols in them."""
+    """The symbolic attributes that are not reals, and the symbols in them."""
     naturals: dict[Poly, None] = {}
     for call, name, value in symbolic_attributes(side(values)):
         if name not in call.operator.reals:
@@ -299,7 +304,7 @@ def operators_in(values: Outputs) -> int:
 
 
 def input_ranks(values: Outputs) -> tuple[tuple[str, int], ...]:
-    """The inputs of some values with their ranks, in order of first use."""
+    """The inputs of the values with their ranks, in order of first use."""
     leaves = (node.call for node in side(values).leaves)
     return tuple((leaf.name, leaf.rank) for leaf in leaves if isinstance(leaf, Leaf))
 
@@ -309,7 +314,7 @@ def side_text(values: Outputs) -> str:
 
 
 def parse_rule(name: str, inputs: dict[str, int], left: str, right: str) -> Rule:
-    """A rule from text. Raises InputError naming the rule and the side."""
+    """Parse a rule from text. Raises InputError that names the rule and the side."""
     where = f"rule {name}"
     return Rule(
         name,

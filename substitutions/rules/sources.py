@@ -1,8 +1,8 @@
-"""Reads rule files to verify: our own and those of other systems, as statements to decide.
+"""Reads rule files of Unity and of other systems, as statements to decide.
 
-Our own files are read here with less asked of them than of a library
-(``substitutions.rules.store``): a file written by hand may leave out what a proof adds, and one
-that was made from other operator definitions is verified with those of today.
+Fewer fields are required here than of a library (``substitutions.rules.store``). A file that is
+written by hand may leave out the results of proofs. A file that was made from other operator
+definitions is verified with the present ones.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from verifier.decide import Decision, Verdict, decide
 from verifier.grammar import MAX_RANK
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
-"""Of any rule file. More could not be refused within a second, and no library comes near."""
+"""The largest size of a rule file. Larger files could not be refused within a second; libraries are
+far smaller."""
 MAX_NAME = 1_000
 
 OWN = '"schema_version": 1 and "rules": [...]'
@@ -45,10 +46,11 @@ _FIRST_KEY = re.compile(r'"(schema_version|rules|rule)"\s*:')
 
 @dataclass(frozen=True)
 class StatementOutcome:
-    """What was decided of a statement.
+    """The verdict on a statement.
 
-    ``degrees``: those of parallel operators that it is about, or None for all of them.
-    ``proofs``: what a certificate is made of, where it is proved; one a case of sizes.
+    ``degrees``: the degrees of parallel operators that it is about; None if it is about all.
+    ``proofs``: the decisions from which certificates are made, one for each case of sizes; empty
+    unless the statement is proved.
     """
 
     verdict: Verdict
@@ -61,14 +63,14 @@ class StatementOutcome:
 
 @dataclass(frozen=True)
 class Statement:
-    """A rule as a statement to be decided. ``text``: for readers, empty where there is none."""
+    """A rule as a statement to decide. ``text``: the rule for readers; may be empty."""
 
     name: str
     text: str
     judge: Callable[[], StatementOutcome]
 
     def decide(self) -> StatementOutcome:
-        """Decide it; what is too deep to be expanded is unknown."""
+        """Decide the statement. The verdict is unknown if its operators are nested too deeply."""
         try:
             return self.judge()
         except RecursionError:
@@ -79,14 +81,14 @@ class Statement:
 
 @dataclass(frozen=True)
 class RuleSource:
-    """A rule file with its statements, in its order."""
+    """A rule file with its statements, in the order of the file."""
 
     file: str
     statements: tuple[Statement, ...]
 
 
 class StatedRule(FileModel):
-    """A rule that may be proved or not; what a file says about that is not believed."""
+    """A rule that may be proved or not. What a file says about its proof is ignored."""
 
     name: str = Field(max_length=MAX_NAME)
     inputs: dict[
@@ -95,11 +97,12 @@ class StatedRule(FileModel):
     left: str = Field(max_length=MAX_SIDE_CHARACTERS)
     right: str = Field(max_length=MAX_SIDE_CHARACTERS)
     runs: tuple[tuple[str, ...], ...] = Field(default=(), strict=False)
-    """Checked to be axes that may be any number of axes: what is proved then holds for all."""
+    """Axes that may each be any number of axes, which is checked. A proof then holds for all
+    numbers."""
     requires: tuple[Annotated[str, Field(max_length=MAX_SIDE_CHARACTERS)], ...] = Field(
         default=(), strict=False
     )
-    """Equations of sizes; it is decided where they hold."""
+    """Equations between sizes that the decision assumes."""
     conditions: tuple[str, ...] = Field(default=(), strict=False)
     family: Family | None = None
     derived: int = 0
@@ -109,7 +112,7 @@ class StatedRule(FileModel):
 
 
 class StatedFile(FileModel):
-    """Version 1 is what is written by hand, version 2 what a library is."""
+    """A rule file of Unity: version 1 is written by hand, version 2 is a library."""
 
     schema_version: Literal[1, 2]
     unity: str | None = None
@@ -121,9 +124,9 @@ class StatedFile(FileModel):
 
 
 def read_source(path: str | Path) -> RuleSource:
-    """Read a rule file of ours or of another system; which it is shows in its first key.
+    """Read a rule file of Unity or of another system, which its first key tells.
 
-    Raises InputError naming the file and the place where it is wrong.
+    Raises InputError that names the file and the place that is wrong.
     """
     where = str(path)
     key = _FIRST_KEY.search(read_text(path, "a rule file", MAX_FILE_BYTES))
@@ -136,7 +139,7 @@ def read_source(path: str | Path) -> RuleSource:
 
 
 def _unrecognized(path: str | Path) -> RuleSource:
-    """Say what a file has instead of rules."""
+    """Read a file without a known first key. Raises InputError that says what was expected."""
     try:
         return RuleSource(str(path), _own_statements(str(path), read_json(path, StatedFile)))
     except InputError as error:
@@ -164,7 +167,7 @@ def _own_statements(where: str, content: StatedFile) -> tuple[Statement, ...]:
 
 
 def _own(rule: Rule) -> StatementOutcome:
-    """Inputs have any degrees, and so has what is proved of them."""
+    """Decide a rule for inputs of all degrees."""
     decision = decide(rule.left, rule.right, rule.requirements)
     proofs = (decision,) if decision.verdict is Verdict.PROVED else ()
     refuting = decision.counterexample

@@ -1,11 +1,12 @@
-"""Prints a rule in one line for readers: axes have names, and positions are told by them.
+"""Prints a rule as one line for readers. Axes have names, and positions are given by these names.
 
     f(partition(x[a..., i, b...], i, k)) = partition(f(x), i, k)
 
-An input states its axes where it first occurs, and so does a result whose new axes are spoken of:
-``expand(x[a..., b...], j, size)[a..., j, b...]``. Axes that have to be of one size have one name;
-``a...`` is any number of axes, ``|i|`` the size of one. Degrees and symbols stand without the names
-of their attributes; ``f``, ``g`` and ``h`` are any element-wise operators.
+An input lists its axes where it first occurs. A result lists them if an attribute names one of its
+new axes: ``expand(x[a..., b...], j, size)[a..., j, b...]``. Axes that have to have the same size
+have the same name. ``a...`` is any number of axes, and ``|i|`` is the size of axis i. Degrees and
+symbols are printed without the names of their attributes. ``f``, ``g`` and ``h`` are any
+element-wise operators.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ _SIZE = re.compile(r"\|(\w+)\.(\d+)\|")
 
 
 def statement(pair: GraphPair, runs: Sequence[Group]) -> str:
-    """Both sides with their axes named."""
-    axes = _SameAxes(pair)
-    words = _Words(axes, _axis_names(pair, runs, axes), _functions(pair))
+    """Both sides as text, with named axes."""
+    axes = _AxisClasses(pair)
+    words = _StatementPrinter(axes, _axis_names(pair, runs, axes), _functions(pair))
     return " = ".join(words.side(side) for side in pair)
 
 
-class _SameAxes:
-    """Which dimensions have to be of one size, and what their positions in equations suggest."""
+class _AxisClasses:
+    """Classes of dimensions that have to have the same size. ``hints``: the names of dimensions in
+    the equations of operators."""
 
     def __init__(self, pair: GraphPair) -> None:
         same = DisjointSets[ValueDim]()
@@ -52,7 +54,7 @@ class _SameAxes:
                 self._join((a, dim), (b, dim))
 
     def _visit(self, node: Node) -> None:
-        """Join what has one index in the equation of an operator."""
+        """Join the dimensions that have the same index in the equation of an operator."""
         template = node.operator_call.operator.template
         known: dict[str, ValueDim] = {}
         named = {n for part in template.placing for d in part.dims if not d.run for n in d.names}
@@ -64,7 +66,7 @@ class _SameAxes:
                         self.hints.setdefault((value, dim), names[0])
 
     def suggested(self) -> dict[ValueDim, str]:
-        """For each axis the first name that an equation has for it."""
+        """The first name that an equation has for each axis."""
         names: dict[ValueDim, str] = {}
         for place, name in self.hints.items():
             names.setdefault(self.root(place), name)
@@ -78,8 +80,8 @@ def _dimensions(node: Node) -> Iterator[tuple[tuple[str, ...], ...]]:
         yield tuple(dim.names for dim in part.dims)
 
 
-def _axis_names(pair: GraphPair, runs: Sequence[Group], axes: _SameAxes) -> dict[ValueDim, str]:
-    """A name for each axis: of inputs in order of use, then of results."""
+def _axis_names(pair: GraphPair, runs: Sequence[Group], axes: _AxisClasses) -> dict[ValueDim, str]:
+    """A name for each axis: for runs first, then for the axes of values, operands first."""
     taken = {*axes.leaves, *_symbols(pair)}
     suggested = axes.suggested()
     names: dict[ValueDim, str] = {}
@@ -98,7 +100,8 @@ def _axis_names(pair: GraphPair, runs: Sequence[Group], axes: _SameAxes) -> dict
 
 
 def _fresh(names: str, taken: set[str]) -> str:
-    """The first of some letters that is free, with a number where all are taken."""
+    """The first letter of ``names`` that is free, with a number if all are taken. It is added to
+    ``taken``."""
     number = 0
     while True:
         for name in names:
@@ -122,11 +125,11 @@ def _functions(pair: GraphPair) -> dict[str, str]:
     return {name: _fresh(FUNCTION_NAMES, taken) for name in used}
 
 
-class _Words:
-    """Prints values; what has stated its axes once does not do so again."""
+class _StatementPrinter:
+    """Prints values. A value lists its axes at most once."""
 
     def __init__(
-        self, axes: _SameAxes, names: dict[ValueDim, str], functions: dict[str, str]
+        self, axes: _AxisClasses, names: dict[ValueDim, str], functions: dict[str, str]
     ) -> None:
         self._axes, self._names, self._functions = axes, names, functions
         self._stated: set[Value] = set()
@@ -137,20 +140,20 @@ class _Words:
         }
 
     def side(self, values: Outputs) -> str:
-        spoken = self._spoken_of(values)
-        return ", ".join(self._value(value, spoken) for value in values)
+        named = self._named_axes(values)
+        return ", ".join(self._value(value, named) for value in values)
 
-    def _spoken_of(self, values: Outputs) -> frozenset[ValueDim]:
-        """The axes of results, and of no input, that attributes name."""
+    def _named_axes(self, values: Outputs) -> frozenset[ValueDim]:
+        """The axes of results that attributes name and no input has."""
         nodes = (node for node in Graph(values).nodes if not node.is_leaf)
         places = (place for node in nodes for place in _positions(node).values())
         return frozenset(self._axes.root(place) for place in places) - self._inputs
 
-    def _value(self, value: Value, spoken: frozenset[ValueDim]) -> str:
+    def _value(self, value: Value, named: frozenset[ValueDim]) -> str:
         node = value.node
         if isinstance(node.call, Leaf):
             return node.call.name + self._brackets(value)
-        parts = [self._value(operand, spoken) for operand in node.inputs]
+        parts = [self._value(operand, named) for operand in node.inputs]
         parts += [
             text for name, given in node.call.attributes if (text := self._given(node, name, given))
         ]
@@ -158,17 +161,17 @@ class _Words:
         text = f"{self._functions.get(node.name, node.name)}({', '.join(parts)}){port}"
         new = {self._axes.root((value, dim)) for dim in range(value.rank)}
         old = {self._axes.root((v, dim)) for v in node.inputs for dim in range(v.rank)}
-        return text + (self._brackets(value) if (new - old) & spoken else "")
+        return text + (self._brackets(value) if (new - old) & named else "")
 
     def _brackets(self, value: Value) -> str:
-        """The axes of a value, where it has not stated them before."""
+        """The list of a value's axes; empty if it has been printed before."""
         if value in self._stated:
             return ""
         self._stated.add(value)
         return f"[{', '.join(self._name((value, dim)) for dim in range(value.rank))}]"
 
     def _name(self, place: ValueDim) -> str:
-        """The name of an axis; with a stroke where an earlier one of the tensor is as long."""
+        """The name of an axis, with a prime for each earlier axis of its tensor in its class."""
         value, dim = place
         root = self._axes.root(place)
         before = sum(self._axes.root((value, d)) == root for d in range(dim))
@@ -189,7 +192,7 @@ class _Words:
 
 
 def _positions(node: Node) -> dict[str, ValueDim]:
-    """The attributes that say where an axis is, with the dimension that they speak of."""
+    """The attributes that are positions of axes, with the dimensions that they name."""
     call = node.operator_call
     places: dict[str, ValueDim] = {}
     values, placing = (*node.inputs, *ports(node)), call.operator.template.placing

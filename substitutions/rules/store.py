@@ -1,11 +1,12 @@
 """Reads and writes the rule library on disk: ``generated_rules/rules.json``.
 
-Each rule is stored with its verdict and the record of its proof; a library holds proved rules only.
-It records what it was made from and with: the operator definitions, where these differ it is
-refused, the options of the generator, and the versions of what decided.
+A library holds proved rules only, each with a record of its proof. It also records the hash of the
+operator definitions, the options of the generator, and the versions of the packages that took part.
+A library that was made from other operator definitions is refused.
 
-What a rule's use follows from is stored for readers and not believed: a file whose ``runs`` are no
-free axes of the rule is refused, and directions are found again where they are needed.
+The fields about the use of a rule are for readers, and nothing relies on them. ``directions`` are
+computed again where they are needed. ``runs`` are checked: a file is refused if they are no free
+axes of the rule.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ from verifier.trusted.sizes.runs import Group, free_runs
 MAX_INPUTS = 64
 MAX_SIDE_CHARACTERS = 10_000
 PACKAGES = {"unity": "unity", "z3": "z3-solver", "numpy": "numpy"}
-"""The packages of which a library records the versions, by the names that it has for them."""
+"""The packages whose versions a library records, by the names in the file."""
 
 
 class ProofFile(FileModel):
-    """How a rule was proved: how many side conditions Z3 discharged, a hash of them in SMT-LIB 2,
-    and one choice of degrees for which both sides have a type."""
+    """The record of a proof: the number of side conditions that Z3 discharged, a hash of them, and
+    a choice of degrees for which both sides have types."""
 
     side_conditions: int
     digest: str
@@ -55,7 +56,8 @@ class ProofFile(FileModel):
 
 
 class CreatedFile(FileModel):
-    """A value that a rule makes of few of its inputs, and what it is to them (``OriginKind``)."""
+    """A value that a rule creates from some of its inputs, and how it depends on them
+    (``OriginKind``)."""
 
     value: str
     kind: OriginKind
@@ -73,25 +75,29 @@ class DirectionFile(FileModel):
 
 
 class RuleFile(FileModel):
+    """A proved rule in a library file."""
+
     name: str = Field(min_length=1, max_length=200)
     family: Family
     inputs: dict[str, Annotated[int, Field(ge=0, le=MAX_RANK)]] = Field(max_length=MAX_INPUTS)
     left: str = Field(max_length=MAX_SIDE_CHARACTERS)
     right: str = Field(max_length=MAX_SIDE_CHARACTERS)
     runs: tuple[tuple[str, ...], ...] = Field(strict=False)
-    """The axes that may each be any number of axes: ``["x.0", "y.1"]`` is one of two inputs."""
+    """The axes that may each be any number of axes: ``["x.0", "y.1"]`` is one axis, of two
+    inputs."""
     requires: tuple[str, ...] = Field(strict=False)
-    """Equations of sizes for which alone it is proved."""
+    """The equations between sizes under which the rule is proved."""
     conditions: tuple[str, ...] = Field(strict=False)
     derived: int = Field(ge=0)
-    """By how many steps it is known to follow from smaller rules; 0 if by none."""
+    """The number of rewriting steps by which the rule is known to follow from smaller rules; 0 if
+    it is not known to follow."""
     directions: tuple[DirectionFile, ...] = Field(strict=False)
     verdict: Literal["proved"]
     proof: ProofFile
 
 
 class UndecidedFile(FileModel):
-    """A candidate that is neither proved nor refuted, and where its proof ends."""
+    """A candidate that is neither proved nor refuted, and why its proof failed."""
 
     inputs: dict[str, int]
     left: str
@@ -100,7 +106,7 @@ class UndecidedFile(FileModel):
 
 
 class OptionsFile(FileModel):
-    """What the generator was asked for. ``max_ops``: operators a side in the enumeration."""
+    """The options of the generator. ``max_ops``: the most operators per side in the enumeration."""
 
     max_ops: int
 
@@ -108,26 +114,26 @@ class OptionsFile(FileModel):
 class LibraryFile(FileModel):
     schema_version: Literal[2]
     unity: str
-    """The version of Unity that made it."""
+    """The version of Unity that made the library."""
     options: OptionsFile
     versions: dict[str, str]
-    """Of Python and the packages that took part."""
+    """The versions of Python and of the packages that took part."""
     operators: str
-    """Hash of the operator definitions, stand-ins included."""
+    """A hash of the operator definitions, including stand-ins."""
     undecided: tuple[UndecidedFile, ...] = Field(default=(), strict=False)
     rules: tuple[RuleFile, ...] = Field(strict=False)
 
 
 @dataclass(frozen=True)
 class Library:
-    """Proved rules, and a hash of the file that they came from."""
+    """Proved rules, and the hash of their file."""
 
     rules: tuple[Rule, ...]
     hash: str
 
     def concrete(self, graph: Graph, usable: Usable = any_direction) -> tuple[Rule, ...]:
-        """The rules at the ranks and for the operators of a graph (``substitutions.rules.expand``);
-        the same tuple for graphs that ask for the same. ``usable``: the directions that count."""
+        """The rules at the ranks and for the operators of a graph (``substitutions.rules.expand``).
+        Graphs that need the same rules get the same tuple. ``usable``: the directions in use."""
         return self._expander.concrete(graph, usable)
 
     @cached_property
@@ -137,11 +143,12 @@ class Library:
 
 RULES = "rules.json"
 CERTIFICATES = "certificates.jsonl.xz"
-"""The names of a library's rules and of their certificates, which lie beside them."""
+"""The file names of a library's rules and of their certificates, in the same folder."""
 
 
 def operators_hash() -> str:
-    """A hash of all operator definitions: a library proved from others is another library."""
+    """A hash of all operator definitions. It identifies the definitions that a library was proved
+    from."""
     content = [
         (o.name, o.equation, o.sizes, o.reals, o.parallel or "", o.commutative)
         for o in sorted((*OPERATORS.values(), *STAND_INS.values()), key=lambda o: o.name)
@@ -150,38 +157,39 @@ def operators_hash() -> str:
 
 
 def default_path() -> Path:
-    """Where the library that comes with Unity lies."""
+    """The path of the library that comes with Unity."""
     return Path(str(files("generated_rules").joinpath(RULES)))
 
 
 def load_library(path: str | Path | None = None) -> Library:
-    """Read a library; as long as its file stays the same, what was read before. Raises InputError
-    where it is missing, wrong, or of other operators."""
+    """Read a library. The result is cached as long as the file stays the same. Raises InputError if
+    the file is missing, malformed, or made from other operator definitions."""
     where = Path(path) if path is not None else default_path()
     return _library(where, read_text(where, "a rule library"), operators_hash())
 
 
 def load_rules(names: Collection[str], path: str | Path | None = None) -> Library:
-    """Of a library those rules that have some names, as far as it has them. Nothing is said of its
-    other rules, which is a small part of the work. Raises InputError as ``load_library`` does."""
+    """Read the rules with the given names from a library. Names that it lacks are skipped. The
+    other rules are not checked, which saves most of the work. Raises InputError as
+    ``load_library``."""
     where = Path(path) if path is not None else default_path()
     content = _content(where, read_text(where, "a rule library"), operators_hash())
     return Library(_rules(where, content, names), library_hash(content))
 
 
 def rule_files(names: Collection[str], path: str | Path | None = None) -> dict[str, RuleFile]:
-    """The entries of some rules of a library with their proofs, by name, as far as it has them.
-    Raises InputError as ``load_library`` does."""
+    """The entries of the rules with the given names, by name. Names that the library lacks are
+    skipped. Raises InputError as ``load_library``."""
     where = Path(path) if path is not None else default_path()
     content = _content(where, read_text(where, "a rule library"), operators_hash())
     return {entry.name: entry for entry in content.rules if entry.name in names}
 
 
 @lru_cache(maxsize=2)
-@uncollected()  # rules stay, so searches for garbage among them find none
+@uncollected()  # The rules are kept, so the garbage collector would search them in vain.
 def _library(where: Path, text: str, operators: str) -> Library:
-    """The library in a file with that text. What its rules come to for the graphs of a process is
-    worked out once, which takes longer than to read it."""
+    """The library of a file with this text. It is cached together with the concrete rules for the
+    graphs of a process, which take longer than reading it."""
     content = _content(where, text, operators)
     names = {entry.name for entry in content.rules}
     return Library(_rules(where, content, names), library_hash(content))
@@ -189,8 +197,8 @@ def _library(where: Path, text: str, operators: str) -> Library:
 
 @lru_cache(maxsize=2)
 def _content(where: Path, text: str, operators: str) -> LibraryFile:
-    """What a file with that text says. Raises InputError where that is not of these operators, or
-    two rules have one name."""
+    """The content of a file with this text. Raises InputError if it was made from other operator
+    definitions, or two rules have the same name."""
     content = parse_json(text, str(where), LibraryFile)
     if content.operators != operators:
         problem = "made from other operator definitions, run 'python -m unity.generate'"
@@ -216,16 +224,16 @@ def _rules(where: Path, content: LibraryFile, names: Collection[str]) -> tuple[R
 
 
 def is_library(wanted: str, path: str | Path | None = None) -> bool:
-    """Whether a library has a hash (``Library.hash``). Its rules are read only where its file is
-    not as it was written. Raises InputError as ``load_library`` does."""
+    """Whether a library has the given ``Library.hash``. Its rules are parsed only if the text of
+    the file has another hash. Raises InputError as ``load_library``."""
     where = Path(path) if path is not None else default_path()
     text = read_text(where, "a rule library")
     return sha256(text.encode()).hexdigest()[:16] == wanted or load_library(where).hash == wanted
 
 
 def parse_entry(entry: RuleFile) -> Rule:
-    """A rule as a library has it. Raises InputError where it cannot be read, or where an axis that
-    may be any number of axes is none that can."""
+    """The rule of a library's entry. Raises InputError if it cannot be parsed, or its ``runs`` are
+    no free axes."""
     rule = parse_rule(entry.name, entry.inputs, entry.left, entry.right)
     return replace(
         rule,
@@ -238,7 +246,7 @@ def parse_entry(entry: RuleFile) -> Rule:
 
 
 def parse_runs(rule: Rule, runs: Iterable[tuple[str, ...]]) -> tuple[Group, ...]:
-    """The runs of a rule from text, each checked to be one. Raises InputError."""
+    """The runs of a rule from text. Raises InputError if one is no free axis of the rule."""
     try:
         free = {run_text(group): group for group in free_runs(rule.left, rule.right)}
     except (OperatorError, EquationError) as error:
@@ -254,12 +262,12 @@ def parse_runs(rule: Rule, runs: Iterable[tuple[str, ...]]) -> tuple[Group, ...]
 
 
 def run_text(group: Group) -> tuple[str, ...]:
-    """A run as a file has it: ``("x.0", "y.1")``."""
+    """A run as text in a file: ``("x.0", "y.1")``."""
     return tuple(f"{name}.{dim}" for name, dim in group)
 
 
 def rule_file(rule: Rule, proof: ProofFile) -> RuleFile:
-    """A proved rule as a file has it, with what follows from it."""
+    """The entry of a proved rule, with the directions in which it can be used."""
     return RuleFile(
         name=rule.name,
         family=rule.family,
@@ -292,7 +300,7 @@ def _direction_file(direction: Direction) -> DirectionFile:
 def library_of(
     rules: Iterable[RuleFile], *, max_ops: int, undecided: Iterable[UndecidedFile] = ()
 ) -> LibraryFile:
-    """A library of rules just proved, from the operators and versions of this process."""
+    """A library of proved rules, with the operators and package versions of this process."""
     versions = {name: _version(package) for name, package in PACKAGES.items()}
     return LibraryFile(
         schema_version=2,
@@ -317,7 +325,7 @@ def library_hash(content: LibraryFile) -> str:
 
 
 def library_text(content: LibraryFile) -> str:
-    """The library as JSON, one rule a line."""
+    """The library as JSON, with one line for each rule."""
     head = json.dumps(content.model_dump(mode="json", exclude={"rules"}, exclude_defaults=True))
     lines = [json.dumps(rule.model_dump(mode="json")) for rule in content.rules]
     return head[:-1] + ', "rules": [\n' + ",\n".join(lines) + "\n]}\n"
@@ -329,7 +337,7 @@ def save_library(content: LibraryFile, path: str | Path) -> None:
 
 
 def rule_name(text: str) -> str:
-    """A short name that depends on the rule's text alone."""
+    """A short name for a rule: a hash of its text."""
     return f"r{sha256(text.encode()).hexdigest()[:10]}"
 
 
@@ -337,6 +345,7 @@ RULE_NAME = re.compile(r"r[0-9a-f]{10}")
 
 
 def stated_name(inputs: Iterable[tuple[str, int]], text: str, requires: Sequence[str]) -> str:
-    """The name of a rule that says ``text`` of inputs of some ranks, where sizes are equal."""
+    """The name of the rule ``text`` about inputs of the given ranks, under the given equations
+    between sizes."""
     where = f" where {', '.join(requires)}" if requires else ""
     return rule_name(f"{dict(inputs)} {text}{where}")

@@ -1,9 +1,9 @@
-"""Tells the attribute symbols of a pair apart where they need not be equal, and solves for them.
+"""Gives attributes of a pair different symbols where they need not be equal, and solves for them.
 
-Method: the enumeration gives attributes of equal value one symbol. Here every operator gets symbols
-of its own for the sizes among its attributes; if the pair is still equal, the sizes of the outputs
-say how they hang together (``at2 = at``, ``at = |x.0|``), and what is solved for is put in. A
-symbol that sizes do not determine (where a slice starts) has to stay shared.
+Method: the enumeration gives attributes of equal value the same symbol. Here every operator gets
+its own symbols for the sizes among its attributes. If the pair is still equal, the sizes of the
+outputs give equations between the symbols (``at2 = at``, ``at = |x.0|``), and solutions are
+substituted. A symbol that sizes do not determine, such as the start of a slice, has to stay shared.
 """
 
 from __future__ import annotations
@@ -22,42 +22,44 @@ from verifier.trusted.sizes.sizes import SizeEquation, Sizes, pair_sizes
 
 
 def variants(pair: GraphPair) -> Iterator[GraphPair]:
-    """The pair with symbols told apart, as far as sizes determine them, then as it is; then with
-    axes in a single group where they are divided into groups."""
-    apart = told_apart(pair)
+    """Yield the pair with different symbols, as far as sizes determine them, then the pair as it
+    is, then the pair with a single group where axes are divided into groups."""
+    apart = with_distinct_symbols(pair)
     free = undetermined(apart) if apart != pair else frozenset[str]()
     if free:
         stems = {symbol.rstrip("0123456789") for symbol in free}
-        apart = told_apart(pair, keep=frozenset(stems))
+        apart = with_distinct_symbols(pair, keep=frozenset(stems))
         free = undetermined(apart) if apart != pair else free
     if apart != pair and not free:
         yield apart
     yield pair
-    whole = single_groups(pair)
-    if whole != pair:
-        yield whole
+    grouped = with_single_groups(pair)
+    if grouped != pair:
+        yield grouped
 
 
-def told_apart(pair: GraphPair, keep: frozenset[str] = frozenset()) -> GraphPair:
-    """Each operator with its own symbols for sizes, but for attributes named in ``keep``."""
+def with_distinct_symbols(pair: GraphPair, keep: frozenset[str] = frozenset()) -> GraphPair:
+    """The pair with its own symbols for the sizes of each operator, except for attributes in
+    ``keep``."""
     numbers = count(1)
 
     def make(node: Node, inputs: Outputs) -> Node:
         if not isinstance(node.call, Call):
             return node
-        own: list[tuple[str, Attribute]] = []
+        attributes: list[tuple[str, Attribute]] = []
         for name, value in node.call.attributes:
             fresh = name in node.call.operator.sizes and name not in keep
             if fresh and isinstance(value, Poly) and value.symbol:
                 value = Poly.of(f"{name}{next(numbers) + 100}")
-            own.append((name, value))
-        return Node(Call(node.call.operator, tuple(own)), inputs)
+            attributes.append((name, value))
+        return Node(Call(node.call.operator, tuple(attributes)), inputs)
 
     return remade(Graph(pair[0]), make), remade(Graph(pair[1]), make)
 
 
-def single_groups(pair: GraphPair) -> GraphPair:
-    """The pair with the size of an axis for each symbol that divides it, where sizes tell it."""
+def with_single_groups(pair: GraphPair) -> GraphPair:
+    """The pair with each symbol that divides an axis replaced by the size of the axis, if that is
+    known. The axis is then one group."""
     lengths: dict[str, Poly] = {}
     for side in pair:
         sizes = Sizes()
@@ -67,11 +69,12 @@ def single_groups(pair: GraphPair) -> GraphPair:
             continue
         for symbol, size in _divided(side, sizes):
             lengths.setdefault(symbol, size)
-    return replaced(pair, lengths)
+    return with_values(pair, lengths)
 
 
 def _divided(side: Outputs, sizes: Sizes) -> Iterator[tuple[str, Poly]]:
-    """The attribute symbols that divide an axis, with its size in sizes of inputs."""
+    """Yield the attribute symbols that divide an axis, with the size of the axis in terms of sizes
+    of inputs."""
     for node in Graph(side).nodes:
         if not isinstance(node.call, Call):
             continue
@@ -88,7 +91,7 @@ def _divided(side: Outputs, sizes: Sizes) -> Iterator[tuple[str, Poly]]:
 
 
 def undetermined(pair: GraphPair) -> frozenset[str]:
-    """The symbols that one side has alone, and that sizes do not express by the other's."""
+    """The attribute symbols of the right side that sizes do not express by those of the left."""
     solved = solution(pair)
     if solved is None:
         return frozenset()
@@ -99,7 +102,7 @@ def undetermined(pair: GraphPair) -> frozenset[str]:
 
 
 def solution(pair: GraphPair, equal: Sequence[SizeEquation] = ()) -> dict[str, Poly] | None:
-    """The attribute symbols that are equal to other sizes; None where nothing fits."""
+    """The attribute symbols that sizes determine, with their values. None if no sizes fit."""
     try:
         sizes, _ = pair_sizes(*pair, equal)
     except (Unsolvable, OperatorError):
@@ -113,19 +116,21 @@ def solution(pair: GraphPair, equal: Sequence[SizeEquation] = ()) -> dict[str, P
 
 
 def _is_plain(value: Poly, sizes: Sizes) -> bool:
-    """Whether a size is written in sizes of inputs and attributes, and none made up on the way."""
+    """Whether a size contains only sizes of inputs and attributes, and no quotient that the
+    inference introduced."""
     made_up = {q.symbol for q in sizes.quotients.values() if q.symbol}
     return made_up.isdisjoint(value.symbols) and not value.symbols & {"|"}
 
 
-def settled(pair: GraphPair, equal: Sequence[SizeEquation] = ()) -> GraphPair:
-    """The pair with what its symbols are equal to in their place, where sizes are equal so."""
+def with_solved_symbols(pair: GraphPair, equal: Sequence[SizeEquation] = ()) -> GraphPair:
+    """The pair with the attribute symbols that sizes determine replaced by their values, under the
+    equations ``equal``."""
     solved = solution(pair, equal)
-    return replaced(pair, solved) if solved else pair
+    return with_values(pair, solved) if solved else pair
 
 
-def replaced(pair: GraphPair, values: Mapping[str, Poly]) -> GraphPair:
-    """The pair with symbols replaced."""
+def with_values(pair: GraphPair, values: Mapping[str, Poly]) -> GraphPair:
+    """The pair with symbols replaced by values."""
 
     def make(node: Node, inputs: Outputs) -> Node:
         call = node.call

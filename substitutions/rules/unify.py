@@ -1,9 +1,10 @@
-"""Unifies a general pair of graphs with a special one: what its parts stand for.
+"""Matches a general pair of graphs against a special one.
 
-Method: backtracking. A match binds each input of the general pair to a value of the special one,
-each attribute symbol to an attribute and each stand-in to an operator with its attributes. Operands
-of a commutative operator match in either order. Exact: all matches are found, so that a choice that
-fails later is undone. Complexity: exponential in the commutative operators.
+Method: backtracking. A unifier binds each input of the general pair to a value of the special one,
+each attribute symbol to an attribute, and each stand-in to an operator with its attributes.
+Operands of a commutative operator match in either order.
+Complexity: exponential in the number of commutative operators.
+Exact: all unifiers are found.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from verifier.trusted.errors import Undecided, Unsolvable
 from verifier.trusted.sizes.sizes import Sizes, input_size, pair_sizes
 
 OPEN = "?"
-"""A symbol of the general pair that no attribute is by itself."""
+"""The symbol to solve for: one of the general pair that is no attribute by itself."""
 
 
 @dataclass(frozen=True)
 class Unifier:
-    """What the parts of a general pair stand for. ``asked``: attributes that are sums, products or
-    sizes of inputs, with what they have to be equal to."""
+    """The bindings of a general pair's inputs, attribute symbols and stand-ins. ``asked``:
+    attributes that are sums, products or sizes of inputs, each with its required value."""
 
     values: Mapping[str, Value] = field(default_factory=dict[str, Value])
     symbols: Mapping[str, Attribute] = field(default_factory=dict[str, Attribute])
@@ -37,8 +38,8 @@ class Unifier:
 
 
 def unifiers(form: GraphPair, special: GraphPair, *, loose: bool = False) -> Iterator[Unifier]:
-    """The ways in which ``special`` is ``form`` with its parts replaced, its outputs in order.
-    ``loose``: ranks and the positions of axes may differ, and ``asked`` is not looked at."""
+    """Yield the unifiers under which ``form`` is ``special``, with outputs paired in order.
+    ``loose``: ranks and positions of axes may differ, and ``asked`` is not checked."""
     pairs = [pair for a, b in zip(form, special, strict=True) for pair in zip(a, b, strict=True)]
     for binding in _unified(tuple(pairs), Unifier(), loose):
         if loose or not binding.asked or _fits(binding, special):
@@ -121,19 +122,19 @@ def _with_attributes(pattern: Call, given: Call, binding: Unifier, loose: bool) 
 
 @cache
 def _places(operator: Operator) -> frozenset[str]:
-    """The attributes that say where an axis stands."""
+    """The attributes that are positions of axes."""
     return frozenset((*operator.template.positions, *(("dim",) if operator.parallel else ())))
 
 
 def _plain(value: Attribute) -> Attribute:
-    """A constant polynomial as the number that it is."""
+    """The attribute, with a constant polynomial as a number."""
     constant = value.constant if isinstance(value, Poly) else None
     return value if constant is None else constant
 
 
 def _fits(binding: Unifier, special: GraphPair) -> bool:
-    """Whether what is asked of attributes holds, by what the shapes of the special pair say of
-    sizes; a symbol that is left open is chosen so that it does."""
+    """Whether the equations in ``asked`` hold, given the sizes of the special pair. A symbol that
+    is still unbound is chosen so that its equation holds."""
     sizes = _sizes(special)
     known = {s: Poly.of(v) for s, v in binding.symbols.items() if not isinstance(v, float)}
     known |= _known_sizes(binding, sizes)
@@ -154,7 +155,7 @@ def _fits(binding: Unifier, special: GraphPair) -> bool:
 
 
 def _known_sizes(binding: Unifier, sizes: Sizes | None) -> dict[str, Poly]:
-    """The sizes of what the inputs of the general pair stand for."""
+    """The sizes of the values that the inputs of the general pair are bound to."""
     sizes_of_inputs: dict[str, Poly] = {}
     for name, bound in binding.values.items():
         if isinstance(bound.node.call, Leaf):
@@ -167,7 +168,8 @@ def _known_sizes(binding: Unifier, sizes: Sizes | None) -> dict[str, Poly]:
 
 
 def _solved(left: Poly) -> Poly | None:
-    """The value of the open symbol at which ``left`` is 0, if one is that is never negative."""
+    """The value of ``OPEN`` at which ``left`` is 0; None unless it is a polynomial that is never
+    negative."""
     rest = left + Poly.of(OPEN)
     never_negative = all(number > 0 for _, number in rest.terms)
     return rest if OPEN not in rest.symbols and never_negative else None
@@ -175,7 +177,7 @@ def _solved(left: Poly) -> Poly | None:
 
 @lru_cache(maxsize=256)
 def _sizes(pair: GraphPair) -> Sizes | None:
-    """The sizes of a pair, as far as they are solved for; None where there are none."""
+    """The sizes of a pair; None if no sizes fit or equations stay open."""
     try:
         return pair_sizes(*pair, ())[0]
     except (Unsolvable, Undecided, OperatorError):

@@ -1,11 +1,14 @@
-"""Works out how a rule can be used: in which direction, and what it computes anew.
+"""Works out how a rule can be used: in which directions, and which values it creates.
 
-Read from left to right or back, a rule can be applied where matching the one side determines the
-other but for what is free to choose. Some of what it makes reads few inputs only, and may read
-nothing but weights where the rule is used: ``concat(y, z)`` in ``matmul(x, concat(y, z))``. If its
-elements are those of the weights, it is a re-parametrisation: trained in their place by an
-optimizer that treats elements one by one, it takes the same values. So it does with constants
-beside, as long as these are held. Anything else has to be computed in every step.
+A rule can be applied in a direction if matching the one side determines the other, except for
+symbols that are free to choose.
+
+Some of the values that it creates read only some of the inputs. Where the rule is used, these may
+be weights: ``concat(y, z)`` in ``matmul(x, concat(y, z))``. If the elements of such a value are
+those of the weights, the value is a re-parametrisation. It may be trained in place of the weights,
+and takes the same values under an optimizer that treats elements one by one. That holds with
+constants between the elements too, as long as these are not trained. Any other value has to be
+computed in every step.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from pcg.graph.pairs import Outputs
 from substitutions.rules.origins import OriginKind, kind_of
 from substitutions.rules.rule import Rule, variables
 from verifier.agreement import Agreement, agree, typed_sides
-from verifier.concrete import Origin
+from verifier.concrete import Valuation
 from verifier.instances import instances
 from verifier.trusted.errors import Undecided, Unsolvable
 from verifier.trusted.sizes.degrees import Typing
@@ -30,12 +33,12 @@ from verifier.trusted.sizes.sizes import Sizes, input_size, pair_sizes
 
 ReadingOrder = Literal["left to right", "right to left"]
 INSTANCES = 2
-"""At how many choices of sizes it is looked where elements come from."""
+"""The number of instances at which the origins of elements are traced."""
 
 
 @dataclass(frozen=True)
-class Created:
-    """A value that a rule makes of few of its inputs, and what it is to them."""
+class CreatedValue:
+    """A value that a rule creates from some of its inputs, and how it depends on them."""
 
     value: Value
     kind: OriginKind
@@ -43,11 +46,12 @@ class Created:
 
 @dataclass(frozen=True)
 class Direction:
-    """One way to read a rule.
+    """A direction in which to read a rule.
 
-    ``applicable``: whether what it starts from determines all that it makes but what is free.
-    ``unbound``: the inputs that are not determined. ``free``: symbols to be chosen. ``conditions``:
-    what the new side asks beyond the old. ``created``: see ``Created``.
+    ``applicable``: whether matching the one side determines the other, except for free symbols.
+    ``unbound``: the inputs that are not determined. ``free``: the symbols to choose.
+    ``conditions``: the conditions of the new side beyond those of the old. ``created``: the values
+    that the rule creates from some of its inputs.
     """
 
     way: ReadingOrder
@@ -55,33 +59,35 @@ class Direction:
     unbound: tuple[str, ...]
     free: tuple[str, ...]
     conditions: tuple[str, ...]
-    created: tuple[Created, ...]
+    created: tuple[CreatedValue, ...]
 
 
 def directions(rule: Rule) -> tuple[Direction, Direction]:
-    """Both ways to read a rule that holds for some sizes and degrees."""
-    known = _Known(rule)
-    origins = tuple(_origins(known))
+    """Both directions of a rule."""
+    known = _RuleTypings(rule)
+    valuations = tuple(_valuations(known))
     return (
-        _direction(known, "left to right", origins),
-        _direction(_Known(rule.reversed), "right to left", origins),
+        _direction(known, "left to right", valuations),
+        _direction(_RuleTypings(rule.reversed), "right to left", valuations),
     )
 
 
 @dataclass(frozen=True)
-class _Known:
-    """What is known of a rule's sizes and types, each worked out once."""
+class _RuleTypings:
+    """The sizes and types of a rule, each inferred once."""
 
     rule: Rule
 
     @cached_property
     def agreed(self) -> tuple[Agreement, Mapping[str, int]] | None:
-        """How both sides are typed alike, and degrees for that; None where they are not."""
+        """The typings under which both sides have the same types, and degrees for them. None if
+        there are none."""
         return agree(*self._typed) if self._typed else None
 
     @cached_property
     def sizes(self) -> tuple[Sizes, tuple[str, ...]] | None:
-        """The sizes of both sides, and what the right one asks of them; None where none fit."""
+        """The sizes of both sides, and the conditions of the right side beyond those of the left.
+        None if no sizes fit."""
         try:
             return pair_sizes(self.rule.left, self.rule.right, self.rule.requirements)
         except (OperatorError, Undecided, Unsolvable):
@@ -89,7 +95,7 @@ class _Known:
 
     @cached_property
     def _typed(self) -> tuple[Mapping[int, Typing], Mapping[int, Typing]] | None:
-        """The ways in which each side is typed; None where that is not known."""
+        """The typings of each side; None if they are not found."""
         try:
             return typed_sides(self.rule.left, self.rule.right)
         except (OperatorError, ValueError, Undecided):
@@ -97,11 +103,13 @@ class _Known:
 
     @property
     def fits(self) -> bool:
-        """Whether it is known how the sides are typed, and some sizes fit."""
+        """Whether the typings of both sides are known, and some sizes fit."""
         return self._typed is not None and self.sizes is not None
 
 
-def _direction(known: _Known, way: ReadingOrder, origins: Sequence[Origin]) -> Direction:
+def _direction(
+    known: _RuleTypings, way: ReadingOrder, valuations: Sequence[Valuation]
+) -> Direction:
     rule = known.rule
     return Direction(
         way,
@@ -109,43 +117,48 @@ def _direction(known: _Known, way: ReadingOrder, origins: Sequence[Origin]) -> D
         tuple(sorted(variables(rule.right) - variables(rule.left))),
         tuple(sorted(rule.free_symbols)),
         _conditions(known),
-        _created(rule, origins),
+        _created(rule, valuations),
     )
 
 
-def _conditions(known: _Known) -> tuple[str, ...]:
-    """What typing asks of the right side beyond the left; nothing where no types fit."""
+def _conditions(known: _RuleTypings) -> tuple[str, ...]:
+    """The conditions of the right side's types and sizes beyond those of the left; empty if no
+    types fit."""
     if not known.fits or known.sizes is None:
         return ()
     _, asked = known.sizes
     return asked if known.agreed is None else asked + known.agreed[0].conditions
 
 
-def _created(rule: Rule, origins: Sequence[Origin]) -> tuple[Created, ...]:
-    """The values of the right side that the left does not have and that read fewer inputs than the
-    whole; of these, the ones that are no part of another. Cuts and copies alone are none."""
+def _created(rule: Rule, valuations: Sequence[Valuation]) -> tuple[CreatedValue, ...]:
+    """The values of ``_partial_values``, each with its kind at the given values of symbols."""
     values = tuple(_partial_values(rule))
     kinds: dict[Value, set[OriginKind]] = {value: set() for value in values}
-    for origin in origins if values else ():
-        symbols = {s: int(v) for s, v in origin.symbols.items() if s not in origin.reals}
+    for valuation in valuations if values else ():
+        symbols = {s: int(v) for s, v in valuation.symbols.items() if s not in valuation.reals}
         shapes = {
             name: tuple(symbols[input_size(name, dim)] for dim in range(rank))
             for name, rank in rule.inputs
         }
         for value in values:
             kinds[value].add(kind_of(value, shapes, symbols))
-    return tuple(Created(value, _in_all(kind)) for value, kind in kinds.items())
+    return tuple(CreatedValue(value, _in_all(kind)) for value, kind in kinds.items())
 
 
 def _in_all(kinds: set[OriginKind]) -> OriginKind:
-    """What a value is at all sizes, by what it is at some; computed, if none is known."""
+    """The kind of a value at all sizes, by its kinds at some sizes; computed if none is known."""
     if not kinds or "computed" in kinds:
         return "computed"
     return next(iter(kinds)) if len(kinds) == 1 else "padded"
 
 
 def _partial_values(rule: Rule) -> Iterator[Value]:
-    """The values that a rule creates, each once, in the order of its outputs."""
+    """Yield the values that a rule creates from some of its inputs, each once, outputs in order.
+
+    They are values of the right side that the left side lacks, that read fewer inputs than the
+    whole right side, and that parallel operators alone do not compute. Of nested ones, only the
+    outermost are yielded.
+    """
     old = _values(rule.left)
     everything = variables(rule.right)
     pending = list(reversed(rule.right))
@@ -167,13 +180,13 @@ def _values(side: Outputs) -> frozenset[Value]:
 
 
 def _computes(node: Node) -> bool:
-    """Whether anything but parallel operators has a part in it."""
+    """Whether the node, or a node that it depends on, is a compute operator."""
     return any(not (n.is_leaf or n.is_parallel) for n in topological([node]))
 
 
-def _origins(known: _Known) -> Iterator[Origin]:
-    """Some values of the symbols of a rule at which both of its sides are typed alike, if either
-    direction creates anything."""
+def _valuations(known: _RuleTypings) -> Iterator[Valuation]:
+    """Yield values of a rule's symbols at which both sides have the same types; none unless a
+    direction creates a value."""
     rule = known.rule
     if not any(any(_partial_values(way)) for way in (rule, rule.reversed)):
         return
@@ -181,5 +194,9 @@ def _origins(known: _Known) -> Iterator[Origin]:
         return
     sizes, _ = known.sizes
     degrees = known.agreed[1] if known.agreed is not None else {}
-    made = (instance.origin for instance in instances(rule.left, rule.right, sizes, degrees))
-    yield from islice((origin for origin in made if origin is not None), INSTANCES)
+    instance_valuations = (
+        instance.valuation for instance in instances(rule.left, rule.right, sizes, degrees)
+    )
+    yield from islice(
+        (valuation for valuation in instance_valuations if valuation is not None), INSTANCES
+    )

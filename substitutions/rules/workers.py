@@ -1,4 +1,4 @@
-"""Runs a function over many items in forked workers that share them, in order."""
+"""Runs a function over many items in forked workers that share the items; results in order."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Result = TypeVar("Result")
 
 CHUNK = 4
 
-# What the workers of the running map work on. Operators hold functions, which cannot be sent to
-# a process; a forked worker has them already, and is sent positions only.
+# The function and the items of each running map. Operators hold functions, which cannot be sent to
+# another process. A forked worker has the items already, and is sent only their positions.
 _shared: list[tuple[Callable[[Any], Any], Sequence[Any]]] = []
 
 
 def parallel_map(
     work: Callable[[Item], Result], items: Sequence[Item], jobs: int, *, chunk: int = CHUNK
 ) -> Iterator[Result]:
-    """``work`` of every item, in order; results have to survive pickling. ``chunk``: how many
-    items a worker is given at once.
+    """Yield ``work`` of every item, in order. Results have to be picklable. ``chunk``: how many
+    items a worker gets at once.
 
-    Workers do not hear Ctrl-C, which a terminal sends to all: where it hit one that held a lock,
-    the others waited forever. Whatever ends the map early, they are ended by this process.
+    Workers ignore Ctrl-C, which a terminal sends to all processes: if it ended a worker that held a
+    lock, the others would wait forever. This process ends the workers if the map ends early.
     """
     if jobs == 1 or len(items) <= 1:
         yield from map(work, items)
@@ -52,8 +52,9 @@ def parallel_map(
 
 @contextmanager
 def _interrupts_held() -> Generator[None]:
-    """Ctrl-C waits for the end of the block: while a worker is being started, its parent would
-    lose sight of it. Workers started in it keep the handler, and so go on."""
+    """Delay Ctrl-C until the end of the block. An interrupt while a worker is being started would
+    leave a worker that its parent does not know. Workers that are started in the block inherit the
+    handler, and so ignore Ctrl-C."""
     pressed: list[int] = []
     handler = signal.signal(signal.SIGINT, lambda number, _frame: pressed.append(number))
     try:

@@ -24,7 +24,7 @@ from pcg.capture import capture
 from pcg.machine import load_machine
 from pcg.plan.precision import Precision, precision_of
 from pcg.plan.training import Training
-from runtime.module.calls import Face, call_of
+from runtime.module.calls import ForwardSignature, call_of
 from search.cost.progress import timed_by
 from substitutions.rules.store import load_library
 from unity.api.losses import LossSource, with_loss
@@ -71,7 +71,7 @@ def main(name: str, layers: int, nodes: int, precision: Precision = "bf16") -> N
     with torch.device("meta"):
         model = model_of(name, layers)
         ids = torch.zeros(batch, LENGTHS.get(name, LENGTH), dtype=torch.long)
-    call = call_of(Face.of(model), (), {"input_ids": ids, "labels": ids})
+    call = call_of(ForwardSignature.of(model), (), {"input_ids": ids, "labels": ids})
     seen = with_loss(model, call, LossSource(None))
     begin = process_time()
     graph = capture(seen, tuple(call.tensors.values())).graph

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from pcg.capture import capture
-from runtime.module.calls import Face, call_of
+from runtime.module.calls import ForwardSignature, call_of
 from unity.api.losses import LossSource, with_loss
 
 SIZES = {
@@ -35,7 +35,7 @@ def main(size: str) -> None:
     with torch.device("meta"):
         model = models.LlamaForCausalLM(config)
         ids = torch.zeros(BATCH, LENGTH, dtype=torch.long)
-    call = call_of(Face.of(model), (), {"input_ids": ids, "labels": ids})
+    call = call_of(ForwardSignature.of(model), (), {"input_ids": ids, "labels": ids})
     seen = with_loss(model, call, LossSource(None))
     begin, busy = perf_counter(), process_time()
     captured = capture(seen, tuple(call.tensors.values()))

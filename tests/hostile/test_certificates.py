@@ -233,7 +233,7 @@ def test_a_folder_or_bundle_without_certificates_proves_nothing(tmp_path: Path):
     write_bundle(tmp_path / "c.jsonl.xz", [])
     status, printed = recheck(tmp_path / "c.jsonl.xz")
     assert status == 1
-    assert "holds no certificates, nothing is proved" in printed
+    assert "has no certificates, so nothing is proved" in printed
     assert recheck(tmp_path / "nowhere")[0] == 2
 
 
@@ -241,7 +241,7 @@ def test_two_certificates_of_one_label(tmp_path: Path):
     made("sum").write(tmp_path, "a")
     status, printed = recheck(made("cut").write(tmp_path, "b"))
     assert status == 1
-    assert "another certificate has its label" in printed
+    assert "another certificate has the same label" in printed
 
 
 def test_a_proof_about_whole_tensors_is_said_to_be_one(tmp_path: Path):

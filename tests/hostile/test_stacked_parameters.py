@@ -11,14 +11,20 @@ from pcg.plan.plan import load_plan
 
 SIX = [f"layers.{i}.weight" for i in range(6)]
 STACKED = {
-    "too few": ({"names": ["w"], "stacked": SIX[:5]}, "5 stacked for a weight of [6, 6]"),
-    "too many": ({"names": ["w"], "stacked": [*SIX, "more"]}, "7 stacked for a weight of [6, 6]"),
-    "one twice": ({"names": ["w"], "stacked": [*SIX[:5], SIX[0]]}, "expected different names"),
-    "its own part": ({"names": [SIX[0]], "stacked": SIX}, "expected different names"),
-    "two names for all": ({"names": ["w", "v"], "stacked": SIX}, "expected different names"),
+    "too few": (
+        {"names": ["w"], "stacked": SIX[:5]},
+        "5 stacked parameters for a weight of [6, 6]",
+    ),
+    "too many": (
+        {"names": ["w"], "stacked": [*SIX, "more"]},
+        "7 stacked parameters for a weight of [6, 6]",
+    ),
+    "one twice": ({"names": ["w"], "stacked": [*SIX[:5], SIX[0]]}, "expected distinct names"),
+    "its own part": ({"names": [SIX[0]], "stacked": SIX}, "expected distinct names"),
+    "two names for all": ({"names": ["w", "v"], "stacked": SIX}, "expected distinct names"),
     "turned vectors": (
         {"names": ["w"], "stacked": SIX, "transposed": True},
-        "transposed matrices are no weight of [6, 6]",
+        "transposed matrices need 3 dimensions, got [6, 6]",
     ),
     "numbers": ({"names": ["w"], "stacked": [1, 2, 3, 4, 5, 6]}, "stacked"),
     "an escape": ({"names": ["w"], "stacked": [*SIX[:5], "\u001b[2J"]}, "control character"),

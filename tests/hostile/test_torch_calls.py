@@ -96,7 +96,7 @@ CALLS: dict[str, tuple[str, list[str], list[str]]] = {
     "a layout": ("aten._to_copy.default(x0, layout=0)", [X], [Y]),
     "a number of a tensor": ("aten.item.default(x0)", ["[] float32"], ["[] float32"]),
     "a warning": ("aten.warn.default('hello')", [], [Y]),
-    "a function of torch's own use": (
+    "an internal function of torch": (
         "aten._cdist_forward.bogus(x0, x0, 2.0, None)",
         [X],
         ["[8, 8] float32"],

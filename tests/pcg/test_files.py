@@ -79,7 +79,7 @@ def test_read_toml(tmp_path: Path):
             "at schema_version: expected 1, got 3 (and 2 more errors)",
         ),
         ('{"schema_version": 1, "schema_version": 1}', 'not JSON: key "schema_version" is given'),
-        ('{"schema_version": 1, "factor": NaN}', "not JSON: NaN is no number of JSON"),
+        ('{"schema_version": 1, "factor": NaN}', "not JSON: NaN is no JSON number"),
         ('{"schema_version": 1, "factor": 1e999}', "at factor: expected a finite number, got"),
         ("9" * 5000, "not JSON: Exceeds the limit"),
         ("[" * 100_000, "nested too deeply"),

@@ -87,7 +87,7 @@ def test_2bw_does_not_wait_between_steps(library):
     lowering = Lowering(planned("mlp-mnist", library, 4, 4, "2bw"))
     program = lowering.program(0).pipeline
     assert program is not None
-    assert (program.runs_on, program.lead) == (True, 3)
+    assert (program.overlaps_batches, program.lead) == (True, 3)
     turns: list[str] = []
     ended = Event()
 
@@ -143,7 +143,7 @@ def test_no_batch_begins_early_where_an_earlier_stage_waits_for_a_later_one(show
     lowering = Lowering(plan_of(model, graph, views, 2, 2, "2bw", devices=2))
     program = lowering.program(0).pipeline
     assert program is not None
-    assert program.runs_on == goes_on
+    assert program.overlaps_batches == goes_on
 
 
 SLICED = """

@@ -128,7 +128,7 @@ def test_what_goes_forward_alone_has_the_same_loss():
 
     def work(world):
         executor = Executor(lowering.program(world.rank), world, "fp64")
-        forward = executor.forward(0, executor.form, trains=False).loss
+        forward = executor.forward(0, executor.formats, trains=False).loss
         alone = world.total(0.0 if forward is None else float(forward))
         return alone, executor.step(0, None).loss
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pcg.graph.graph import Value, leaf
-from pcg.placement.layout import Layout, spread
+from pcg.placement.layout import Layout, default_layout
 from pcg.placement.transfer import transfer
 from pcg.types.tensor import Degrees, ParallelTensor
 from runtime.program.communication import collective, exchange, pattern
@@ -30,7 +30,7 @@ def layouts(devices: int, sizes: tuple[int, ...]) -> list[Layout]:
             if devices % used or any(s % d for s, d in zip(sizes, dims, strict=True)):
                 continue
             degrees = Degrees(dims, (1,) * len(dims), devices // used, partials)
-            plain = spread(ParallelTensor(sizes, degrees))
+            plain = default_layout(ParallelTensor(sizes, degrees))
             turned = [d for i in range(2) for d in range(i, devices, 2)]
             moved = tuple((turned[d], piece) for d, piece in plain.pieces)
             drawn += dict.fromkeys((plain, Layout(plain.type, moved)))

@@ -8,7 +8,7 @@ from support.cases import each
 
 from pcg.ops import OPERATORS
 from substitutions.generate.decompose.decompose import decompositions
-from substitutions.rules.general import General, is_instance
+from substitutions.rules.general import GeneralForm, is_instance
 from substitutions.rules.rule import parse_rule
 from substitutions.rules.store import Library, load_library
 
@@ -191,8 +191,8 @@ def library() -> Library:
 def test_is_in_the_library(library: Library, name: str) -> None:
     inputs, left, right = NAMED[name]
     stated = parse_rule(name, inputs, left, right)
-    wanted = General(stated.left, stated.right)
-    rules = (General(rule.left, rule.right, rule.runs) for rule in library.rules)
+    wanted = GeneralForm(stated.left, stated.right)
+    rules = (GeneralForm(rule.left, rule.right, rule.runs) for rule in library.rules)
     assert any(is_instance(wanted, rule) for rule in rules), stated.text
 
 
@@ -206,6 +206,6 @@ def test_what_a_cut_along_a_reduced_axis_takes_is_in_the_library(
     of attention: the operator as its primitive steps, whose sums may be cut. That these lead to
     such a cut is replayed with the decompositions themselves (``test_decompose``)."""
     actual = decompositions(OPERATORS[name])
-    rules = [General(rule.left, rule.right, rule.runs) for rule in library.rules]
-    wanted = [General(*pair) for pair in actual]
+    rules = [GeneralForm(rule.left, rule.right, rule.runs) for rule in library.rules]
+    wanted = [GeneralForm(*pair) for pair in actual]
     assert any(is_instance(pair, rule) for pair in wanted for rule in rules)

@@ -1,4 +1,5 @@
-"""What every hostile input has to come to: one line, a status, soon, and nothing written."""
+"""The checks for every hostile input: it is refused soon, with one line and an exit status, and
+nothing is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program of its own: searches at random with a budget, and when each of them ends.
+"""A program that runs random searches with a budget and prints when each of them ends.
 
     python budgets.py [SEED [COUNT]]
 

@@ -1,7 +1,7 @@
-"""Many small cases in one test, each of which is tried, and named where it fails.
+"""Many small cases in one test. All cases run, and the error names each one that fails.
 
-A test of its own for each would take longer to collect, to send to a worker and to report than the
-case itself takes. For cases that leave nothing behind: fixtures are those of the whole test.
+A separate test per case would take longer to collect, to send to a worker and to report than the
+case itself. The cases share the fixtures of the test, so they must leave nothing behind.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A headless Chromium, where one is installed: what a page comes to once its scripts have run."""
+"""A headless Chromium, if one is installed: the state of a page after its scripts have run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines of two kinds of devices."""
+"""Machines with two kinds of devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mixtures of experts as loops over tokens, as one would write them without thinking of speed."""
+"""Mixtures of experts as plain loops over tokens, written without regard to speed."""
 
 from __future__ import annotations
 

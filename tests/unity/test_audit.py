@@ -30,7 +30,7 @@ runner = CliRunner()
 Content = dict[str, Any]
 
 UNDETERMINED = [
-    "the optimizer and what is recomputed, which are decisions",
+    "the optimizer and the recomputed operators, which are decisions",
     "the estimates, which are predictions",
 ]
 
@@ -155,7 +155,7 @@ def test_a_view_that_is_altered_is_told_by_its_hash(plan: Path):
     altered(plan, moved, hashed=False)
     result = audit(str(plan), "--no-capture", "--no-proofs")
     assert isinstance(result.exception, NegativeAnswer)
-    assert f"{plan}: decisions.views: is not as it was written, its hash is" in result.stdout
+    assert f"{plan}: decisions.views: was changed after it was written: its hash" in result.stdout
 
 
 def test_another_model_is_told_by_its_line(plan: Path):
@@ -240,7 +240,9 @@ def test_what_a_plan_says_nothing_of_is_not_checked(plan: Path):
     altered(plan, lambda c: c.update(naming=None))
     result = audit(str(plan), "--no-proofs", "--jobs", "1")
     assert result.exit_code == 0, result.output
-    assert "not checked: what its parameters are called, of which" in result.stdout
+    assert (
+        "not checked: the names of its parameters, which the plan does not state" in result.stdout
+    )
 
 
 MODEL = """\
@@ -268,7 +270,7 @@ def test_a_file_is_only_run_if_it_is_named(tmp_path: Path, library: Library):
     source.write_text(MODEL.replace("relu", "tanh") + "\nopen(__file__ + '.ran', 'w').close()\n")
     result = audit(str(path), "--no-proofs")
     assert isinstance(result.exception, NegativeAnswer), result.output
-    assert f"could not be checked: the model, as {name} is none of Unity's" in result.stdout
+    assert f"could not be checked: the model, because {name} is not in the zoo" in result.stdout
     assert audit(str(path), "--no-proofs", "--no-capture").exit_code == 0
     assert not source.with_name("mine.py.ran").exists()
     other = audit(str(path), "--no-proofs", "--model", name, "--jobs", "1")
@@ -284,7 +286,9 @@ def test_a_machine_that_is_not_known_is_no_success(plan: Path):
     altered(plan, change)
     result = audit(str(plan), "--no-proofs", "--no-capture")
     assert isinstance(result.exception, NegativeAnswer), result.output
-    assert "could not be checked whole: the machine, as mine is no preset" in str(result.exception)
+    assert "could not be checked in full: the machine, because mine is not a preset" in str(
+        result.exception
+    )
     left_out = audit(str(plan), "--no-proofs", "--no-capture", "--no-machine")
     assert left_out.exit_code == 0
     assert "not checked: the machine (--no-machine)" in left_out.stdout

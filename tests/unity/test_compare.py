@@ -28,7 +28,7 @@ from unity.support.comparison import (
     over_others,
     samples,
 )
-from unity.support.plot import plot
+from unity.support.plot import plot, plot_steps
 
 SMALL = ("--machine", "local", "--gpus", "4,2", "--planners", "data-parallel,joint")
 
@@ -101,6 +101,7 @@ def test_the_table_has_a_row_for_each(done: tuple[Result, Path]):
 def _undrawn(monkeypatch: pytest.MonkeyPatch):
     """Plots take longer than small plans."""
     monkeypatch.setattr("unity.commands.compare.plot", lambda *given: ("x.svg", "x.png"))
+    monkeypatch.setattr("unity.commands.compare.plot_steps", lambda *given: None)
 
 
 @pytest.mark.usefixtures("_undrawn")
@@ -120,6 +121,16 @@ def test_plots_are_drawn(done: tuple[Result, Path]):
     texts = {text.strip() for text in svg.getroot().itertext()}
     assert {"xdl-tiny on local", "data-parallel", "joint", "devices", "2", "4"} <= texts
     assert "predicted throughput (samples/s)" in texts
+
+
+def test_where_steps_go_is_drawn(done: tuple[Result, Path], tmp_path: Path):
+    """A panel for each number of devices, a bar for each part of each planner's step."""
+    _, out = done
+    texts = {t.strip() for t in ElementTree.parse(out / "xdl-tiny-steps.svg").getroot().itertext()}
+    assert {"2 devices", "4 devices", "data-parallel", "joint", "exposed communication"} <= texts
+    assert (out / "xdl-tiny-steps.png").read_bytes().startswith(b"\x89PNG")
+    assert plot_steps("none", "local", [entry("expert", None)], tmp_path) is None
+    assert not list(tmp_path.iterdir())
 
 
 def entry(planner: str, speed: float | None) -> Prediction:
@@ -189,7 +200,7 @@ def test_without_matplotlib_the_table_comes(tmp_path: Path, monkeypatch: pytest.
     few = ("--machine", "local", "--gpus", "2", "--planners", "data-parallel")
     result = compare("xdl-tiny", *few, "-o", str(tmp_path))
     assert result.exit_code == 0
-    assert "they take matplotlib" in result.output
+    assert "install matplotlib" in result.output
     assert {path.name for path in tmp_path.iterdir()} == {"compare.json", "plans"}
 
 
@@ -239,7 +250,7 @@ def test_gspmd_is_compared_as_it_is_annotated(tmp_path: Path):
 @pytest.mark.parametrize("option", ["--mesh", "--shard"])
 def test_annotations_are_for_gspmd(option: str, tmp_path: Path):
     result = compare("mlp-tiny", *SMALL, option, "x=data,-", "-o", str(tmp_path))
-    assert str(result.exception).startswith(f"{option}: only the planner gspmd takes it")
+    assert str(result.exception).startswith(f"{option}: only the planner gspmd reads it")
 
 
 def test_a_mesh_of_other_devices_is_refused(tmp_path: Path):

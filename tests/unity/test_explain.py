@@ -32,7 +32,7 @@ def test_every_operator_is_explained(folder):
     assert result.out.splitlines()[0] == "test on 4 x local"
     assert result.out.count("  placement: data 4, on devices 0-3") == 5
     assert "softmax" in result.out
-    assert "all other operators staying where they are" in result.out
+    assert "all other operators stay where they are" in result.out
 
 
 def test_one_operator_as_json(folder):

@@ -17,7 +17,7 @@ from support.paths import ROOT
 from typer.testing import CliRunner
 
 from pcg.types.operator import Operator
-from substitutions.generate.library import Generated, generate
+from substitutions.generate.library import GenerationResult, generate
 from substitutions.rules.store import default_path, load_library
 from unity.__main__ import main
 from unity.generate import app
@@ -29,16 +29,16 @@ OWN = 'squared = Operator("squared", "out[i...] = x[i...] * x[i...]")'
 
 
 @pytest.fixture(scope="module")
-def made() -> dict[object, Generated]:
+def made() -> dict[object, GenerationResult]:
     """The libraries that were generated, by what was asked for."""
     return {}
 
 
 @pytest.fixture
-def _generated_once(made: dict[object, Generated], monkeypatch: pytest.MonkeyPatch) -> None:
+def _generated_once(made: dict[object, GenerationResult], monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests of what is said of a part of the library, and in which form, make it once."""
 
-    def once(chosen: list[Operator], *, jobs: int, progress: Any, **given: Any) -> Generated:
+    def once(chosen: list[Operator], *, jobs: int, progress: Any, **given: Any) -> GenerationResult:
         asked = *(operator.name for operator in chosen), *map(str, sorted(given.items()))
         if asked not in made:
             made[asked] = generate(chosen, jobs=jobs, progress=progress, **given)
@@ -114,8 +114,8 @@ def test_interrupted_it_leaves_the_old_library_whole(tmp_path: Path, seconds: fl
     [
         (("--only", "relu"), "expected --out FOLDER"),
         (("--algebra",), "expected --out FOLDER"),
-        (("--operators", "OWN"), "--operators: means another library than the installed one"),
-        (("--operators", "OWN", "--explain", "rules.json:r"), "--operators: means another library"),
+        (("--operators", "OWN"), "--operators: makes another library than the installed one"),
+        (("--operators", "OWN", "--explain", "rules.json:r"), "--operators: makes another library"),
         (("--only", "nosuch", "--out", "."), "no such operator"),
         (("--out", "/dev/null/rules"), "/dev/null/rules: cannot be made a folder"),
     ],

@@ -122,7 +122,7 @@ def test_a_check_where_no_steps_are_left(tmp_path, capsys, is_json):
             ("weight", "w2"),
         ]
     else:
-        assert "no steps were left to do, so that weights alone are compared" in out
+        assert "no steps were left, so only weights are compared" in out
         assert "agrees with one process" in out
 
 
@@ -159,7 +159,7 @@ def test_updates_that_were_left_out_are_counted(tmp_path, capsys, monkeypatch):
     assert [step["number"] for step in steps] == [1, 2, 3, 4, 5]
     count = sum(step["left_out"] for step in steps)
     assert count > 100
-    assert f"{count} updates left out" in capsys.readouterr().out
+    assert f"{count} updates were left out" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("where", ["open", "write"])

@@ -17,7 +17,7 @@ from pcg.plan.text import parse_values
 from pcg.types.operator import Operator
 from verifier.certificate import SCRIPTS, certify, write
 from verifier.decide import decide
-from verifier.recheck import Rechecked, Rechecker, certificates
+from verifier.recheck import CertificateCheck, Rechecker, certificates
 from verifier.solvers import SOLVERS
 from verifier.trusted.proof import prove
 from verifier.trusted.values import templates
@@ -41,7 +41,7 @@ def certified(line: str, directory: Path, name: str = "rule") -> Path:
     return path
 
 
-def check(path: Path) -> Rechecked:
+def check(path: Path) -> CertificateCheck:
     return Rechecker(path.parent, SOLVERS).check(path)
 
 
@@ -150,9 +150,9 @@ def test_nothing_of_the_search_takes_part(tmp_path: Path, monkeypatch: pytest.Mo
     def searched(self: object, every: object) -> object:
         raise AssertionError("searched")
 
-    monkeypatch.setattr("verifier.trusted.steps.Searching.options", searched)
+    monkeypatch.setattr("verifier.trusted.steps.SearchSteps.options", searched)
     assert check(path).accepted
-    assert prove.Searching.options is searched
+    assert prove.SearchSteps.options is searched
     assert templates.NEW
 
 

@@ -87,9 +87,9 @@ def test_indices_stay_indices():
 @given(st.sampled_from(LINES), st.integers(0, 5), st.integers(0, 3))
 def test_wherever_it_starts_it_ends_at_a_counterexample(line, number, seed):
     """At other types and on other inputs than those that are met first."""
-    origin = first(line)[0].origin
-    assert origin is not None
-    met = instances(*origin.pair, origin.sizes, origin.degrees)
+    valuation = first(line)[0].valuation
+    assert valuation is not None
+    met = instances(*valuation.pair, valuation.sizes, valuation.degrees)
     instance = next(islice(met, number, None), None)
     replayed = replay(instance, seed) if instance is not None else None
     if instance is None or replayed is None:
@@ -123,9 +123,9 @@ def test_smallest_of_all_is_found(line, expected):
 @pytest.mark.parametrize("budget", range(9))
 def test_no_larger_on_any_budget(monkeypatch, budget):
     """From sizes of 1 and 2, where both of 1 do not differ and both of 2 would be larger."""
-    origin = first("x:2 | softmax(x, axis=0) == softmax(x, axis=1)")[0].origin
-    assert origin is not None
-    instance = instantiate(replace(origin, values={"|x.0|": 1, "|x.1|": 2}))
+    valuation = first("x:2 | softmax(x, axis=0) == softmax(x, axis=1)")[0].valuation
+    assert valuation is not None
+    instance = instantiate(replace(valuation, values={"|x.0|": 1, "|x.1|": 2}))
     replayed = replay(instance) if instance is not None else None
     assert instance is not None
     assert replayed is not None
@@ -146,9 +146,9 @@ def test_defined_differences_stay_defined():
 
 def test_fixed_sizes_stay():
     left, right = parse("x:2 | relu(x) == gelu(x)")
-    origin = first("x:2 | relu(x) == gelu(x)")[0].origin
-    assert origin is not None
-    instance = next(instances(left, right, origin.sizes, origin.degrees, {"|x.1|": 4}))
+    valuation = first("x:2 | relu(x) == gelu(x)")[0].valuation
+    assert valuation is not None
+    instance = next(instances(left, right, valuation.sizes, valuation.degrees, {"|x.1|": 4}))
     replayed = replay(instance)
     assert replayed is not None
     assert dict(shrink(instance, replayed).inputs)["x"] == "[1, 4]"
@@ -169,7 +169,7 @@ def test_without_an_origin_values_shrink(monkeypatch, budget):
         "x:2 y:2 | matmul(concat(x, x, axis=1), concat(y, y, axis=0)) == matmul(x, y)"
     )
     with patch.object(shrinking, "value_difference", wraps=shrinking.value_difference) as evaluated:
-        smaller = shrink(replace(instance, origin=None), counterexample)
+        smaller = shrink(replace(instance, valuation=None), counterexample)
     assert 1 < evaluated.call_count <= budget
     assert smaller.inputs == counterexample.inputs
     assert measured(smaller).nonzero < measured(counterexample).nonzero

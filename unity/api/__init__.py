@@ -1,4 +1,4 @@
-"""The Python API: plans of modules that are at hand, and modules that train by a plan."""
+"""The Python API: it plans a module, and makes a module train by a plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the loss of a module's call: in what it returns, or by a function of that and the batch."""
+"""Find the loss of a module's call: in its output, or by a function of output and batch."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pcg.errors import InputError
 from runtime.module.calls import TARGET, ModuleCall
 
 Loss = str | Callable[..., Tensor] | None
-"""None where ``forward`` returns the loss or something with one; the name of a loss of
-``torch.nn.functional`` or an instance of one of ``torch.nn``, both of (output, target); or a
-function of (output, batch)."""
+"""How to compute a loss. None: ``forward`` returns the loss, or an output that has one. A name of
+``torch.nn.functional`` or an instance of a loss of ``torch.nn``: a function of (output, target).
+Any other callable: a function of (output, batch)."""
 NAMES = (
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
@@ -41,7 +41,7 @@ NAMES = (
 
 @dataclass(frozen=True)
 class LossSource:
-    """How the loss of a call is found."""
+    """The way to find the loss of a call."""
 
     given: Loss
 
@@ -68,10 +68,10 @@ class LossSource:
             expected = (
                 "expected the target last in a tuple, or by a name that forward does not take"
             )
-            raise InputError("loss", f"{expected}; for the loss alone is {targets}")
+            raise InputError("loss", f"{expected}, got {targets}")
 
     def of(self, output: Any, arguments: Mapping[str, Any], targets: Mapping[str, Any]) -> Tensor:
-        """The loss. Raises InputError where there is none."""
+        """Return the loss. Raises InputError if there is none."""
         if self.given is None:
             return returned_loss(output)
         if self._is_of_target:
@@ -94,7 +94,7 @@ class LossSource:
 
 
 def returned_loss(output: Any) -> Tensor:
-    """The loss in what a module returns. Raises InputError where there is none."""
+    """Return the loss in a module's output. Raises InputError if there is none."""
     loss = output
     if isinstance(output, Mapping):
         loss = output.get("loss")
@@ -112,7 +112,7 @@ def returned_loss(output: Any) -> Tensor:
 
 
 def _tensor_of(output: Any) -> Tensor:
-    """What a loss by name is taken of."""
+    """Return the tensor of an output from which a loss by name is computed."""
     logits = output
     if isinstance(output, Mapping):
         logits = output.get("logits")
@@ -126,9 +126,9 @@ def _tensor_of(output: Any) -> Tensor:
 
 
 def with_loss(module: Module, call: ModuleCall, losses: LossSource) -> Module:
-    """A module that takes the tensors of a call, under their names, and returns the loss alone.
+    """Return a module that takes the tensors of a call, under their names, and returns the loss.
 
-    It has the parts of ``module`` itself, so that their names are the same, and changes none.
+    It shares the submodules and parameters of ``module``, so that their names are the same.
     """
 
     def forward(self: Any, *tensors: Tensor) -> Tensor:
@@ -137,10 +137,10 @@ def with_loss(module: Module, call: ModuleCall, losses: LossSource) -> Module:
         return losses.of(output, bound.arguments, targets)
 
     def run(self: Any, *tensors: Tensor) -> Tensor:
-        # Hooks are those of the module, which runs them itself.
+        # The module runs its own hooks.
         return forward(self, *tensors)
 
-    # By which torch.export names what is given.
+    # torch.export takes the names of inputs from it.
     setattr(forward, "__signature__", _signature(call.tensors))  # noqa: B010 for pyright
     kind = type(type(module).__name__, (Module,), {"forward": forward, "__call__": run})
     seen = kind.__new__(kind)

@@ -1,7 +1,7 @@
-"""Plan the training of a module that is at hand.
+"""Plan the training of a module.
 
-The module itself is captured where it and its inputs lie in main memory, and else a copy of it on
-the meta device; nothing of it is changed or copied.
+The module itself is captured if it and its inputs are in main memory. Otherwise a copy of it on the
+meta device is captured. The values of the module are neither changed nor copied.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pcg.capture import Captured, capture
 from pcg.capture.watch import refuse_hooks
 from pcg.errors import InputError
 from pcg.models import MAX_BATCH
-from runtime.module.calls import Face, ModuleCall, call_of
+from runtime.module.calls import ForwardSignature, ModuleCall, call_of
 from runtime.module.twin import twin, without_elements
 from runtime.train.eager import MOST_PARAMETERS, ModuleAgreement, compare_captured
 from runtime.train.initial import tensors_of
@@ -34,7 +34,7 @@ from unity.commands.optimize import Subject, answered, check, load
 from unity.optimize import Options
 
 MOST_BYTES = 1 << 30
-"""Of inputs of a whole batch; larger ones are looked at without their elements."""
+"""The most bytes of inputs of a whole batch. Larger inputs are made on the meta device."""
 
 
 def optimize(
@@ -65,25 +65,26 @@ def optimize(
     name: str | None = None,
     quiet: bool = False,
 ) -> PlannedModel:
-    """The fastest plan to train a module on a machine.
+    """Return the fastest plan to train a module on a machine.
 
-    ``model`` may lie on any device, also meta. ``inputs``, which may too, are those of one device:
-    a tuple of arguments, a dictionary of keyword arguments, or the only argument. Their first
-    dimension is the batch of a device; ``batch`` is that of all devices together, by default as
-    much for each.
+    ``model``: a module on any device, also meta. ``inputs``: the inputs of one device, on any
+    device: a tuple of arguments, a dictionary of keyword arguments, or the only argument. Their
+    first dimension is the batch of a device. ``batch``: the batch of all devices together. Default:
+    the batch of a device times the number of devices.
 
-    ``loss`` is needed where ``forward`` returns no loss: the name of one of
-    ``torch.nn.functional``, such as ``cross_entropy``, or an instance of one of ``torch.nn``, or a
-    function of (output, batch). Then the last of a tuple of inputs, and what of a dictionary
-    ``forward`` does not take, is for the loss alone.
+    ``loss``: needed if ``forward`` returns no loss. It is the name of a loss of
+    ``torch.nn.functional``, such as ``cross_entropy``, an instance of a loss of ``torch.nn``, or a
+    function of (output, batch). Then some inputs are for the loss alone: the last of a tuple, or
+    the entries of a dictionary that ``forward`` does not take.
 
-    ``optimizer`` (sgd, momentum or adam) and ``precision`` (fp32, tf32, bf16, fp16 or fp64; by
-    default bf16 on GPUs that have it, else fp32) decide what memory holds. With ``compile``,
-    operators are compiled together, by ``torch.compile``. The others are options of ``unity
-    optimize``. ``compare``: run a small module beside its graph, in values and
-    gradients.
+    ``optimizer``: sgd, momentum or adam; it decides what memory holds. ``precision``: fp32, tf32,
+    bf16, fp16 or fp64. Default: bf16 on GPUs that have it, else fp32. ``compile``: plan for
+    operators that ``torch.compile`` joins. ``compare``: compare the module with its graph, in
+    values and gradients. ``name``: the name of the model in the plan. ``quiet``: show no progress.
+    All other parameters are options of ``unity optimize``.
 
-    Raises InputError for what cannot be captured or planned, and NegativeAnswer where no plan fits.
+    Raises InputError if the module cannot be captured or planned, and NegativeAnswer if no plan
+    fits.
     """
     check_module(model)
     called = name or type(model).__name__
@@ -116,7 +117,7 @@ def optimize(
         as_json=quiet,
     )
     losses = LossSource(loss)
-    # Of the module itself: a copy would not have them.
+    # Checked here, because a copy would not have the hooks.
     refuse_hooks(model, called)
     asked = _Asked(model, called, _example(model, inputs, losses), losses, batch)
     with _without_dashes():
@@ -132,13 +133,13 @@ def _path(given: str | Path | None) -> Path | None:
 
 
 def _nothing() -> None:
-    """No comparison was asked for."""
+    """Stand in for a comparison that is left out."""
 
 
 def _example(
     model: Module, inputs: Tensor | Sequence[Any] | Mapping[str, Any], losses: LossSource
 ) -> ModuleCall:
-    """The example call."""
+    """Return the example call of a module."""
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = {}
     if isinstance(inputs, Mapping):
@@ -151,11 +152,11 @@ def _example(
         expected = "expected a tuple of arguments, a dictionary of keyword arguments, or a tensor"
         raise InputError("inputs", f"{expected}, got {type(inputs).__name__}")
     try:
-        call = call_of(Face.of(model), args, kwargs, has_target=losses.has_target)
+        call = call_of(ForwardSignature.of(model), args, kwargs, has_target=losses.has_target)
     except InputError as error:
         if losses.has_target:
             raise
-        hint = "; a target beside what it takes needs loss="
+        hint = "; an input for the loss alone needs loss="
         raise InputError(error.where, f"{error.problem}{hint}") from error
     losses.check(call)
     first = next(iter(call.tensors.values()), None)
@@ -166,7 +167,7 @@ def _example(
 
 @dataclass(frozen=True)
 class _Asked:
-    """A module with an example call. ``batch``: of all devices."""
+    """A module with an example call. ``batch``: the batch of all devices; None for the default."""
 
     model: Module
     name: str
@@ -176,11 +177,11 @@ class _Asked:
 
     @property
     def own(self) -> int:
-        """The samples of one device."""
+        """The number of samples of one device."""
         return next(iter(self.call.tensors.values())).shape[0]
 
     def captured(self, devices: int, groups: int) -> Captured:
-        """The graph for a number of devices."""
+        """Return the graph for a number of devices, with batch norms by ``groups`` of samples."""
         wanted = self.own * devices if self.batch is None else self.batch
         if not 1 <= wanted <= MAX_BATCH:
             raise InputError("batch", f"expected 1 to {MAX_BATCH}, got {wanted}")
@@ -200,7 +201,7 @@ class _Asked:
         return replace(captured, notes=(*captured.notes, *_told_of_mode(self.model)))
 
     def agreement(self) -> ModuleAgreement:
-        """The module beside its graph, for the batch of one device."""
+        """Compare the module with its graph, for the batch of one device."""
         problem = self._too_large_or_unknown()
         if problem is not None:
             return self._of_a_copy() or ModuleAgreement(reason=problem)
@@ -208,7 +209,7 @@ class _Asked:
         return alone._against(alone.captured(1, 1))
 
     def _against(self, captured: Captured) -> ModuleAgreement:
-        """The module beside a graph of it."""
+        """Compare the module with a graph of it."""
 
         def make(begin: Callable[[], object]) -> tuple[Module, tuple[Any, ...]]:
             begin()
@@ -219,7 +220,7 @@ class _Asked:
         return compare_captured(self.name, captured, make)
 
     def _too_large_or_unknown(self) -> str | None:
-        """Why the module itself cannot be compared."""
+        """Return why the module itself cannot be compared; None if it can."""
         tensors, parameters = tensors_of(self.model), _parameters(self.model)
         count = sum(parameter.numel() for parameter in self.model.parameters())
         if count > MOST_PARAMETERS:
@@ -229,8 +230,8 @@ class _Asked:
         return f"{unknown[0]} has no values on the meta device" if unknown else None
 
     def _of_a_copy(self) -> ModuleAgreement | None:
-        """A small copy beside its own graph; None where there is none that can be captured. Raises
-        InputError where they differ."""
+        """Compare a small copy of the module with its graph. None if no copy can be captured.
+        Raises InputError if they differ."""
         if (copy := shrunk(self.model)) is None:
             return None
         model, words = copy
@@ -244,8 +245,8 @@ class _Asked:
 
 
 def _told_of_mode(model: Module) -> tuple[str, ...]:
-    """A line about a module that trains otherwise than it is planned, as those are that
-    ``from_pretrained`` returns: in evaluation mode."""
+    """Return a line about a module in evaluation mode that would train otherwise than it is
+    planned. ``from_pretrained`` returns modules in evaluation mode."""
     parts = [part for part in model.modules() if not part.training]
     drops = any(isinstance(part, Dropout) and part.p > 0 for part in parts)
     norms = any(isinstance(part, BatchNorm) and part.track_running_stats for part in parts)
@@ -254,11 +255,11 @@ def _told_of_mode(model: Module) -> tuple[str, ...]:
     without = ["without dropout"] if drops else []
     without += ["with the statistics that batch norms keep"] if norms else []
     words = " and ".join(without)
-    return (f"the module is in evaluation mode, so it is planned, and trains, {words}: train()",)
+    return (f"the module is in evaluation mode, so it is planned and trains {words}: call train()",)
 
 
 def _shorter(call: ModuleCall) -> dict[str, Any]:
-    """The parts of a call with short texts."""
+    """Return the fields of a call, with texts cut short."""
     tensors = shorter(dict(call.tensors))
     bound, targets = call.with_tensors(tuple(tensors.values()))
     return {"arguments": dict(bound.arguments), "targets": targets, "tensors": tensors}
@@ -269,7 +270,7 @@ def _parameters(model: Module) -> list[tuple[str, Parameter]]:
 
 
 def _with_values(tensor: Tensor) -> Tensor:
-    """A tensor of its own in main memory, drawn where nobody knows the values."""
+    """Return a copy in main memory, with random values if the tensor has none."""
     if not tensor.is_meta:
         return tensor.detach().to("cpu", copy=True)
     fan_in = tensor.shape[-1] if tensor.dim() > 1 else 1
@@ -277,12 +278,12 @@ def _with_values(tensor: Tensor) -> Tensor:
 
 
 def _is_at_hand(model: Module) -> bool:
-    """Whether all of a module lies in main memory."""
+    """Whether all tensors of a module are in main memory."""
     return all(tensor.device.type == "cpu" for tensor in tensors_of(model).values())
 
 
 def _resized(tensor: Tensor, own: int, wanted: int) -> torch.Size:
-    """The shape with the whole batch: all tensors whose first dimension is the batch follow it."""
+    """Return the shape with the whole batch, if the first dimension is the batch of one device."""
     shape = tensor.shape
     if shape and shape[0] == own:
         return torch.Size((wanted, *shape[1:]))
@@ -290,7 +291,7 @@ def _resized(tensor: Tensor, own: int, wanted: int) -> torch.Size:
 
 
 def _repeated(tensor: Tensor, shape: torch.Size) -> Tensor:
-    """An input of the whole batch. Of integers, the example says in what range they are."""
+    """Return an input of the whole batch. Integers repeat the example, which gives their range."""
     if tensor.is_meta or tensor.is_floating_point() or tensor.is_complex():
         return torch.zeros(shape, dtype=tensor.dtype)
     own = tensor.detach().cpu()
@@ -301,7 +302,7 @@ def _repeated(tensor: Tensor, shape: torch.Size) -> Tensor:
 
 @contextmanager
 def _without_dashes() -> Generator[None]:
-    """Call options as Python has them."""
+    """Name options in errors as Python does: without dashes."""
     try:
         yield
     except InputError as error:

@@ -1,4 +1,4 @@
-"""Make a module train by a plan, among the processes that torchrun started, or alone."""
+"""Make a module train by a plan, in the processes of torchrun or in one process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.nn import Module
 
 from pcg.device import DeviceKind
 from pcg.plan.plan import Plan, load_plan
-from runtime.module.calls import Face
+from runtime.module.calls import ForwardSignature
 from runtime.module.module import ParallelModule
 from runtime.program.lower import Lowering
 from runtime.world.collectives import World, open_world, own_device
@@ -23,7 +23,7 @@ from unity.api.trainer import asked
 from unity.support.declarations import load_user_operators
 
 _WORLDS: dict[DeviceKind, World] = {}
-"""That of this process, once there is one."""
+"""The world of this process for each kind of device, once it is open."""
 
 
 def parallelize(
@@ -34,17 +34,17 @@ def parallelize(
     timeout: float = 300.0,
     operators: str | Path | None = None,
 ) -> ParallelModule:
-    """A module whose parameters are this rank's shards, and whose forward and backward passes are
-    those of the plan. All ranks have to call together, one process a device.
+    """Return a module whose parameters are this rank's shards, and whose forward and backward
+    passes are those of the plan. All ranks have to call this together, one process a device.
 
-    ``model``: the module that the plan was made of. Rank 0's values are taken; on the meta device
-    there are none, and ``load_state_dict`` has to follow. It is not changed, and may be forgotten.
-    ``plan``: a plan, or the path of a plan file. ``seed``: of dropout. ``timeout``: seconds that a
-    communication may take, where no process group is there yet. ``operators``: the file that the
-    plan was made with, if any.
+    ``model``: the module that the plan was made for. Rank 0's values are used. A module on the meta
+    device has none, so call ``load_state_dict`` afterwards. The module is not changed, and is not
+    needed any more. ``plan``: a plan, or the path of a plan file. ``seed``: the seed of dropout.
+    ``timeout``: the time limit of a communication in seconds, if no process group exists yet.
+    ``operators``: the file of operators that the plan was made with, if any.
 
-    Raises InputError where plan, module and processes do not fit, and for pipelines with delayed
-    weights, whose gradients are of weights one update old.
+    Raises InputError if plan, module and processes do not fit together. Raises it for pipelines
+    with delayed weights too, whose gradients are of weights one update old.
     """
     check_module(model)
     load_user_operators(operators)
@@ -59,9 +59,9 @@ def parallelize(
 
 
 def _kind(model: Module) -> type[ParallelModule]:
-    """A class whose name, signature and configuration are those of a module's own, by which loops
-    of others, such as the Trainer of transformers, find labels and columns of a dataset."""
-    signature = Face.of(model).signature
+    """Return a class with the name, signature and configuration of a module. Other training loops,
+    such as the Trainer of transformers, find labels and columns of a dataset by these."""
+    signature = ForwardSignature.of(model).signature
     own = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
 
     def forward(self: ParallelModule, *args: Any, **kwargs: Any) -> Any:
@@ -76,7 +76,7 @@ def _kind(model: Module) -> type[ParallelModule]:
     )
     members: dict[str, Any] = {"forward": forward, "__doc__": ParallelModule.__doc__}
     members["accepts_loss_kwargs"] = property(accepts_loss_kwargs)
-    # So that accelerate does not put it into a DistributedDataParallel, which it needs as little.
+    # So that accelerate does not wrap it in a DistributedDataParallel.
     members["_is_accelerate_prepared"] = True
     members["_keys_to_ignore_on_save"] = None
     for name in ("config", "main_input_name"):
@@ -86,7 +86,7 @@ def _kind(model: Module) -> type[ParallelModule]:
 
 
 def _world(kind: DeviceKind, timeout: float) -> World:
-    """The ranks of this process: those of its default process group, or else of torchrun."""
+    """Return the world of this process: that of its default process group, else of torchrun."""
     if kind in _WORLDS:
         return _WORLDS[kind]
     if dist.is_available() and dist.is_initialized():
@@ -100,6 +100,6 @@ def _world(kind: DeviceKind, timeout: float) -> World:
 
 
 def _close(opened: ExitStack, process: int) -> None:
-    """Leave the other ranks, in the process that met them."""
+    """Leave the other ranks, unless this is a fork of the process that joined them."""
     if os.getpid() == process:
         opened.close()

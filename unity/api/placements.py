@@ -1,12 +1,16 @@
-"""Say a plan in the terms of DTensor: placements of parameters and inputs on one device mesh.
+"""Describe a plan in the terms of DTensor: placements of parameters and inputs on one device mesh.
 
-Problem: a plan places every tensor by itself, each piece on named devices; DTensor has one mesh
-whose axes cut or copy whole tensors. Method: the devices in order are taken as the finest mesh, one
-axis for each prime factor of their number. Moving along one axis from device 0 either leaves a
-tensor's region or changes it along one dimension, which suggests a placement; DTensor's own regions
-for these are then compared with the plan's on every device, so that what is said is exact. Where
-factors differ, the order that says most is taken, of the first ``MOST_ORDERS``. Axes that all
-tensors treat alike are joined. Complexity: orders times tensors times devices times axes.
+Problem: a plan places every tensor by itself, each piece on given devices. DTensor has one mesh,
+whose axes cut or copy whole tensors.
+
+Method: the finest mesh has an axis for each prime factor of the number of devices. A step along an
+axis from device 0 either leaves a tensor's region as it is or changes it along one dimension. That
+suggests a placement. DTensor's regions for the suggested placements are compared with the plan's on
+every device, so the result is exact. If the factors differ, up to ``MOST_ORDERS`` of their orders
+are tried, and the order that describes most tensors is used. Axes that all tensors treat alike are
+joined.
+
+Complexity: orders times tensors times devices times axes.
 """
 
 from __future__ import annotations
@@ -29,18 +33,18 @@ from runtime.program.lower import Lowering
 from search.report.describe import pipeline_text
 
 MOST_ORDERS = 24
-"""Of prime factors, as axes of the finest mesh; there are several where the factors differ."""
+"""The most orders of the prime factors that are tried."""
 Cuts = tuple[int | None, ...]
-"""By axis of a mesh: the dimension that it cuts, or None where it copies."""
+"""For each axis of a mesh: the dimension that it cuts, or None if it copies."""
 
 
 @dataclass(frozen=True)
 class DTensorPlan:
-    """What DTensor can say of a plan.
+    """The part of a plan that DTensor can express.
 
-    ``mesh_shape``: of the devices in order, the last axis the innermost. ``parameters``: by name in
-    the module, in its orientation; ``inputs``: by name. ``unsaid``: what of the plan this leaves
-    out, a line each.
+    ``mesh_shape``: the shape of the mesh of devices in order; the last axis is the innermost.
+    ``parameters``: placements by name in the module, in its orientation. ``inputs``: placements by
+    name. ``unsaid``: a line for each part of the plan that is left out.
     """
 
     device_type: str
@@ -50,13 +54,13 @@ class DTensorPlan:
     unsaid: tuple[str, ...]
 
     def mesh(self, **options: Any) -> DeviceMesh:
-        """The mesh, among as many processes as it has devices. ``options``: further ones of
+        """Return the mesh. It needs as many processes as devices. ``options``: further options of
         ``init_device_mesh``, such as ``mesh_dim_names``."""
         return init_device_mesh(self.device_type, self.mesh_shape, **options)
 
 
 def to_dtensor(plan: Plan) -> DTensorPlan:
-    """A plan in the terms of DTensor. Raises InputError for a plan that cannot be executed."""
+    """Describe a plan in DTensor's terms. Raises InputError for a plan that cannot be executed."""
     lowering = Lowering(plan)
     devices = plan.machine.devices
     weights = {node.leaf.name: layout for node, layout in lowering.schedule.homes.items()}
@@ -81,7 +85,7 @@ def to_dtensor(plan: Plan) -> DTensorPlan:
 
 
 def _said(layouts: Mapping[str, Layout], devices: int) -> tuple[tuple[int, ...], dict[str, Cuts]]:
-    """The mesh that says most of the layouts, and what its axes do to those tensors."""
+    """Return the mesh that describes most layouts, and the cuts of these tensors by its axes."""
     best: tuple[tuple[int, ...], dict[str, Cuts]] | None = None
     for factors in islice(_orders(_factors(devices)), MOST_ORDERS):
         cuts = {name: _cuts(layout, devices, factors) for name, layout in layouts.items()}
@@ -95,7 +99,7 @@ def _said(layouts: Mapping[str, Layout], devices: int) -> tuple[tuple[int, ...],
 
 
 def _orders(factors: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Every order of some numbers, each once."""
+    """Yield every order of some numbers, each once."""
     if not factors:
         yield ()
     for first in dict.fromkeys(factors):
@@ -105,7 +109,7 @@ def _orders(factors: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 
 
 def _cuts(layout: Layout, devices: int, factors: Sequence[int]) -> Cuts | None:
-    """What each axis of the finest mesh does to a tensor; None where no placement says it."""
+    """Return the cuts of a tensor by the axes of the finest mesh; None if no placement fits."""
     regions = layout.regions
     if sorted(regions) != list(range(devices)) or layout.type.degrees.partials > 1:
         return None
@@ -125,8 +129,8 @@ def _cuts(layout: Layout, devices: int, factors: Sequence[int]) -> Cuts | None:
 def _region(
     shape: Sequence[int], cuts: Sequence[int | None], factors: Sequence[int], place: Sequence[int]
 ) -> Region | None:
-    """What DTensor gives a device: axes cut a dimension one after the other, the first outermost.
-    None where a size does not divide."""
+    """Return the region that DTensor gives a device. Axes cut a dimension one after the other, the
+    outermost first. None if a size does not divide."""
     bounds = [(0, size) for size in shape]
     for cut, factor, at in zip(cuts, factors, place, strict=True):
         if cut is None:
@@ -142,7 +146,7 @@ def _region(
 def _joined(
     factors: Sequence[int], found: Mapping[str, Cuts]
 ) -> tuple[tuple[int, ...], dict[str, Cuts]]:
-    """The mesh with neighbouring axes joined that do the same to every tensor."""
+    """Join neighbouring axes of the mesh that cut every tensor alike."""
     shape: list[int] = []
     kept: list[int] = []
     for axis, factor in enumerate(factors):
@@ -155,28 +159,30 @@ def _joined(
 
 
 def _why(layout: Layout, devices: int) -> str:
-    """Why no placements say a layout."""
+    """Return why no placements describe a layout."""
     held = sorted(layout.regions)
     if len(held) < devices:
-        return f"lies on {len(held)} of {devices} devices, and DTensor's on all of its mesh"
-    return "its pieces lie in another order than that of any mesh"
+        return (
+            f"is on {len(held)} of {devices} devices, but a DTensor is on all devices of its mesh"
+        )
+    return "its pieces are in an order that no mesh has"
 
 
 def _further(plan: Plan) -> list[str]:
-    """What of a plan is no placement of a parameter or an input."""
+    """Return lines about the parts of a plan that are not placements of parameters or inputs."""
     lines: list[str] = []
     if (text := pipeline_text(plan)) is not None:
         lines.append(f"{text}: DTensor has no schedule")
     if plan.derivation:
-        lines.append(f"{len(plan.derivation)} applications of rules, which the graph to run has")
+        lines.append(f"{len(plan.derivation)} rewrites of the graph")
     if plan.recompute:
         lines.append(f"{len(plan.recompute)} operators recomputed")
-    lines.append("how results of operators are cut, which DTensor derives by itself")
+    lines.append("cuts of the results of operators, which DTensor derives by itself")
     return lines
 
 
 def _turned(cuts: Cuts, rank: int) -> Cuts:
-    """Of the transposed matrix, or matrices."""
+    """Return the cuts of the transposed matrix, or matrices."""
     order = swapped_last(range(rank))
     return tuple(None if cut is None else order[cut] for cut in cuts)
 
@@ -186,7 +192,7 @@ def _placements(cuts: Cuts) -> tuple[Placement, ...]:
 
 
 def _factors(number: int) -> tuple[int, ...]:
-    """Prime factors, ascending; those of 1 are 1."""
+    """Return the prime factors of a number, ascending; (1,) for 1."""
     factors: list[int] = []
     divisor = 2
     while divisor * divisor <= number:

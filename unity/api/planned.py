@@ -1,4 +1,4 @@
-"""A plan with what is known of it, for people and for ``parallelize``."""
+"""A plan with its predictions, for users and for ``parallelize``."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from unity.support.console import PlainConsole
 
 @dataclass(frozen=True, repr=False)
 class PlannedModel:
-    """A module's plan. ``answer``: the plan with the search for it and what was asked."""
+    """The plan of a module. ``answer``: the result of the search, with its question."""
 
     answer: Answer
 
     @property
     def plan(self) -> Plan:
-        """What is written to a plan file."""
+        """The content of the plan file."""
         return self.planned.plan
 
     @property
     def planned(self) -> Planned:
-        """The plan with the search for it."""
+        """The plan with the report of its search."""
         return self.answer.planned
 
     @property
     def agreement(self) -> ModuleAgreement | None:
-        """What came of the comparison of graph and module, where there was one."""
+        """The result of the comparison of graph and module; None without a comparison."""
         return self.answer.agreement
 
     @property
@@ -48,35 +48,35 @@ class PlannedModel:
 
     @property
     def data_parallel_seconds(self) -> float | None:
-        """The same of the fastest data-parallel plan, where that was priced."""
+        """Predicted seconds of the fastest data-parallel plan; None if that was not priced."""
         return self.planned.data_parallel_seconds
 
     @property
     def one_device_seconds(self) -> float:
-        """The same of one device."""
+        """Predicted seconds of a step on one device."""
         return self.plan.estimates.one_device_seconds
 
     @property
     def speedup(self) -> float | None:
-        """How many times as fast as data parallelism, where that was priced."""
+        """How many times as fast as data parallelism; None if that was not priced."""
         return speedup_of(self.planned)
 
     @property
     def memory_bytes(self) -> int:
-        """At most so many bytes on a device."""
+        """Predicted bytes of the fullest device."""
         return self.plan.estimates.peak_memory_bytes
 
     def save(self, path: str | Path) -> None:
-        """Write the plan file, whole or not at all."""
+        """Write the plan file, as a whole or not at all."""
         save_plan(self.plan, path)
 
     def report(self, path: str | Path, rules: str | Path | None = None) -> None:
-        """Write a page about the plan, for a browser. ``rules``: the library of the plan, by
-        default that of Unity."""
+        """Write a page about the plan, for a browser. ``rules``: the library of the plan. Default:
+        the library of Unity."""
         write_page(self.answer, Path(path), None if rules is None else Path(rules))
 
     def to_dtensor(self) -> DTensorPlan:
-        """Placements of parameters and inputs on a device mesh, and what these leave unsaid."""
+        """Describe the plan in DTensor's terms: placements of parameters and inputs on a mesh."""
         return to_dtensor(self.plan)
 
     def __repr__(self) -> str:
@@ -107,11 +107,11 @@ class PlannedModel:
 
 
 def check_module(model: object) -> None:
-    """Raise InputError for what is no module, such as the name of one."""
+    """Raise InputError unless ``model`` is a torch module."""
     if not isinstance(model, Module):
         raise InputError("model", f"expected a torch module, got {type(model).__name__}")
 
 
 def load_plan(path: str | Path) -> Plan:
-    """Read and check a plan file. Raises InputError naming the file and the place in it."""
+    """Read and check a plan file. Raises InputError that names the file and the place in it."""
     return plans.load_plan(path)

@@ -1,9 +1,9 @@
 """A small copy of a large model, to compare with its graph.
 
-A module that is too large to run, or is on the meta device, is not compared itself. Those of
-``transformers`` are made from a configuration, which says how many layers there are and how wide
-they are; so a copy with two layers, as narrow as it has to be, has the same code. Its weights are
-random. Others have no such description, and are not compared.
+A module that is too large to run, or is on the meta device, is not compared itself. Modules of
+``transformers`` are made from a configuration with the number and the width of layers. So a copy
+with two layers, as narrow as needed, has the same code. Its weights are random. Other modules have
+no configuration, and are not compared.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from torch.nn import Module
 from runtime.train.eager import MOST_PARAMETERS
 
 LAYERS, WORDS, LENGTH = 2, 1000, 16
-"""At most so many layers, words of a vocabulary, and words of a text."""
+"""The most layers, words of the vocabulary, and words of a text of a copy."""
 WIDTHS = ("hidden_size", "intermediate_size", "head_dim")
 FACTORS = (1, 2, 4, 8, 16, 32, 64)
 DEPTHS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_decoder_layers")
 
 
 def shrunk(model: Module) -> tuple[Module, str] | None:
-    """A small copy in main memory, and what it is, in words; None where nobody knows how to."""
+    """Return a small copy in main memory, and a description of it; None if none can be made."""
     config: Any = getattr(model, "config", None)
     if not hasattr(config, "to_dict") or not isinstance(_number(config, DEPTHS[0]), int):
         return None
@@ -38,7 +38,7 @@ def shrunk(model: Module) -> tuple[Module, str] | None:
                 continue
             with torch.random.fork_rng(devices=[]):
                 made = type(model)(small)
-        except Exception:  # by whatever a class refuses a configuration
+        except Exception:  # a class may refuse a configuration in any way
             continue
         wide = f", 1/{factor} as wide" if factor > 1 else ""
         return made.train(model.training), f"a copy with {small.num_hidden_layers} layers{wide}"
@@ -46,7 +46,7 @@ def shrunk(model: Module) -> tuple[Module, str] | None:
 
 
 def shorter(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Texts of a few words, where all inputs are texts."""
+    """Cut texts to a few words, if all inputs are texts."""
     if any(tensor.is_floating_point() or tensor.dim() > 2 for tensor in tensors.values()):
         return tensors
     return {name: t[:, :LENGTH] if t.dim() == 2 else t for name, t in tensors.items()}

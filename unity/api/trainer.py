@@ -1,11 +1,11 @@
 """The Trainer of ``transformers``, for modules that train by a plan.
 
-That Trainer saves and reads on one rank alone. Weights and what an optimizer keeps are shards here,
-so all ranks write and read them together: as ``save_checkpoint`` does, in a folder of the Trainer's
-checkpoint, beside whole weights in files as transformers writes them.
+The original Trainer saves and reads on one rank. Here weights and optimizer states are shards, so
+all ranks write and read them together with ``save_checkpoint``. The shards are in a folder of the
+Trainer's checkpoint, beside whole weights in the files of transformers.
 
-A Trainer asks its module ``accepts_loss_kwargs`` while it is made, and nobody else does. Then it
-becomes one that does all this, of a class derived from its own.
+A Trainer reads ``accepts_loss_kwargs`` of its module in its constructor, and nothing else does. At
+that moment its class is replaced by a class derived from it, which does all this.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from runtime.module.loss import Loss
 from runtime.module.module import ParallelModule
 
 SHARDS, GROUPS, SCHEDULE = "shards", "groups.json", "scheduler.pt"
-"""Of a checkpoint: shards, the settings of the optimizer, the schedule as transformers has it."""
+"""Names in a checkpoint: folder of shards, optimizer settings, schedule as in transformers."""
 ITEMS = "num_items_in_batch"
-"""What a Trainer calls the number of labels of all batches that make one update."""
+"""The Trainer's name for the number of labels in all batches of an update."""
 THE_PLAN = "the plan decides"
 THE_LOSS = "the loss is that of the plan, which takes another one as loss= of unity.optimize"
 THE_MODULE = "the plan is of the module as it was"
@@ -37,13 +37,13 @@ REFUSED = {
     "label_smoothing_factor": THE_LOSS,
     **dict.fromkeys(("neftune_noise_alpha", "use_liger_kernel"), THE_MODULE),
 }
-"""Arguments of a Trainer that would train something else than the plan, and why."""
+"""Arguments of a Trainer that would train something else than the plan, with the reasons."""
 ELEMENTWISE = ("adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop")
-"""The optimizers by name that look at each element by itself, and so at shards as at all."""
+"""The optimizers by name that treat each element by itself, and so work on shards."""
 
 
 class ByPlan:
-    """What a Trainer does otherwise for a ``ParallelModule``."""
+    """The methods of a Trainer that differ for a ``ParallelModule``."""
 
     args: Any
     model: Any
@@ -55,14 +55,14 @@ class ByPlan:
 
     @contextmanager
     def autocast_smart_context_manager(self, *args: Any, **kwargs: Any) -> Generator[None]:
-        """Mixed precision too, which accelerate leaves to the modules that it wraps itself."""
+        """Compute in mixed precision, which accelerate applies only to modules that it wraps."""
         above: Any = super()
         with above.autocast_smart_context_manager(*args, **kwargs), self.accelerator.autocast():
             yield
 
     def get_train_dataloader(self) -> Any:
-        """Raises InputError where a short batch would come last: of several processes it would be
-        filled up with samples that come again, of one it would not fit the plan."""
+        """Return the loader. Raises InputError if the last batch would be short: several processes
+        would fill it up with repeated samples, and in one process it would not fit the plan."""
         above: Any = super()
         loader, args = above.get_train_dataloader(), self.args
         data, whole = self.train_dataset, args.train_batch_size
@@ -78,17 +78,17 @@ class ByPlan:
         return loader
 
     def get_decay_parameter_names(self, model: Any) -> list[str]:
-        """Those of the module itself: norms are known by the class of what they are a part of,
-        which shards are not."""
+        """Return the names for the original module. Norms are known by the class of their module,
+        which shards do not have."""
         above: Any = super()
         if self.args.weight_decay and model.itself is None:
-            problem = "needs to know which parameters are those of norms, expected a module that"
+            problem = "needs to know which parameters belong to norms, expected a module that"
             raise InputError("TrainingArguments weight_decay", f"{problem} can be copied")
         decayed = set(above.get_decay_parameter_names(model.itself or model))
         return [name for name, parts in model.parts.items() if decayed.issuperset(parts)]
 
     def _get_num_items_in_batch(self, *args: Any, **kwargs: Any) -> Any:
-        """Of all ranks together, as the loss is."""
+        """Count the items of all ranks together, as the loss is of all ranks."""
         above: Any = super()
         with self._averaging(True):
             return above._get_num_items_in_batch(*args, **kwargs)
@@ -100,8 +100,8 @@ class ByPlan:
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        """The loss of the whole batch. That of the module itself is this rank's share of it, and a
-        mean over ranks follows, as for any module."""
+        """Return the loss of the whole batch. If the original module computes it, it is this rank's
+        share, and a mean over ranks follows, as for any module."""
         above: Any = super()
         with self._averaging(False):
             loss, outputs = above.compute_loss(model, inputs, True, num_items_in_batch)
@@ -111,7 +111,7 @@ class ByPlan:
 
     @contextmanager
     def _averaging(self, averages: bool) -> Generator[None]:
-        """Tokens over ranks: to count them, or to multiply the loss with the number of ranks."""
+        """Whether the Trainer counts tokens over all ranks, and multiplies the loss by ranks."""
         before = self.args.average_tokens_across_devices
         self.args.average_tokens_across_devices = averages
         try:
@@ -120,17 +120,17 @@ class ByPlan:
             self.args.average_tokens_across_devices = before
 
     def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
-        """By the module itself: batches may have any size, and each sample's loss is its own."""
+        """Evaluate with the original module, because batches may have any size."""
         above: Any = super()
         with self.model.by_itself():
             return above.prediction_step(*args, **kwargs)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Whole weights under the module's names, which rank 0 writes. All ranks call together."""
+        """Write whole weights under the module's names, on rank 0. All ranks call together."""
         above: Any = super()
         state, module = self.model.state_dict(), self.model
         if self.args.should_save:
-            # With its configuration, and tied weights once, as its own class saves it.
+            # The original class saves its configuration, and tied weights once.
             self.model = module.itself or module
             try:
                 above._save(output_dir or self.args.output_dir, state_dict=state)
@@ -175,19 +175,20 @@ class ByPlan:
 
 
 def _bare(optimizer: Any) -> Any:
-    """An optimizer without what accelerate wraps it in."""
+    """Return an optimizer without accelerate's wrapper."""
     return getattr(optimizer, "optimizer", optimizer)
 
 
 @cache
 def by_plan(kind: type) -> type:
-    """A class of Trainers for modules that train by a plan."""
+    """Return the class of Trainers derived from ``kind`` for modules that train by a plan."""
     return kind if issubclass(kind, ByPlan) else type(kind.__name__, (ByPlan, kind), {})
 
 
 def asked(module: ParallelModule, frame: FrameType | None) -> bool:
-    """Whether a module takes how many items there are in a batch. Who asks is a Trainer, which
-    becomes one for plans. Raises InputError for arguments that it was given against the plan."""
+    """Whether a module takes the number of items in a batch. If a Trainer asks, its class is
+    replaced by one for plans. Raises InputError for arguments of the Trainer that contradict the
+    plan."""
     asker = None if frame is None else frame.f_locals.get("self")
     if asker is not None and hasattr(type(asker), "_save_optimizer_and_scheduler"):
         _check_arguments(asker)
@@ -204,14 +205,14 @@ def _check_arguments(trainer: Any) -> None:
         raise InputError("Trainer compute_loss_func", f"expected none: {THE_LOSS}")
     optimizer = getattr(trainer.args.optim, "value", trainer.args.optim)
     if optimizer not in ELEMENTWISE:
-        problem = f"{optimizer} may look at more of a weight than the shard that a rank has"
+        problem = f"{optimizer} may need more of a weight than this rank's shard"
         expected = f"expected one of {', '.join(ELEMENTWISE)}, or optimizers= of the Trainer"
         raise InputError("TrainingArguments optim", f"{problem}, {expected}")
 
 
 def _check_scale(trainer: Any, module: ParallelModule) -> None:
-    """Raise InputError where gradients in fp16 would be too small, and nobody scales the loss."""
+    """Raise InputError for a plan in fp16 if nothing scales the loss."""
     if module.needs_scale and getattr(trainer.accelerator, "scaler", None) is None:
-        problem = "the plan computes in fp16, which needs a loss that is scaled, as accelerate does"
+        problem = "the plan computes in fp16, which needs a scaled loss, and accelerate scales it"
         expected = "expected True, and GPUs, or a plan of another precision"
-        raise InputError("TrainingArguments fp16", f"{problem} on GPUs alone, {expected}")
+        raise InputError("TrainingArguments fp16", f"{problem} on GPUs only, {expected}")

@@ -1,1 +1,1 @@
-"""What each command does once its options are read: options in, lines and files out."""
+"""The work of each command: options in, lines and files out."""

@@ -1,8 +1,8 @@
 """Checks that a plan follows from its model by proved rules.
 
-What a plan's content may make long, its derivation, the proofs and its programs, is checked within
-a budget, in a fork of this process. The model is captured beside that, which takes longest, in a
-process that imports torch while the plan is still read.
+The derivation, the proofs and the programs may take long, depending on the plan's content. They are
+checked within a budget, in a fork of this process. At the same time the model is captured, which
+takes longest, in a process that imports torch while the plan is still being read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from runtime.program.lower import Lowering
 from runtime.program.validate import ProgramError, validate_lowered
 from substitutions.audit.captured import CapturedModel, captured, prepare
 from substitutions.audit.errors import Finding
-from substitutions.audit.locate import located
+from substitutions.audit.locate import locate_statistics
 from substitutions.audit.proofs import check_proofs
 from substitutions.audit.provenance import (
     check_library,
@@ -39,7 +39,7 @@ from substitutions.audit.provenance import (
     check_statistics,
 )
 from substitutions.audit.replay import replay
-from substitutions.rules.limited import Lost, limited_map
+from substitutions.rules.limited import LostItem, limited_map
 from substitutions.rules.rule import Rule
 from substitutions.rules.store import CERTIFICATES, Library, default_path, load_rules
 from unity.audit import Options
@@ -54,10 +54,13 @@ R = TypeVar("R")
 
 @dataclass
 class Audit:
-    """An audit, or a part of one, as it goes on. ``done``: what was checked and what came of it,
-    in words; ``skipped``: what was not, because the user said so or because it follows from
-    nothing; ``unchecked``: what could not be, which nobody asked for; ``figures``: counts and
-    seconds."""
+    """The results of an audit, or of a part of one, so far.
+
+    ``done``: lines about parts that were checked. ``skipped``: lines about parts that were not
+    checked, because an option says so or because they do not follow from anything. ``unchecked``:
+    lines about parts that could not be checked, though no option leaves them out. ``figures``:
+    counts and seconds.
+    """
 
     findings: list[Finding] = field(default_factory=list[Finding])
     done: list[str] = field(default_factory=list[str])
@@ -66,7 +69,7 @@ class Audit:
     figures: dict[str, float] = field(default_factory=dict[str, float])
 
     def take(self, part: Audit) -> None:
-        """Add what came of a part."""
+        """Add the results of a part."""
         self.findings += part.findings
         self.done += part.done
         self.skipped += part.skipped
@@ -75,12 +78,12 @@ class Audit:
 
 
 def run(options: Options) -> None:
-    """Audit a plan, and print what was checked and what came of it. Raises NegativeAnswer where
-    the plan does not follow, or where a part could not be checked."""
+    """Audit a plan, and print the results. Raises NegativeAnswer if the plan does not follow from
+    its model, or if a part could not be checked."""
     start, path, audit = perf_counter(), options.plan, Audit()
     load_user_operators(options.operators)
     with _capturing(options) as capture:
-        list(_within(options, _read, [path]))  # now it is known to take no more than that
+        list(_within(options, _read, [path]))  # so reading it here keeps to the budget
         content = read_json(path, PlanFile)
         plan = plan_of(content, str(path))
         _check_opaque(plan, str(path))
@@ -92,7 +95,7 @@ def run(options: Options) -> None:
         if name is not None and again is not None:
             _check_model(audit, plan, name, again(), options.rules)
     audit.skipped += _left_out(options, plan)
-    problem = "is not as it was written, its hash is another"
+    problem = "was changed after it was written: its hash differs"
     audit.findings += [Finding(part, problem) for part in altered_parts(content)]
     audit.figures["seconds"] = perf_counter() - start
     (_print_json if options.as_json else _print)(audit, plan, path)
@@ -100,18 +103,18 @@ def run(options: Options) -> None:
         count = len(audit.findings)
         raise NegativeAnswer(f"{path}: does not follow, {count} finding{'s' * (count > 1)}")
     if audit.unchecked:
-        raise NegativeAnswer(f"{path}: could not be checked whole: {'; '.join(audit.unchecked)}")
+        raise NegativeAnswer(f"{path}: could not be checked in full: {'; '.join(audit.unchecked)}")
 
 
 def _left_out(options: Options, plan: Plan) -> Iterator[str]:
-    """What was not checked: what the options say, and what follows from nothing."""
+    """Lines about parts that were not checked: by option, or because they are decisions."""
     if not options.proofs:
         yield "the proofs of the rules (--no-proofs)"
     if not options.capture:
         yield "the model (--no-capture)"
     if not options.hardware:
         yield "the machine (--no-machine)"
-    yield "the optimizer and what is recomputed, which are decisions"
+    yield "the optimizer and the recomputed operators, which are decisions"
     if plan.pipeline is not None:
         yield f"the pipeline's schedule, {plan.pipeline.schedule}, which is a decision"
     yield "the estimates, which are predictions"
@@ -119,24 +122,24 @@ def _left_out(options: Options, plan: Plan) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class AuditPart:
-    """A part of an audit that takes place within a budget of its own."""
+    """A part of an audit with a budget of its own."""
 
     check: Callable[[Audit, Plan, Options], None]
     options: Options
     plan: Plan
 
     def checked(self) -> Audit:
-        """What comes of it."""
+        """The results of this part."""
         audit = Audit()
         self.check(audit, self.plan, self.options)
         return audit
 
 
 def _within(options: Options, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-    """``work`` of each item, in a process of its own, a fork of this one. Raises NegativeAnswer
-    where one does not end."""
+    """Yield the result of ``work`` for each item, each in a fork of this process. Raises
+    NegativeAnswer if an item uses up its budget."""
     for result in limited_map(work, items, options.jobs, options.budget, chunk=1):
-        if isinstance(result, Lost):
+        if isinstance(result, LostItem):
             raise NegativeAnswer(f"{options.plan}: unknown: {result.spent}")
         yield result
 
@@ -158,8 +161,8 @@ def _follow(audit: Audit, plan: Plan, options: Options) -> None:
 
 
 def _check_opaque(plan: Plan, where: str) -> None:
-    """That functions without an equation return what the model's graph says. Those of the plan's
-    graph are found to be the same."""
+    """Check that functions without an equation return the types that the model's graph states.
+    The derivation shows that the plan's graph has the same functions."""
     for function in torch_functions(plan.model):
         try:
             function.check_results()
@@ -168,7 +171,7 @@ def _check_opaque(plan: Plan, where: str) -> None:
 
 
 def _check_derivation(audit: Audit, plan: Plan, rules: Path | None) -> dict[str, Rule]:
-    """Follow the derivation; the rules that it applies."""
+    """Replay the derivation, and return the rules that it applies, by name."""
     library = _library(plan, rules)
     audit.findings += check_library(plan, library, str(rules or default_path()))
     start = perf_counter()
@@ -188,7 +191,7 @@ def _check_derivation(audit: Audit, plan: Plan, rules: Path | None) -> dict[str,
 
 
 def _library(plan: Plan, rules: Path | None) -> Library:
-    """The rules that a plan names, of the library that it is to be checked by."""
+    """Return the rules that a plan names, from the library to check it by."""
     return load_rules({step.applied.rule for step in plan.derivation}, rules)
 
 
@@ -212,15 +215,15 @@ def _check_proofs(
 def _check_machine(audit: Audit, plan: Plan, machine: str | None) -> None:
     name = machine or plan.machine.name
     if machine is None and name not in preset_names():
-        how = "--machine says which, --no-machine leaves it out"
-        audit.unchecked.append(f"the machine, as {name} is no preset ({how})")
+        how = "name it with --machine, or leave it out with --no-machine"
+        audit.unchecked.append(f"the machine, because {name} is not a preset ({how})")
         return
     audit.findings += check_machine(plan, load_machine(name))
     audit.done.append(f"the machine, {plan.machine.devices} x {plan.machine.name}")
 
 
 def _check_programs(audit: Audit, plan: Plan, options: Options) -> None:
-    """Lower the plan, and show that what each rank runs is what it says."""
+    """Lower the plan, and check that the program of each rank does what the plan says."""
     start = perf_counter()
     try:
         lowering = Lowering(plan)
@@ -232,7 +235,7 @@ def _check_programs(audit: Audit, plan: Plan, options: Options) -> None:
     else:
         audit.done.append(
             f"the programs of {lowering.ranks} ranks: each piece once, each backward pass the"
-            " transpose, messages paired, nobody waits for ever"
+            " transpose, messages paired, no deadlock"
         )
     audit.figures["programs_seconds"] = perf_counter() - start
 
@@ -240,52 +243,54 @@ def _check_programs(audit: Audit, plan: Plan, options: Options) -> None:
 def _check_model(
     audit: Audit, plan: Plan, name: str, again: CapturedModel, rules: Path | None
 ) -> None:
-    """Check the graph that the plan begins with and, if it is that of the model, its names and of
-    what running statistics are kept."""
+    """Check that the plan begins with the model's graph. If so, check its names, and the tensors of
+    which running statistics are kept."""
     other = list(check_model(plan, name, again))
     audit.findings += other
     groups = plan.norm_groups
     norms = f", its batch norms in {groups} groups of samples" if groups > 1 else ""
     audit.done.append(f"the model, captured again from {name}{norms}")
     if plan.naming == NamingFile():
-        audit.skipped.append("what its parameters are called, of which the plan says nothing")
+        audit.skipped.append("the names of its parameters, which the plan does not state")
     elif not other:
         audit.findings += check_naming(plan, name, again)
-        audit.done.append("what its parameters, inputs and buffers are called")
-        expected = located(again.statistics, plan, _library(plan, rules).rules)
+        audit.done.append("the names of its parameters, inputs and buffers")
+        expected = locate_statistics(again.statistics, plan, _library(plan, rules).rules)
         audit.findings += check_statistics(plan, name, expected)
         if expected:
-            audit.done.append(f"of what {len(expected)} batch norms keep running statistics")
+            audit.done.append(
+                f"the inputs of which {len(expected)} batch norms keep running statistics"
+            )
 
 
 def _model_name(audit: Audit, plan: Plan, model: str | None) -> str | None:
-    """The model to capture, if one is known. A file is only run if the caller names it."""
+    """Return the model to capture, if it is known. A file is run only if an option names it."""
     name = model or plan.model_name
     if model is None and name not in MODELS:
-        how = "--model says which, --no-capture leaves it out"
-        audit.unchecked.append(f"the model, as {name} is none of Unity's ({how})")
+        how = "name it with --model, or leave it out with --no-capture"
+        audit.unchecked.append(f"the model, because {name} is not in the zoo ({how})")
         return None
     return name
 
 
 Capture = Callable[[Plan, str], Callable[[], CapturedModel]]
-"""Begins to capture the model of a plan, by its name; the result waits until it is there."""
+"""Starts to capture the model of a plan, by name. The returned function waits for the result."""
 
 
 @contextmanager
 def _capturing(options: Options) -> Generator[Capture]:
-    """Capture a model beside the rest, which it takes longer than; in this process, afterwards,
-    where there is to be one only."""
+    """Yield a function that captures a model in a process beside this one; in this process, if
+    ``--jobs`` is 1."""
     if options.jobs == 1 or not options.capture:
         yield lambda plan, name: partial(captured, *_described(plan, name))
         return
-    # A process of its own, and not a fork of this one, which may have threads.
+    # Spawned and not forked, because this process may have threads.
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         pool.submit(prepare)
         try:
             yield lambda plan, name: pool.submit(captured, *_described(plan, name)).result
         finally:
-            for process in active_children():  # or torch takes its time to leave
+            for process in active_children():  # torch takes long to end
                 process.terminate()
 
 
@@ -315,5 +320,5 @@ def _print(audit: Audit, plan: Plan, path: Path) -> None:
     if not audit.findings and not audit.unchecked:
         seconds = audit.figures["seconds"]
         lines.append(f"{path}: follows from {plan.model_name}, {seconds:.1f} s")
-    for line in lines:  # what a plan holds may be anything
+    for line in lines:  # a plan may hold any text
         say(one_line(line))

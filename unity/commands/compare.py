@@ -1,4 +1,4 @@
-"""Compares planners: searches with each, and writes a table, plots and a file as it goes on."""
+"""Compares planners: searches with each, and writes a table, plots and a JSON file."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from unity.support.comparison import (
 )
 from unity.support.console import PlainConsole
 from unity.support.declarations import load_user_operators
-from unity.support.plot import can_plot, plot
+from unity.support.plot import can_plot, plot, plot_steps
 from unity.support.speed import measured
 
 FILE = "compare.json"
 PARTS = "C E I: computing, exposed communication and idle time of the busiest GPU"
 GROUPED = (
-    "all planners are given the same model on as many GPUs, whose batch norms take the statistics"
-    " of groups of samples (--batch-norm)"
+    "on the same number of GPUs all planners get the same model, whose batch norms take statistics"
+    " over groups of samples (--batch-norm)"
 )
 
 
 @seldom_collected()
 def run(options: Options) -> None:
-    """Compare, and write what is done as soon as it is. Raises InputError."""
+    """Compare, and write the file after each search. Raises InputError."""
     load_user_operators(options.operators)
     question = _question(options)
     question.check()
@@ -51,7 +51,7 @@ def run(options: Options) -> None:
                 done = f"{entry.model} on {entry.devices} by {entry.planner}"
                 spinner.update(f"{len(entries)} done, last {done}")
     finally:
-        # Whatever ends it, Ctrl-C or a model that cannot be read: what is done is shown.
+        # Show the finished searches after Ctrl-C, or after a model that cannot be read, too.
         if entries:
             _show(entries, question.machine.name, options.out, console)
     if options.as_json:
@@ -59,7 +59,7 @@ def run(options: Options) -> None:
 
 
 def _question(options: Options) -> ComparisonQuestion:
-    """What the options ask for. Raises InputError."""
+    """Return the comparison that the options ask for. Raises InputError."""
     machine, speed = measured(load_machine(options.machine), options.profile)
     return ComparisonQuestion(
         machine,
@@ -85,10 +85,13 @@ def _show(entries: Sequence[Prediction], machine: str, out: Path, console: Plain
         if any(entry.norm_groups > 1 for entry in own):
             console.print(f"{model}: {GROUPED}", soft_wrap=True)
         if can_plot():
-            drawn = plot(model, machine, own, out)
-            console.print(f"drawn in {drawn[0]} and {drawn[1]}", soft_wrap=True)
+            for drawn in (plot(model, machine, own, out), plot_steps(model, machine, own, out)):
+                if drawn is not None:
+                    console.print(f"drawn in {drawn[0]} and {drawn[1]}", soft_wrap=True)
     if not can_plot():
-        console.print("no plots: they take matplotlib, the extra `plot`", soft_wrap=True)
+        console.print(
+            "no plots: install matplotlib (the extra `plot`) to draw them", soft_wrap=True
+        )
     console.print(f"written to {out / FILE}", soft_wrap=True)
 
 
@@ -132,7 +135,7 @@ def _figures(entry: Prediction, entries: Sequence[Prediction]) -> tuple[str, ...
 
 
 def _parts(parts: StepParts | None, step_seconds: float) -> str:
-    """Of the busiest device's step: computing, exposed communication, idle, in percent."""
+    """The step of the busiest device in percent: computing, exposed communication, idle."""
     if parts is None:
         return ""
     seconds = parts.computing, parts.exposed, parts.idle

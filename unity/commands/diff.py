@@ -1,4 +1,4 @@
-"""Says how two plans of a model differ, and what it is worth."""
+"""Says how two plans of a model differ, in decisions, seconds and bytes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from unity.support.declarations import load_user_operators
 from unity.support.origin import machine_and_speed
 
 MAX_CHANGES = 40
-"""More changes are cut short; JSON has all."""
+"""The most changes that are printed. JSON has all."""
 MAX_NAMES = 4
 NOTHING = 1e-9
-"""Seconds; less is what rounding leaves."""
+"""Seconds. Smaller times are rounding errors."""
 LEAST = 5e-4
-"""A difference that is a smaller part is not told in parts."""
+"""The least relative difference that is printed in percent."""
 
 
 def run(options: Options) -> None:
@@ -45,17 +45,17 @@ def run(options: Options) -> None:
 
 
 def lines(difference: PlanDifference) -> Iterator[str]:
-    """What is said of a difference."""
+    """The lines about a difference."""
     if difference.is_none:
         yield "both plans decide the same"
     for setting in difference.settings:
         yield f"{setting.what}: {setting.a} in A, {setting.b} in B"
     if difference.changes:
-        yield f"{difference.same} operators are placed alike; others, those that cost most first:"
+        yield f"{difference.same} operators are placed alike; the others, most expensive first:"
     for change in difference.changes[:MAX_CHANGES]:
         yield from _change_lines(change)
     if len(difference.changes) > MAX_CHANGES:
-        yield f"  ... and {len(difference.changes) - MAX_CHANGES} more, which --json has"
+        yield f"  ... and {len(difference.changes) - MAX_CHANGES} more; --json has all"
     for rule, text, a, b in difference.rules:
         yield f"rule {rule}: {a} times in A, {b} in B: {text}"
     yield from _figures(difference)
@@ -79,7 +79,7 @@ def _side(side: Side | None) -> str:
 
 
 def _figures(difference: PlanDifference) -> Iterator[str]:
-    """Both plans' figures, and by how much they differ."""
+    """The figures of both plans, with their relative differences."""
     for name, what in (
         ("step_seconds", "a step"),
         ("computing", "  computing, the busiest device"),

@@ -1,4 +1,4 @@
-"""Says why the operators of a plan are placed as they are, and what else would cost."""
+"""Says why the operators of a plan are placed as they are, and what other placements cost."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from unity.support.declarations import load_user_operators
 from unity.support.origin import machine_and_speed
 
 SHOWN = 3
-"""So many other placements of an operator are printed; JSON has all that were simulated."""
+"""The most other placements of an operator that are printed. JSON has all simulated ones."""
 SHOWN_NAMES = 6
 COSTLIEST = 12
-"""Of a whole plan, so many groups of operators have IN_OVERVIEW placements simulated by default;
-the others have one."""
+"""Groups of operators with IN_OVERVIEW simulated placements, if a whole plan is explained. For the
+other groups one placement is simulated."""
 IN_OVERVIEW = 3
 
 
 def run(options: Options) -> None:
-    """Explain a plan, or some of its operators. Raises InputError."""
+    """Explain all operators of a plan, or the given ones. Raises InputError."""
     load_user_operators(options.operators)
     where = str(options.plan)
     plan = load_plan(options.plan)
@@ -50,7 +50,7 @@ def run(options: Options) -> None:
 def _told(
     explainer: PlanExplainer, chosen: Collection[Node] | None, most: int | None
 ) -> Iterator[OperatorExplanation]:
-    """The explanations of operators that are alike. ``most``: other placements to simulate."""
+    """Yield the explanation of each group of like operators. ``most``: placements to simulate."""
     groups = explainer.groups()
     if chosen is not None:
         named = (tuple(node for node in nodes if node in chosen) for nodes in groups)
@@ -69,13 +69,13 @@ def _heading(simulated: SimulatedPlan) -> Iterator[str]:
     yield f"{title}, {pipeline}" if pipeline else title
     yield f"{seconds_text(simulated.step_seconds)} a step; {overall(plan)}"
     yield (
-        "Other placements are simulated one operator at a time, all other operators staying where"
-        " they are."
+        "Other placements are simulated one operator at a time; all other operators stay where they"
+        " are."
     )
 
 
 def lines(one: OperatorExplanation, step: float) -> Iterator[str]:
-    """What is said of operators that are alike. ``step``: seconds of the plan's step."""
+    """The lines about a group of like operators. ``step``: seconds of the plan's step."""
     like = len(one.alike) - 1
     names = ", ".join(one.alike[1 : SHOWN_NAMES + 1]) + (", ..." if like > SHOWN_NAMES else "")
     yield f"{one.row.name} = {one.row.call}" + (f"  and {like} like it: {names}" if like else "")
@@ -125,7 +125,7 @@ def _alternatives(one: OperatorExplanation, step: float) -> Iterator[str]:
     full = [other for other in ranked.simulated[SHOWN:] if other.over]
     if full:
         least = min(other.over for other in full)
-        yield f"    {len(full)} more do not fit, the least of them by {bytes_text(least)} a device"
+        yield f"    {len(full)} more do not fit, by at least {bytes_text(least)} a device"
 
 
 def _worth(other: Alternative, step: float) -> str:

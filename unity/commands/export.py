@@ -1,4 +1,4 @@
-"""Writes the weights of a checkpoint under the names that they have in the module."""
+"""Writes the weights of a checkpoint as a state dict, under the names of the module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unity.support.cli import say, say_json
 
 
 def run(options: Options) -> None:
-    """Write a state dict. Raises InputError for a checkpoint that is none, or of another model."""
+    """Write a state dict. Raises InputError for a wrong checkpoint, or one of another model."""
     check_writable(options.out)
     kept = newest_manifest(options.checkpoint)
     state, manifest = state_dict(kept), kept.manifest
@@ -36,20 +36,20 @@ def run(options: Options) -> None:
         return
     say(f"{options.out}: {len(state)} tensors of {manifest.model} after step {manifest.updates}")
     if added:
-        say(f"as the module has them at first: {', '.join(added)}")
+        say(f"with their initial values: {', '.join(added)}")
 
 
 def _completed(
     state: dict[str, Tensor], model: str, seed: int, where: str
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """The state dict of the model's module, as a seed makes it, with the weights put in, and the
-    names of the rest."""
-    # What was not trained has to be what the run began with.
+    """Return the state dict of the model's module with the weights put in, and the names of the
+    other entries. These have the initial values of the seed."""
+    # Entries that are not trained have to be those that the run began with.
     with seeded(seed) as again:
         whole = make_module(model, again).state_dict()
     for name, tensor in state.items():
         if name not in whole or whole[name].shape != tensor.shape:
-            problem = f"has {name} of shape {list(tensor.shape)}, which {model} has not"
+            problem = f"has {name} of shape {list(tensor.shape)}, which {model} does not have"
             raise InputError(where, problem)
     complete = {**whole, **state}
     return complete, [name for name in complete if name not in state]

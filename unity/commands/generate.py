@@ -1,4 +1,4 @@
-"""Generates a rule library and writes it, or explains rules by one."""
+"""Generates a rule library and writes it, or explains rules by a library."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pcg.files import make_folder
 from pcg.types.operator import Operator
 from substitutions.browse.companions import write_companions
 from substitutions.generate.algebra.enumerate import computing
-from substitutions.generate.library import Generated, generate
+from substitutions.generate.library import GenerationResult, generate
 from substitutions.generate.limits import MAX_OPS
 from substitutions.rules.certificates import write_certificates
 from substitutions.rules.store import CERTIFICATES, RULES, default_path, load_library, save_library
@@ -32,7 +32,7 @@ PHASES = ("typings", "enumeration", "proofs")
 
 
 def run(options: Options) -> None:
-    """Generate a library, or explain rules by one. Raises InputError and NegativeAnswer."""
+    """Generate a library, or explain rules. Raises InputError and NegativeAnswer."""
     load_user_operators(options.operators)
     _check(options)
     path = default_path() if options.out is None else options.out / RULES
@@ -55,8 +55,8 @@ def run(options: Options) -> None:
 
 
 def _check(options: Options) -> None:
-    """Refuse to put another library in the place of the installed one, or to explain by that one
-    what another is about. Raises InputError."""
+    """Raise InputError for options that make another library than the installed one, if no folder
+    is given for it."""
     another = {
         "--only": bool(options.only),
         "--operators": options.operators is not None,
@@ -67,12 +67,12 @@ def _check(options: Options) -> None:
     for option, given in another.items():
         if given and options.out is None:
             raise InputError(
-                option, "means another library than the installed one, expected --out FOLDER"
+                option, "makes another library than the installed one, expected --out FOLDER"
             )
 
 
-def _generated(options: Options) -> Generated:
-    """The library that is asked for, with bars that show how far it is."""
+def _generated(options: Options) -> GenerationResult:
+    """Generate the library that the options ask for, with bars of progress."""
     chosen = _chosen(options.only) if options.only else None
     with _bars(quiet=options.as_json) as show:
         return generate(
@@ -110,7 +110,7 @@ def _chosen(names: list[str]) -> list[Operator]:
     return [known[name] for name in names]
 
 
-def _record(generated: Generated, options: Options) -> dict[str, object]:
+def _record(generated: GenerationResult, options: Options) -> dict[str, object]:
     record: dict[str, object] = {
         **asdict(generated.report),
         "rules": len(generated.library.rules),
@@ -123,7 +123,9 @@ def _record(generated: Generated, options: Options) -> dict[str, object]:
     return record
 
 
-def _print_report(generated: Generated, path: Path, seconds: float, options: Options) -> None:
+def _print_report(
+    generated: GenerationResult, path: Path, seconds: float, options: Options
+) -> None:
     console = PlainConsole()
     table = Table(title="Rule generation")
     table.add_column("")

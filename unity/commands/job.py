@@ -1,4 +1,4 @@
-"""From the options of `unity run` to what each process of a run is asked to do."""
+"""From the options of `unity run` to the job of each process."""
 
 from __future__ import annotations
 
@@ -18,19 +18,23 @@ from unity.run import Options, ScheduleChoice
 
 @dataclass(frozen=True)
 class Job:
-    """What each process is asked to do; it reads the plan itself."""
+    """The job of each process of a run. The process reads the plan itself."""
 
     options: Options
     settings: Settings
 
 
 def check_alone(options: Options) -> None:
-    """Raises InputError for options that make no sense with any plan."""
+    """Raise InputError for options that are wrong for any plan."""
     asked = None if options.precision is None else precision_of(options.precision)
     if options.check and asked not in (None, "fp64"):
-        raise InputError("--precision", f"{asked}, expected fp64, in which --check compares")
+        raise InputError(
+            "--precision", f"{asked} with --check, expected fp64, in which the check compares"
+        )
     if options.check and options.init is not None:
-        raise InputError("--check", "does not go with --init, expected weights that are drawn")
+        raise InputError(
+            "--check", "does not go with --init, expected initial weights of the model"
+        )
     if not -(1 << 63) <= options.seed < 1 << 64:
         raise InputError("--seed", f"{options.seed}, expected a whole number of 64 bits")
     if options.trace is not None:
@@ -38,16 +42,16 @@ def check_alone(options: Options) -> None:
 
 
 def model_of(options: Options, named: str) -> str | None:
-    """The model to capture again, if any; ``named``: by the plan. A file is only run if the
-    caller names it."""
+    """Return the model to capture again, if any. ``named``: the model that the plan names. A file
+    is run only if an option names it."""
     if options.model is not None or not options.check:
         return options.model
     return named if named in MODELS else None
 
 
 def job_of(options: Options, plan: Plan) -> Job:
-    """What is asked of the processes that train by a plan. The module of a model of the zoo is made
-    where the plan names it. Raises InputError for what makes no sense."""
+    """Return the job of the processes that train by a plan. If the plan names a model of the zoo,
+    its module is made. Raises InputError for options that do not go together."""
     named = plan.model_name if plan.model_name in MODELS else None
     settings = Settings(
         steps=options.steps,
@@ -92,7 +96,7 @@ def _recipe(options: Options, of_plan: Optimizer) -> Recipe:
 
 
 def _precision(options: Options, of_plan: Precision) -> Precision:
-    """That of the plan, unless another is asked for; a check is exact."""
+    """The number format: fp64 for a check, else the given one, else that of the plan."""
     if options.check:
         return "fp64"
     return of_plan if options.precision is None else precision_of(options.precision)

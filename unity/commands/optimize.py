@@ -1,4 +1,4 @@
-"""Finds the fastest plan for a model, writes it to a file, and says what it is and promises."""
+"""Finds the fastest plan for a model, writes it to a file, and prints it with its predictions."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ if TYPE_CHECKING:
     from runtime.train.eager import ModuleAgreement
 
 MAX_ROWS = 40
-"""Longer tables are cut short; the plan file has everything."""
+"""The most rows of a table. The plan file has everything."""
 
 
 @dataclass(frozen=True)
 class SearchQuestion:
-    """What to search for. ``named``: the machine as its file has it; ``machine``: the same with the
-    links of a profile, and ``speed``: how fast its devices are by that profile, if there is one."""
+    """The task of a search. ``named``: the machine of the machine file. ``machine``: the same with
+    the links of a profile. ``speed``: the speed of its devices by the profile, if there is one."""
 
     named: Machine
     machine: Machine
@@ -73,8 +73,9 @@ class SearchQuestion:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is planned. ``capture``: its graph, for so many devices and groups of samples of batch
-    norms; ``compare``: the graph beside the module itself, where that is to be done."""
+    """The model to plan. ``capture``: returns its graph for a number of devices and a number of
+    groups of samples for batch norms. ``compare``: compares the graph with the module, and
+    returns None if that is left out."""
 
     capture: Callable[[int, int], Captured]
     compare: Callable[[], ModuleAgreement | None]
@@ -82,17 +83,17 @@ class Subject:
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of a question. ``question`` holds the machine that was planned for."""
+    """The result of a search, with its question."""
 
     question: SearchQuestion
     planned: Planned
     agreement: ModuleAgreement | None
     notes: tuple[str, ...] = ()
-    """What people have to know of the graph, a line each."""
+    """Lines for the user about the graph."""
 
     @cached_property
     def whole(self) -> tuple[KeptWhole, ...]:
-        """What the plan never cuts."""
+        """Operators that the plan never cuts because they have no equation."""
         asked, plan = self.question, self.planned.plan
         cost = CostModel(asked.machine, plan.training, asked.speed)
         return tuple(kept_whole(plan, cost))
@@ -122,12 +123,12 @@ def run(options: Options) -> None:
 
 
 def write_page(answer: Answer, path: Path, rules: Path | None) -> None:
-    """Write the page about a plan, whole or not at all."""
-    # Here because most searches are asked for none.
+    """Write the page about a plan, as a whole or not at all."""
+    # Imported here because most searches write no page.
     from search.report.page.page import page
 
     question, planned = answer.question, answer.planned
-    left = f"{planned.report.rewrites_left:,} groups of rewrites stayed unexplored"
+    left = f"{planned.report.rewrites_left:,} groups of rewrites were left unexplored"
     rewriting = rewriting_text(planned)
     remarks = () if rewriting is None else (rewriting, left)
     text = page(planned.plan, question.machine, question.speed, rules=rules, remarks=remarks)
@@ -144,7 +145,7 @@ def answered(options: Options, subject: Subject) -> Answer:
     agreement = subject.compare()
     library = load_library(options.rules)
     planned = _searched(options, question, library, captured.graph)
-    # A profile is about the figures: it makes no other machine.
+    # A profile changes figures, not the machine that the plan is made for.
     made_for = replace(planned.plan, machine=machine_record(question.named))
     planned = replace(planned, plan=of_module(made_for, captured, library.rules))
     return Answer(question, planned, agreement, (*captured.notes, *planned.notes))
@@ -159,7 +160,7 @@ def _subject(options: Options) -> Subject:
     def compare() -> ModuleAgreement | None:
         if not (options.compare and ".py" in options.model):
             return None
-        # Here because models of the zoo can do without the runtime.
+        # Imported here because models of the zoo do not need the runtime.
         from runtime.train.eager import compare_with_module
 
         return compare_with_module(options.model)
@@ -168,14 +169,14 @@ def _subject(options: Options) -> Subject:
 
 
 def check(options: Options) -> None:
-    """Refuse a planner that there is not, and options that it does not take: of all planners, only
-    the joint one rewrites."""
+    """Raise InputError for an unknown planner, and for options that the planner does not take. Only
+    the joint planner rewrites."""
     planner = options.planner
     check_name(planner)
     is_given = {
         "mode": options.mode is not Mode.JOINT,
         "threshold": options.threshold != THRESHOLD,
-        # Pipelines cut as they do; the other planners cut along less, where that is asked for.
+        # Pipelines and other systems choose their own cuts; all other planners obey --allow.
         "allow": options.allow is not None and planner in (*PIPELINES, *OTHER_SYSTEMS),
     }
     for option, given in is_given.items():
@@ -187,12 +188,12 @@ def check(options: Options) -> None:
 
 
 def load(options: Options) -> None:
-    """Load what the user has written."""
+    """Load the user's operators."""
     load_user_operators(options.operators)
 
 
 def _question(options: Options) -> SearchQuestion:
-    """What the options ask for. Raises InputError."""
+    """Return the task that the options ask for. Raises InputError."""
     machine = load_machine(options.machine)
     if options.nodes is not None:
         machine = machine.with_nodes(options.nodes)
@@ -208,7 +209,7 @@ def _question(options: Options) -> SearchQuestion:
 
 
 def _dimensions(allow: str | None) -> frozenset[IndexRole] | None:
-    """What ``--allow`` says; everything without it."""
+    """Return the kinds of cuts of ``--allow``; None, which allows all, without it."""
     if allow is None:
         return None
     names = [name.strip() for name in allow.split(",")]
@@ -221,7 +222,7 @@ def _dimensions(allow: str | None) -> frozenset[IndexRole] | None:
 def _searched(
     options: Options, question: SearchQuestion, library: Library, graph: Graph
 ) -> Planned:
-    """The plan of the planner that is asked for."""
+    """Return the plan of the chosen planner."""
     with _progress(shown=not options.as_json) as show:
         planner = planner_of(
             options.planner,
@@ -246,7 +247,7 @@ def _searched(
 
 @contextmanager
 def _progress(*, shown: bool) -> Generator[Progress]:
-    """A line that shows how far the search is, for terminals."""
+    """Yield a function that shows the progress of the search in a line, on a terminal."""
     console = PlainConsole(stderr=True)
     if not (shown and console.is_terminal):
         yield silent
@@ -260,7 +261,7 @@ def _progress(*, shown: bool) -> Generator[Progress]:
 
 
 def progress_line(status: Status) -> str:
-    """What a search is at, in one line."""
+    """The progress of a search in one line."""
     best = "" if status.best is None else f", best {status.best * 1e3:.3g} ms a step"
     bound = "" if status.bound is None else f", none here below {status.bound * 1e3:.3g} ms"
     gap = "" if status.gap is None else f" ({status.gap:.0%} less)"
@@ -304,13 +305,13 @@ def _record(
 
 
 def phases_text(phases: Mapping[str, float]) -> str:
-    """Such as ``choosing 2.9, building 1.1``, the longest first."""
+    """Text such as ``choosing 2.9, building 1.1``, the longest phase first."""
     ranked = sorted(phases.items(), key=lambda item: -item[1])
     return ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in ranked)
 
 
 def speedup_of(planned: Planned) -> float | None:
-    """Over data parallelism, where that was priced."""
+    """The speedup over data parallelism; None if that was not priced."""
     data = planned.data_parallel_seconds
     return None if data is None else data / planned.plan.estimates.step_seconds
 
@@ -321,7 +322,7 @@ def _print_report(planned: Planned, out: Path, whole: Sequence[KeptWhole]) -> No
     print_plan(console, planned, whole)
     console.print(
         f"chose among {report.strategies:,} strategies in {planned.seconds:.1f} s,"
-        f" simulated {report.simulated} plans, knew {report.known:,} prices from others,"
+        f" simulated {report.simulated} plans, reused {report.known:,} prices,"
         f" left {report.rewrites_left:,} rewrites unexplored (stopped: {report.stop});"
         f" plan written to {out}",
         soft_wrap=True,
@@ -331,7 +332,7 @@ def _print_report(planned: Planned, out: Path, whole: Sequence[KeptWhole]) -> No
 
 
 def print_plan(console: PlainConsole, planned: Planned, whole: Sequence[KeptWhole]) -> None:
-    """A plan as tables, and what it promises."""
+    """Print a plan as tables, with its predictions."""
     plan = planned.plan
     console.print(_operators_table(plan))
     console.print(overall(plan), soft_wrap=True)
@@ -341,7 +342,7 @@ def print_plan(console: PlainConsole, planned: Planned, whole: Sequence[KeptWhol
 
 
 def _operators_table(plan: Plan) -> Table:
-    """The operators of a plan: how each is cut, and where it runs."""
+    """A table of a plan's operators, with their cuts and devices."""
     title = f"{plan.model_name} on {plan.machine.devices} x {plan.machine.name}"
     pipeline = pipeline_text(plan)
     table = Table(title=f"{title}, {pipeline}" if pipeline else title)
@@ -365,12 +366,12 @@ def _rules_table(plan: Plan) -> Table:
 
 
 def remarks(planned: Planned, whole: Sequence[KeptWhole]) -> Generator[str]:
-    """What has to be known of a plan, and what it promises."""
+    """Lines about a plan: its predictions, and what users should know."""
     plan, estimates = planned.plan, planned.plan.estimates
     if plan.norm_groups > 1:
         yield groups_text(plan.norm_groups, batch_of(plan.model, plan.naming))
     if whole:
-        yield f"without an equation, hence kept whole: {', '.join(map(str, whole))}"
+        yield f"kept whole, as they have no equation: {', '.join(map(str, whole))}"
     compiled = ", compiled" if plan.training.compiled else ""
     yield (
         f"predicted {estimates.step_seconds * 1e3:.3g} ms a step,"
@@ -381,7 +382,7 @@ def remarks(planned: Planned, whole: Sequence[KeptWhole]) -> Generator[str]:
         f" {plan.training.optimizer} in {plan.training.precision}{compiled}"
     )
     if plan.recompute:
-        yield f"made again in the backward pass: {recomputed_text(plan)}"
+        yield f"recomputed in the backward pass: {recomputed_text(plan)}"
     if (speedup := speedup_of(planned)) is not None:
         yield f"{speedup:.2f} times as fast as data parallelism"
     if (rewriting := rewriting_text(planned)) is not None:

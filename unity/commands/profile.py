@@ -1,4 +1,4 @@
-"""Measures a machine: in processes of its own, or as one that torchrun started."""
+"""Measures a machine: in processes of its own, or as a process of torchrun."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ PRECISIONS: dict[DeviceKind, tuple[Precision, ...]] = {
     "cpu": ("fp32", "fp64"),
     "gpu": ("fp32", "tf32", "fp64", "bf16", "fp16"),
 }
-"""What is measured on each kind of device unless something else is asked for."""
+"""The number formats to measure on each kind of device, by default."""
 TIMEOUT = 120.0
 """Seconds that a communication may take."""
 
 
 def run(options: Options) -> None:
-    """Measure, and write a profile. Raises InputError for devices that are not here."""
+    """Measure, and write a profile. Raises InputError for devices that this computer lacks."""
     machine = _target(load_machine(options.machine), options.nodes)
     formats = _formats(machine, options.precision)
     check_writable(options.out)
@@ -51,7 +51,7 @@ def run(options: Options) -> None:
 
 
 def _target(machine: Machine, nodes: int) -> Machine:
-    """The machine with so many nodes, whose processes torchrun has to have started."""
+    """Return the machine with so many nodes. Raises InputError without torchrun's processes."""
     if nodes == 1:
         return machine
     target = machine.with_nodes(nodes)
@@ -74,7 +74,7 @@ def _formats(machine: Machine, wanted: list[str] | None) -> tuple[DType, ...]:
 def _measured(
     machine: Machine, formats: Sequence[DType], devices: int | None
 ) -> RankMeasurements | None:
-    """Measure as one of torchrun's processes, or in processes of our own; rank 0's answer."""
+    """Measure as a process of torchrun, or in new processes. Only rank 0 has a result."""
     units = (*machine.units, machine.devices)
     job = (machine.device.kind, formats, units, TIMEOUT)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
@@ -90,15 +90,15 @@ def _measured(
     if not 1 <= count <= here:
         where = "--devices" if devices is not None else "machine"
         raise InputError(where, f"expected 1 to {here} devices of this computer, got {count}")
-    # A process of its own even for one device: this one may have set torch up otherwise.
+    # A new process even for one device: this one may have changed settings of torch.
     return launch(work, job, count)
 
 
 def work(
     kind: str, formats: Sequence[DType], units: Sequence[int], timeout: float
 ) -> RankMeasurements | None:
-    """One process's part."""
-    # Here because the command, which starts processes of its own, can do without torch for long.
+    """Measure as one process."""
+    # Imported here because the command, which starts processes, does not need torch.
     from runtime.train.measure import measure
 
     return measure("gpu" if kind == "gpu" else "cpu", formats, units, timeout)
@@ -149,7 +149,7 @@ def _print(content: Profile, out: Path) -> None:
 
 
 def _summary(points: Sequence[Point], unit: str) -> tuple[str, str, str]:
-    """The time of the smallest, how much times vary, and what the fastest reaches."""
+    """The time of the smallest point, the largest spread, and the best rate."""
     spread = max(point.spread / point.seconds for point in points)
     rate = max(point.size / point.seconds for point in points)
     return f"{points[0].seconds * 1e6:.3g} us", f"{spread:.0%}", f"{rate / 1e9:.3g} G{unit}"

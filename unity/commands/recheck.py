@@ -1,4 +1,4 @@
-"""Checks certificates again, apart from the prover, and what a library says against them."""
+"""Checks certificates without the prover, and compares a library with them."""
 
 from __future__ import annotations
 
@@ -10,27 +10,30 @@ from pcg.budget import Budget
 from pcg.errors import NegativeAnswer, one_line
 from pcg.files import read_json
 from substitutions.rules.certificates import label_problem, uncertified
-from substitutions.rules.limited import Lost, limited_map
+from substitutions.rules.limited import LostItem, limited_map
 from substitutions.rules.store import CERTIFICATES, RULES, LibraryFile
 from unity.recheck import Options
 from unity.support.cli import say, say_json
 from unity.support.processes import tracked
 from verifier.bundle import read_bundle
 from verifier.certificate import CertificateFile
-from verifier.recheck import Proved, Rechecked, Rechecker
+from verifier.recheck import CertificateCheck, ProvedStatement, Rechecker
 from verifier.recheck import certificates as certificates_in
 from verifier.solvers import SOLVERS, require
 
 CHUNK = 64
-"""Certificates that a process is given at once."""
+"""The number of certificates that a process gets at once."""
 SHOWN = 5
-"""Names in a message."""
+"""The most names in a message."""
 
 
 @dataclass(frozen=True)
 class Certificates:
-    """Certificates, each with the place where it was read, and their scripts (``Rechecker``).
-    ``where``: that they were read from; ``library``: whose rules have to have one, if any."""
+    """Certificates with the places where they were read, and their scripts (``Rechecker``).
+
+    ``where``: the folder or file that they were read from. ``library``: the library whose rules
+    must have certificates, if any.
+    """
 
     where: Path
     files: tuple[tuple[str, CertificateFile], ...]
@@ -39,13 +42,13 @@ class Certificates:
 
 
 def run(options: Options) -> None:
-    """Check all certificates. Raises NegativeAnswer unless all are accepted, and cover a library
-    that is given."""
+    """Check all certificates. Raises NegativeAnswer unless all are accepted, and cover the library
+    if there is one."""
     solvers = require(options.solver or list(SOLVERS))
     given = _read(options)
     rules = None if given.library is None else read_json(given.library, LibraryFile)
     if not given.files:
-        raise NegativeAnswer(f"{given.where}: holds no certificates, nothing is proved")
+        raise NegativeAnswer(f"{given.where}: has no certificates, so nothing is proved")
     results = list(_results(given, solvers, options))
     for (place, _), result in zip(given.files, results, strict=True):
         if options.as_json:
@@ -61,8 +64,8 @@ def run(options: Options) -> None:
 
 
 def _read(options: Options) -> Certificates:
-    """The certificates of a folder, of one compressed file, or of a library's folder, and then the
-    library too."""
+    """Read the certificates of a folder or of a compressed file; for the folder of a library, also
+    the library."""
     where, library = options.certificates, options.library
     if (where / CERTIFICATES).is_file():
         where, library = where / CERTIFICATES, library or where / RULES
@@ -74,10 +77,12 @@ def _read(options: Options) -> Certificates:
     return Certificates(where, places, bundle.scripts, library)
 
 
-def _results(given: Certificates, solvers: Sequence[str], options: Options) -> Iterator[Rechecked]:
-    """What comes of each certificate. Its label has to fit it where no library says what rule has
-    the name."""
-    # One for all: forked workers go on with it, each theorem and script once in each of them.
+def _results(
+    given: Certificates, solvers: Sequence[str], options: Options
+) -> Iterator[CertificateCheck]:
+    """Yield the result of each certificate. Without a library, the label of a certificate has to
+    fit its statement."""
+    # One for all: forked workers inherit it, and check each theorem and script once.
     rechecker = Rechecker(given.scripts, {name: SOLVERS[name] for name in solvers})
     files = [file for _, file in given.files]
     budget = Budget(options.seconds, options.memory)
@@ -85,55 +90,57 @@ def _results(given: Certificates, solvers: Sequence[str], options: Options) -> I
     results = tracked(checked, len(files), "rechecking", quiet=options.as_json)
     labels: set[str] = set()
     for file, answer in zip(files, results, strict=True):
-        result = _lost(file, answer) if isinstance(answer, Lost) else answer
+        result = _lost(file, answer) if isinstance(answer, LostItem) else answer
         problem = ""
         if file.rule in labels:
-            problem = "another certificate has its label"
+            problem = "another certificate has the same label"
         elif result.proved is not None and given.library is None:
             problem = label_problem(file, result.proved.statement)
         labels.add(file.rule)
         yield replace(result, accepted=False, reason=problem) if problem else result
 
 
-def _print_counts(where: Path, results: Sequence[Rechecked], solvers: Sequence[str]) -> None:
+def _print_counts(where: Path, results: Sequence[CertificateCheck], solvers: Sequence[str]) -> None:
     accepted = sum(result.accepted for result in results)
     say(f"{where}: {accepted} certificates accepted, {len(results) - accepted} rejected")
     conditions = sum(result.conditions for result in results)
     say(f"{conditions} side conditions, each without a solution by {' and '.join(solvers)}")
 
 
-def _require_all(where: str, results: Sequence[Rechecked]) -> None:
-    """Raise NegativeAnswer unless all certificates are accepted, and none is about whole tensors
-    only: a rule that was proved for those may be false for tensors that are cut."""
+def _require_all(where: str, results: Sequence[CertificateCheck]) -> None:
+    """Raise NegativeAnswer unless all certificates are accepted and none is about whole tensors
+    only. A rule that was proved for whole tensors may be false for cut ones."""
     rejected = sum(not result.accepted for result in results)
     if rejected:
         raise NegativeAnswer(f"{where}: {rejected} of {len(results)} certificates rejected")
     whole = sum(result.proved is not None and result.proved.whole for result in results)
     if whole:
-        problem = "are about whole tensors only, nothing is proved of tensors that are cut"
+        problem = "are about whole tensors only and prove nothing about cut tensors"
         raise NegativeAnswer(f"{where}: {whole} of {len(results)} certificates {problem}")
 
 
-def _lost(file: CertificateFile, lost: Lost) -> Rechecked:
-    """What can be said of a certificate that used up its budget."""
-    return Rechecked(file.rule, accepted=False, reason=f"unknown: {lost.spent}", conditions=0)
+def _lost(file: CertificateFile, lost: LostItem) -> CertificateCheck:
+    """The result of a certificate that used up its budget."""
+    return CertificateCheck(
+        file.rule, accepted=False, reason=f"unknown: {lost.spent}", conditions=0
+    )
 
 
 def _compare(
     rules: LibraryFile, name: str, accepted: Sequence[CertificateFile], options: Options
 ) -> None:
-    """Raise NegativeAnswer unless every rule of a library is one that was accepted."""
+    """Raise NegativeAnswer unless every rule of a library has an accepted certificate."""
     missing = uncertified(rules, accepted, options.jobs)
     if missing:
         shown = ", ".join(missing[:SHOWN]) + (", ..." if len(missing) > SHOWN else "")
         raise NegativeAnswer(f"{name}: {len(missing)} rules have no certificate: {shown}")
     if not options.as_json:
-        say(f"{name}: all {len(rules.rules)} rules have one that says what they say")
+        say(f"{name}: all {len(rules.rules)} rules have a certificate with the same statement")
 
 
-def _line(place: str, result: Rechecked) -> str:
-    """What came of a certificate: what it proves, or why it is rejected. It comes from anywhere, so
-    that whatever it holds stays on the line."""
+def _line(place: str, result: CertificateCheck) -> str:
+    """The result of a certificate in one line: the statement that it proves, or why it is rejected.
+    Control characters in it are escaped."""
     proved = result.proved
     if not result.accepted or proved is None:
         return one_line(f"rejected: {place}: {result.reason}")
@@ -143,8 +150,8 @@ def _line(place: str, result: Rechecked) -> str:
     return one_line(f"{' '.join(parts)} ({_degrees(proved)})")
 
 
-def _degrees(proved: Proved) -> str:
-    """For what degrees something is proved."""
+def _degrees(proved: ProvedStatement) -> str:
+    """The degrees for which a statement is proved."""
     if proved.whole:
         return "whole tensors only"
     if not proved.degrees:
@@ -152,7 +159,7 @@ def _degrees(proved: Proved) -> str:
     return f"degrees as written, {', '.join(map(str, proved.degrees))}; all of the inputs"
 
 
-def _record(place: str, result: Rechecked) -> dict[str, object]:
+def _record(place: str, result: CertificateCheck) -> dict[str, object]:
     record: dict[str, object] = {
         "file": place,
         "rule": result.rule,

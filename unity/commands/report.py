@@ -33,7 +33,7 @@ def run(options: Options) -> None:
 
 
 def _others(options: Options, plan: Plan, machine: Machine, speed: Speed | None) -> Iterator[Rival]:
-    """What further plans promise."""
+    """Yield the predictions of the plans of --against."""
     for path in options.against or ():
         other = load_plan(path)
         check_comparable(plan, other, str(options.plan), str(path))

@@ -1,7 +1,7 @@
 """Prints how rules of a file follow from a library: ``--explain FILE[:NAME]``.
 
-The file is ours, or of TASO or FlexFlow. Each of its rules is decided first; one that is proved is
-then explained, case by case of its sizes where there are several.
+The file is in the format of Unity, TASO or FlexFlow. Each of its rules is decided first. A proved
+rule is then explained. If it has several cases of sizes, each case is explained.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from time import perf_counter
 
 from pcg.errors import InputError, NegativeAnswer
 from pcg.graph.graph import Graph
-from substitutions.explain.explain import Explained, Explainer, RuleDerivation, named
+from substitutions.explain.explain import Explainer, Explanation, RuleDerivation, named
 from substitutions.rules.rule import Rule, side_text
 from substitutions.rules.sources import Statement, read_source
 from substitutions.rules.workers import parallel_map
@@ -28,10 +28,11 @@ RulesFor = Callable[[Graph], Sequence[Rule]]
 
 @dataclass(frozen=True)
 class RuleExplanation:
-    """What is said of a rule.
+    """How a rule follows from a library.
 
-    ``steps``: of the longest derivation among its cases; None where a case has none. ``lines``:
-    the derivations, or why there is none, for readers. ``seconds``: of the search, without proofs.
+    ``steps``: the length of the longest derivation among the cases; None if a case has none.
+    ``lines``: the derivations, or why there is none, for readers. ``seconds``: the time of the
+    search, without proofs.
     """
 
     name: str
@@ -44,8 +45,8 @@ class RuleExplanation:
 def explain_file(given: str, rules_for: RulesFor, jobs: int = 1, *, as_json: bool = False) -> None:
     """Print how each rule of FILE, or the one called NAME, follows from a library.
 
-    Rules that are not proved are no part of the answer. Raises InputError where there is no such
-    rule, and NegativeAnswer where one that is proved is not explained, or none is proved.
+    Raises InputError if there is no such rule. Raises NegativeAnswer if a proved rule is not
+    explained, or if no rule is proved.
     """
     file, statements = _chosen(given)
     explained = parallel_map(
@@ -62,13 +63,13 @@ def explain_file(given: str, rules_for: RulesFor, jobs: int = 1, *, as_json: boo
         counts = sorted((steps, n) for steps, n in tally.items() if steps is not None)
         say("; ".join(f"{n:,} in {_counted(steps)}" for steps, n in counts))
     if not tally:
-        raise NegativeAnswer(f"{file}: none of {len(statements)} rules is proved")
+        raise NegativeAnswer(f"{file}: none of its {len(statements)} rules is proved")
     if missing := tally[None]:
         raise NegativeAnswer(f"{file}: {missing} of {tally.total()} proved rules are not explained")
 
 
 class RuleExplainers:
-    """Explainers of libraries, each made once for the graphs that ask for the same rules."""
+    """Explainers of a library, one for all graphs with the same rules."""
 
     def __init__(self, rules_for: RulesFor) -> None:
         self._rules_for = rules_for
@@ -76,7 +77,7 @@ class RuleExplainers:
 
     def explainer(self, graph: Graph) -> Explainer:
         rules = self._rules_for(graph)
-        # Kept with its rules, so that no other sequence can get the same identity.
+        # The rules are kept too, so that no other sequence can have the same identity.
         known = self._made.get(id(rules))
         if known is None:
             known = self._made[id(rules)] = (rules, Explainer(rules))
@@ -84,7 +85,7 @@ class RuleExplainers:
 
 
 def explain_statement(prepared: RuleExplainers, statement: Statement) -> RuleExplanation:
-    """Decide a rule and, where it is proved, derive every case of it."""
+    """Decide a rule. If it is proved, derive each of its cases."""
     outcome = statement.decide()
     if outcome.verdict is not Verdict.PROVED:
         lines = (f"  {outcome.reason}",) if outcome.reason else ()
@@ -103,14 +104,14 @@ def explain_statement(prepared: RuleExplainers, statement: Statement) -> RuleExp
     return RuleExplanation(statement.name, outcome.verdict, longest, tuple(lines), seconds)
 
 
-def _attempt(prepared: RuleExplainers, proof: Decision) -> Explained:
+def _attempt(prepared: RuleExplainers, proof: Decision) -> Explanation:
     assert proof.evidence is not None
     left, right = proof.evidence.witness.pair
     explainer = prepared.explainer(Graph((*left, *right)))
     return explainer.attempt(left, right, proof.evidence.equal)
 
 
-def _text(attempt: Explained, proof: Decision) -> Iterator[str]:
+def _text(attempt: Explanation, proof: Decision) -> Iterator[str]:
     if attempt.derivation is not None:
         yield from derivation_lines(attempt.derivation)
         return
@@ -119,11 +120,11 @@ def _text(attempt: Explained, proof: Decision) -> Iterator[str]:
     yield f"  {left}"
     yield f"  == {right}"
     graphs = "{:,} graphs from the left, {:,} from the right".format(*attempt.reached)
-    yield f"  {attempt.problem}" + (f": {graphs} were looked at" if any(attempt.reached) else "")
+    yield f"  {attempt.problem}" + (f": {graphs} were tried" if any(attempt.reached) else "")
 
 
 def derivation_lines(derivation: RuleDerivation) -> Iterator[str]:
-    """The graph at the start, then a line for each step: the graph after it, and the rule."""
+    """The first graph, and then a line for each step: the graph after it, and the rule."""
     yield f"  {side_text(named(derivation.start, derivation.names))}"
     for step in derivation.steps:
         after = side_text(named(step.graph, derivation.names))
@@ -132,14 +133,14 @@ def derivation_lines(derivation: RuleDerivation) -> Iterator[str]:
 
 
 def _chosen(given: str) -> tuple[str, tuple[Statement, ...]]:
-    """The file and its rules, or the one that is named. Raises InputError."""
+    """Return the file, and all its rules or the given one. Raises InputError."""
     file, colon, name = (given, "", "") if Path(given).exists() else given.rpartition(":")
     source = read_source(file if colon else given)
     if not colon:
         return source.file, source.statements
     chosen = tuple(s for s in source.statements if s.name == name)
     if not chosen:
-        raise InputError(source.file, f"no rule has the name {name}")
+        raise InputError(source.file, f"has no rule with the name {name}")
     return source.file, chosen
 
 

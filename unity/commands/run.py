@@ -1,4 +1,4 @@
-"""Trains by a plan: checks it, then starts one process a device, or works as one of torchrun's."""
+"""Trains by a plan: checks it, then starts a process for each device, or works under torchrun."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from unity.support.declarations import load_user_operators
 from unity.support.origin import check_graph_of, check_origin
 
 MAX_PROGRAMS = 8
-"""Programs that are shown; other ranks' differ in their regions and peers only."""
+"""The most programs that are printed. Those of other ranks differ only in regions and peers."""
 
 GRACE = 60
-"""Seconds for the last step and its checkpoint, once told to stop."""
+"""Seconds for the last step and its checkpoint after a signal to stop."""
 
 
 def run(options: Options) -> None:
-    """Train. Raises InputError for what is wrong before it begins, and what training raises."""
+    """Train. Raises InputError for wrong input, and the errors of training."""
     with _first_complains():
         check_alone(options)
         load_user_operators(options.operators)
@@ -51,7 +51,7 @@ def run(options: Options) -> None:
 
 @contextmanager
 def _first_complains() -> Generator[None]:
-    """Let the first process of each computer alone report what all of them there find wrong: with
+    """Let only the first process of each computer report an error that all its processes find: in
     the command, its files, or the computer."""
     try:
         yield
@@ -62,18 +62,18 @@ def _first_complains() -> Generator[None]:
 
 
 def _check_model(options: Options, plan: Plan) -> None:
-    """That the plan is of its model as that is now, where the model is known; rank 0 sees to it."""
+    """Check on rank 0 that the plan belongs to its model, if the model is known."""
     name = model_of(options, plan.model_name)
     if name is None or not is_first():
         return
     if plan.machine.devices > 1 and "RANK" not in os.environ:
-        # Which takes torch as long to load as this process, so both do it at the same time.
+        # The server and this process load torch at the same time.
         start_server()
     check_graph_of(plan, options.plan, name)
 
 
 def _start(job: Job, lowering: Lowering) -> None:
-    """Work as one of torchrun's processes, or start processes of our own."""
+    """Work as a process of torchrun, or start one process for each device."""
     machine, restarts = lowering.plan.machine, job.options.max_restarts
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         _work_among_ranks(job, lowering)
@@ -93,7 +93,7 @@ def _grace(job: Job) -> int:
 
 
 def _clear(job: Job) -> None:
-    """Remove what processes that were killed have left half written."""
+    """Remove incomplete checkpoints of processes that were killed."""
     if (kept := job.settings.checkpoints) is None or not Path(kept.folder).is_dir():
         return
     with suppress(OSError):
@@ -102,8 +102,8 @@ def _clear(job: Job) -> None:
 
 
 def _work_among_ranks(job: Job, lowering: Lowering) -> None:
-    """Work as one of torchrun's processes. What is wrong with this one alone, it reports."""
-    # Here because the command, which starts processes of its own, can do without torch for long.
+    """Work as a process of torchrun. It reports the errors that it alone has."""
+    # Imported here because the command, which starts processes, does not need torch.
     from runtime.train.worker import check_ranks
     from runtime.world.collectives import CommunicationError
     from runtime.world.faults import Stopped
@@ -112,11 +112,11 @@ def _work_among_ranks(job: Job, lowering: Lowering) -> None:
     with _first_complains():
         check_computer(plan.machine.kind, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         check_ranks(plan, job.options.plan)
-    # Of one that was killed nobody would be told.
+    # If the parent is killed, nothing else tells this process.
     end_with_parent(parent_ended, _grace(job))
     try:
         work(job, lowering)
-    except (AgreedError, Stopped) as error:  # of which all ranks know
+    except (AgreedError, Stopped) as error:  # all ranks know of it
         if not is_first():
             sys.exit(error.exit_status)
         raise
@@ -127,7 +127,7 @@ def _work_among_ranks(job: Job, lowering: Lowering) -> None:
 
 
 def _print_programs(lowering: Lowering) -> None:
-    """What each process does, on the standard error so that --json stays readable."""
+    """Print the programs on the standard error, so that --json stays readable."""
     for rank in range(min(lowering.ranks, MAX_PROGRAMS)):
         say(str(lowering.program(rank)), error=True)
     if lowering.ranks > MAX_PROGRAMS:

@@ -1,4 +1,4 @@
-"""Predicts the step of a plan, and says where its time and memory go."""
+"""Predicts the time and memory of a step, in parts."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def run(options: Options) -> None:
 
 
 def device_list(text: str, devices: int) -> tuple[int, ...]:
-    """Device numbers, such as ``0-7,12``. Raises InputError for other text and for devices that
-    the machine lacks."""
+    """Return the device numbers of a text such as ``0-7,12``. Raises InputError for other text, and
+    for devices that the machine lacks."""
     listed: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*", part)
@@ -64,7 +64,7 @@ def device_list(text: str, devices: int) -> tuple[int, ...]:
 
 
 def report(simulated: SimulatedPlan) -> dict[str, object]:
-    """What is printed, as JSON: seconds and bytes."""
+    """The content of the JSON output, in seconds and bytes."""
     use, memory, estimates = simulated.busiest, simulated.memory, simulated.plan.estimates
     return {
         "model": simulated.plan.model_name,
@@ -99,8 +99,8 @@ def report(simulated: SimulatedPlan) -> dict[str, object]:
 
 
 def _stages(run: PipelineRun) -> dict[str, object]:
-    """A pipeline as JSON. Seconds ``forward``, ``backward`` and ``weights``, its pass for weights,
-    are those of one micro-batch, and ``once`` those of what is done once a step."""
+    """A pipeline as JSON, in seconds. ``forward``, ``backward`` and ``weights`` (the pass for
+    weights) are of one micro-batch. ``once`` is the work that is done once a step."""
     return {
         "schedule": run.pipeline.schedule,
         "micro_batches": run.pipeline.micro_batches,

@@ -1,4 +1,4 @@
-"""One process's part of a run: it trains, and rank 0 shows each step and prints the result."""
+"""The work of one process of a run: it trains. Rank 0 shows each step and prints the result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from unity.support.losses_file import losses_file
 from unity.support.report import print_json, print_report, write_trace
 
 PARTS = 10
-"""Lines of progress where the standard error is no terminal."""
+"""The number of lines of progress if the standard error is not a terminal."""
 
 
 def is_first() -> bool:
@@ -31,14 +31,14 @@ def is_first() -> bool:
 
 
 def work(job: Job, lowering: Lowering | None = None) -> None:
-    """Train as one of the processes. ``lowering``: of the plan, where this process has it already.
-    Raises NotFinite and NegativeAnswer."""
-    # Here because the parent, which also imports this module, can do without torch for long.
+    """Train as one of the processes. ``lowering``: the lowered plan, if this process has it
+    already. Raises NotFinite and NegativeAnswer."""
+    # Imported here because the parent, which also imports this module, does not need torch.
     from runtime.train.worker import train
 
     options = job.options
     if options.operators is not None:
-        load_operators(options.operators)  # which the parent has checked
+        load_operators(options.operators)  # the parent has checked them
     lowering = lowering or Lowering(load_plan(options.plan), options.plan)
     plan = lowering.plan
     with _observed(job, plan) as (observe, begins):
@@ -55,7 +55,7 @@ def work(job: Job, lowering: Lowering | None = None) -> None:
 
 
 def _judge(job: Job, report: RunReport) -> None:
-    """Raise NotFinite for a run whose losses are none, NegativeAnswer for a check that fails."""
+    """Raise NotFinite if losses are not finite, and NegativeAnswer if the check fails."""
     path, kept = job.options.plan, job.settings.checkpoints
     if report.not_finite:
         where = "" if kept is None else f"; {kept.folder} has the last good checkpoint, if any"
@@ -68,7 +68,7 @@ def _judge(job: Job, report: RunReport) -> None:
 
 @contextmanager
 def _observed(job: Job, plan: Plan) -> Generator[tuple[Observer, Begins]]:
-    """Show every step on a terminal, else some as lines, and add all to the log."""
+    """Show every step on a terminal, else some steps as lines, and write all to the losses file."""
     is_shown = is_first() and not job.options.as_json
     steps = job.settings.steps
     samples = batch_of(plan.model, plan.naming) * job.settings.recipe.accumulate
@@ -96,7 +96,7 @@ def _observed(job: Job, plan: Plan) -> Generator[tuple[Observer, Begins]]:
 
 
 def _lines(steps: int, plan: Plan) -> Observer:
-    """What prints a line of ``PARTS`` steps, evenly chosen, and of the last one."""
+    """Return a function that prints ``PARTS`` evenly chosen steps, and the last step, as lines."""
     predicted = f"{plan.estimates.step_seconds:.3g} s predicted"
 
     def tell(step: FinishedStep) -> None:

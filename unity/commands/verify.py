@@ -1,4 +1,4 @@
-"""Decides the rules of files from the definitions, each within a budget of its own."""
+"""Proves or refutes the rules of files from the definitions, each within a budget."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.table import Table
 from pcg.budget import Budget
 from pcg.errors import NegativeAnswer
 from pcg.files import make_folder, write_text_atomic
-from substitutions.rules.limited import Lost, limited_map
+from substitutions.rules.limited import LostItem, limited_map
 from substitutions.rules.sources import RuleSource, Statement, StatementOutcome, read_source
 from substitutions.rules.store import default_path
 from unity.support.cli import say, say_json
@@ -31,7 +31,7 @@ from verifier.snippet import snippet
 
 @dataclass(frozen=True)
 class Item:
-    """A statement of a file. ``label`` is unlike that of any other item."""
+    """A statement of a file. ``label`` is unique."""
 
     file: str
     statement: Statement
@@ -40,10 +40,10 @@ class Item:
 
 @dataclass(frozen=True)
 class Result:
-    """What was decided of a statement, in how many seconds, as it goes from a worker to us.
+    """The verdict about a statement, as a worker sends it.
 
-    ``degrees``: None for all of them. ``difference``: the counterexample, if there is one, in a
-    line; ``program`` shows it when it is run.
+    ``degrees``: None for all degrees. ``difference``: the counterexample in a line, if there is
+    one. ``program``: a program that shows the counterexample.
     """
 
     verdict: Verdict
@@ -86,20 +86,20 @@ def _items(sources: Sequence[RuleSource]) -> Iterator[Item]:
 
 
 def _results(items: Sequence[Item], options: Options) -> Iterator[Result]:
-    """What is decided of each, in order, as soon as it and those before it are done."""
+    """Yield the result of each item, in order."""
     decide, budget = partial(_decide, options.certificates), Budget(options.seconds, options.memory)
     decided = limited_map(decide, items, options.jobs or cores(), budget)
     for result in tracked(decided, len(items), "proving", quiet=options.as_json):
-        yield _lost(result) if isinstance(result, Lost) else result
+        yield _lost(result) if isinstance(result, LostItem) else result
 
 
-def _lost(lost: Lost) -> Result:
-    """What can be said of a rule that used up its budget."""
+def _lost(lost: LostItem) -> Result:
+    """The result of a rule that used up its budget."""
     return Result(Verdict.UNKNOWN, str(lost.spent), (), None, lost.seconds, None, None)
 
 
 def _decide(certificates: Path | None, item: Item) -> Result:
-    """In a worker: proofs stay there, as operators hold functions, which no process can send."""
+    """Decide an item in a worker. Proofs stay there: they hold functions, which cannot be sent."""
     start = perf_counter()
     outcome = item.statement.decide()
     seconds = perf_counter() - start
@@ -119,7 +119,7 @@ def _decide(certificates: Path | None, item: Item) -> Result:
 
 
 def _certify(directory: Path, item: Item, outcome: StatementOutcome) -> None:
-    """Write the certificates of a proved rule: one, or one for each case of sizes."""
+    """Write the certificates of a proved rule, one for each case of sizes."""
     if outcome.verdict is not Verdict.PROVED:
         return
     made: list[Certificate] = []
@@ -131,7 +131,7 @@ def _certify(directory: Path, item: Item, outcome: StatementOutcome) -> None:
 
 
 def _write_program(folder: Path | None, item: Item, result: Result) -> Path | None:
-    """Where the program that shows a counterexample was written to, if it was."""
+    """Write the program that shows a counterexample, if there is one, and return its path."""
     if folder is None or result.program is None:
         return None
     short = re.sub(r"[^\w.-]+", "_", item.statement.name)[:60]
@@ -154,7 +154,7 @@ def _record(item: Item, result: Result) -> dict[str, object]:
 
 
 def _block(item: Item, result: Result, program: Path | None) -> str:
-    """What a reader wants to know of a rule that is not proved, or not without conditions."""
+    """The text about a rule that is not proved, or has conditions or fixed degrees."""
     lines = [f"{result.verdict}: {item.file}: {item.statement.name}"]
     lines += [f"  {item.statement.text}"] if item.statement.text else []
     lines += [f"  if {', '.join(result.conditions)}"] if result.conditions else []

@@ -1,1 +1,1 @@
-"""Files to begin with, which commands print; nothing imports them."""
+"""Example files that commands print. Nothing imports them."""

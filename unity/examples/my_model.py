@@ -5,7 +5,7 @@ from torch import nn
 
 
 class Classifier(nn.Module):
-    """Its output is its training loss."""
+    """A classifier that returns its training loss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -16,5 +16,5 @@ class Classifier(nn.Module):
 
 
 def make_model() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """The module, and example inputs whose first dimension is the batch of one device."""
+    """Return the module, and example inputs. Their first dimension is the batch of one device."""
     return Classifier(), (torch.zeros(64, 784), torch.zeros(64, dtype=torch.long))

@@ -1,4 +1,4 @@
-"""Layers to write models with that can be captured: mixtures of experts."""
+"""Layers that can be captured: mixtures of experts."""
 
 from __future__ import annotations
 

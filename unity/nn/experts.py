@@ -1,4 +1,4 @@
-"""Experts as one dimension of their weights, and the layer that routes tokens to them."""
+"""Experts as a dimension of their weights, and the layer that routes tokens to them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Experts(Module):
-    """``experts`` layers of the same kind: up to ``hidden`` features, an activation, and down.
+    """``experts`` feed-forward layers: up to ``hidden`` features, an activation, and down.
 
-    ``gated``: the activation of a second layer up, ``gate``, multiplies what ``up`` gives, as in
-    SwiGLU. ``activation``: silu, gelu or relu. Weights are [experts, in, out], biases
-    [experts, 1, out]. Takes and returns [experts, rows, width]. Each weight is drawn as that of
-    ``torch.nn.Linear`` is. Raises InputError for another activation.
+    ``gated``: the result of ``up`` is multiplied by the activation of a second layer, ``gate``, as
+    in SwiGLU. ``activation``: silu, gelu or relu. Weights are [experts, in, out], biases
+    [experts, 1, out]. Input and output are [experts, rows, width]. Initial weights are drawn as in
+    ``torch.nn.Linear``. Raises InputError for another activation.
     """
 
     gate: Parameter | None
@@ -58,8 +58,7 @@ class Experts(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all weights and biases, uniform within one over the root of the features that come
-        in."""
+        """Draw all weights and biases, uniform within +- 1 / sqrt(input features)."""
         for name in ("gate", "up", "down"):
             weight: Tensor | None = getattr(self, name)
             for drawn in (weight, getattr(self, f"{name}_bias")):
@@ -68,7 +67,7 @@ class Experts(Module):
                     init.uniform_(drawn, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
-        """What each expert makes of its rows: [experts, rows, width]."""
+        """Return the result of each expert for its rows: [experts, rows, width]."""
         up, activate = self._linear("up", x), ACTIVATIONS[self.activation]
         inner = activate(up) if self.gate is None else activate(self._linear("gate", x)) * up
         return self._linear("down", inner)
@@ -83,21 +82,23 @@ class Experts(Module):
 
 
 class MixtureOfExperts(Module):
-    """Sends each token to the experts that a router chooses, and adds up what they make of it.
+    """Sends each token to the experts that a router chooses, and adds up their weighted results.
 
     ``experts``: an ``Experts``, or any module from [experts, rows, width] to [experts, rows, out]
     that treats each expert and each row by itself. ``shared``: a module that takes all tokens, and
     whose result is added, as DeepSeek's shared experts.
 
-    Without a ``capacity_factor`` no token is ever left out, and each expert computes each token:
-    exact, but experts / top_k times the arithmetic. With one, tokens are routed within groups, and
-    an expert takes at most ``capacity_factor`` x tokens x top_k / experts of a group, rounded up.
-    First choices come before second ones, earlier tokens before later ones. A choice that finds no
-    place counts nothing. ``group``: tokens of a group, side by side; by default a row of the batch.
+    Without a ``capacity_factor``, no token is dropped. Each expert computes each token, which is
+    exact, but takes experts / top_k times the arithmetic.
+
+    With a ``capacity_factor``, tokens are routed within groups. An expert takes at most
+    ``capacity_factor`` x tokens x top_k / experts tokens of a group, rounded up. First choices come
+    before second choices, and earlier tokens before later ones. A choice that finds no place counts
+    nothing. ``group``: the number of neighbouring tokens of a group. Default: a row of the batch.
     Data parallelism cuts between groups.
 
-    ``forward`` takes [..., width], and returns the same shape and the ``Routing``, of which losses
-    are made. Raises InputError for numbers that do not fit.
+    ``forward`` takes [..., width]. It returns the same shape, and the ``Routing`` for the losses.
+    Raises InputError for numbers that do not fit.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class MixtureOfExperts(Module):
         super().__init__()
         count = getattr(experts, "experts", router.experts)
         if count != router.experts:
-            problem = f"the router knows {router.experts} experts, and there are {count}"
+            problem = f"the router has {router.experts} experts, but experts has {count}"
             raise InputError("MixtureOfExperts", problem)
         if capacity_factor is not None and not 0.0 < capacity_factor < float("inf"):
             problem = f"capacity_factor is {capacity_factor}, expected a number above 0, or None"
@@ -123,7 +124,7 @@ class MixtureOfExperts(Module):
         self.capacity_factor, self.group = capacity_factor, group
 
     def forward(self, x: Tensor) -> tuple[Tensor, Routing]:
-        """What the experts make of ``x``: [..., width], and how it was routed."""
+        """Return the result of the experts for ``x``, [..., width], and the routing."""
         routing = self.router(x)
         routed = self._routed(x, routing)
         return (routed if self.shared is None else routed + self.shared(x)), routing
@@ -135,11 +136,13 @@ class MixtureOfExperts(Module):
         return routed(x, routing.chosen, routing.weights, experts, run, factor, group)
 
     def _group(self, x: Tensor) -> int:
-        """The tokens of a group."""
+        """The number of tokens of a group."""
         tokens = x.numel() // x.shape[-1]
         group = self.group if self.group is not None else (x.shape[-2] if x.dim() > 1 else 1)
         if not group or tokens % group:
-            raise InputError("MixtureOfExperts", f"{tokens} tokens are no groups of {group}")
+            raise InputError(
+                "MixtureOfExperts", f"{tokens} tokens, expected a multiple of the group of {group}"
+            )
         return group
 
     def extra_repr(self) -> str:

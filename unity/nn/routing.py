@@ -1,4 +1,4 @@
-"""Choose experts for tokens."""
+"""The router, which chooses experts for tokens."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ SCORES = ("softmax", "sigmoid", "softmax of chosen")
 
 
 class Routing(NamedTuple):
-    """What a router says of each token."""
+    """The choices of a router for each token."""
 
     chosen: Tensor
-    """The numbers of its experts, the best first: [..., top_k] of int64."""
+    """The numbers of the chosen experts, the best first: [..., top_k] of int64."""
     weights: Tensor
-    """What their results count: [..., top_k]."""
+    """The weights of their results: [..., top_k]."""
     logits: Tensor
-    """What a linear layer says of all experts: [..., experts]."""
+    """The output of the linear layer for all experts: [..., experts]."""
 
 
 class Router(Module):
-    """The ``top_k`` best of ``experts`` for each token, by a linear layer of its features.
+    """Chooses the ``top_k`` best of ``experts`` for each token, by a linear layer of its features.
 
-    ``scores`` are what weights are made of: the softmax of the logits (Switch, GShard, Mixtral,
-    Qwen, OLMoE, DeepSeek-V2), their sigmoid (DeepSeek-V3), or ``softmax of chosen``: the softmax of
-    the chosen logits alone (gpt-oss), which is the normalised softmax. ``normalize``: the weights
-    of a token are divided by their sum. ``scale``: all weights are multiplied by it.
+    ``scores``: the scores from which weights are made. ``softmax`` of the logits (Switch, GShard,
+    Mixtral, Qwen, OLMoE, DeepSeek-V2), ``sigmoid`` (DeepSeek-V3), or ``softmax of chosen``, the
+    softmax of the chosen logits alone (gpt-oss), which is the normalised softmax. ``normalize``:
+    the weights of a token are divided by their sum. ``scale``: all weights are multiplied by it.
 
-    ``correction``: a buffer of this name, a number for each expert and 0 at first, is added to the
-    scores where experts are chosen, and not where they are weighed. A training loop may change it
-    between steps, as DeepSeek-V3 does to balance experts without a loss. ``noise``: in training,
-    the features that the router sees are multiplied by uniform numbers in 1 +- ``noise`` (Switch).
-    ``bias``: of the linear layer.
+    ``correction``: a buffer of this name, with a number for each expert, is added to the scores
+    when experts are chosen, but not to their weights. It is 0 at first. A training loop may change
+    it between steps, as DeepSeek-V3 does to balance experts without a loss. ``noise``: in training,
+    the features are multiplied by uniform numbers in 1 +- ``noise`` (Switch). ``bias``: whether the
+    linear layer has a bias.
 
-    Scores are computed in float32 where the features are shorter. Of equal scores torch's ``topk``
-    chooses. Raises InputError for numbers that do not fit.
+    Scores are computed in float32 if the features are shorter. Ties are decided by torch's
+    ``topk``. Raises InputError for numbers that do not fit.
     """
 
     correction: Tensor | None
@@ -59,7 +59,9 @@ class Router(Module):
     ) -> None:
         super().__init__()
         if not 1 <= top_k <= experts:
-            raise InputError("Router", f"top_k is {top_k}, expected 1 to {experts}, the experts")
+            raise InputError(
+                "Router", f"top_k is {top_k}, expected 1 to {experts}, the number of experts"
+            )
         if scores not in SCORES:
             raise InputError("Router", f"scores are {scores!r}, expected one of {SCORES}")
         if not 0.0 <= noise < 1.0:
@@ -70,7 +72,7 @@ class Router(Module):
         self.register_buffer("correction", torch.zeros(experts) if correction else None)
 
     def forward(self, x: Tensor) -> Routing:
-        """The routing of ``x``: [..., width]."""
+        """Return the routing of ``x``, [..., width]."""
         if self.noise and self.training:
             x = x * (torch.rand_like(x) * (2.0 * self.noise) + (1.0 - self.noise))
         logits = self.logits(x)
@@ -84,7 +86,7 @@ class Router(Module):
         if self.scores == "softmax of chosen":
             weights = weights.softmax(-1)
         elif self.normalize:
-            # All of the sigmoids may be 0.
+            # All sigmoids may be 0.
             weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
         return Routing(chosen, weights.to(x.dtype) * self.scale, logits)
 

@@ -1,1 +1,1 @@
-"""What several commands share: options, output, planners by name, reports."""
+"""Code that several commands share: options, output, planners by name, reports."""

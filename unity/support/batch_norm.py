@@ -1,9 +1,9 @@
-"""The option ``--batch-norm``: over which samples batch norms take their statistics.
+"""The option ``--batch-norm``: the samples over which batch norms take their statistics.
 
 ``whole``: over the whole batch, as a module does on one device, and SyncBatchNorm on many.
-``local``: over each of as many groups of samples as there are devices, as DistributedDataParallel
-does. These are different functions, so it is a choice: a plan is of one of them, and every planner
-can be asked for either. A number asks for so many groups.
+``local``: over a group of samples for each device, as DistributedDataParallel does. A number: over
+that many groups of samples. These are different functions, so a plan is of one of them. Every
+planner can plan for any of them.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ from pcg.errors import InputError
 
 WHOLE, LOCAL = "whole", "local"
 HELP = (
-    "Samples over which batch norms take statistics: whole (the batch), local (a group for each"
+    "Samples over which a batch norm takes statistics: whole (the batch), local (a group for each"
     " device, as under DistributedDataParallel), or a number of groups."
 )
 LOCAL_PLANNERS = ("data-parallel", "zero")
-"""Planners of what others run with local statistics, and so do these unless told otherwise."""
+"""Planners of plans that usually run with local statistics, which are their default."""
 MOST_GROUPS = 1 << 20
 
 
 def norm_groups(given: str | None, planner: str, devices: int) -> int:
-    """In how many groups of samples batch norms take their statistics. ``given``: the option, by
-    default as the planner's kind is run. Raises InputError for an option that is none."""
+    """Return the number of groups of samples over which batch norms take their statistics.
+
+    ``given``: the option; None for the planner's default. Raises InputError for a wrong option.
+    """
     if given is None:
         given = LOCAL if planner in LOCAL_PLANNERS else WHOLE
     if given == WHOLE:
@@ -36,8 +38,8 @@ def norm_groups(given: str | None, planner: str, devices: int) -> int:
 
 
 def groups_text(groups: int, batch: int) -> str:
-    """What a plan says of its batch norms where they are in groups."""
+    """The line about batch norms by groups, for the report of a plan."""
     return (
         f"batch norms take the statistics of each of {groups} groups of {batch // groups} samples;"
-        " what they keep is the first group's, as under DistributedDataParallel"
+        " their running statistics are the first group's, as under DistributedDataParallel"
     )

@@ -1,4 +1,4 @@
-"""How all commands are declared, print and end.
+"""How a command is declared, prints and ends.
 
 A command module, such as `unity/optimize.py`, runs both as `python -m unity.optimize` and as
 `unity optimize`:
@@ -10,7 +10,7 @@ A command module, such as `unity/optimize.py`, runs both as `python -m unity.opt
         model: str
         machine: Annotated[str, typer.Option(help="...")] = "local"
 
-    app = app_of(Options, "unity.commands.optimize")  # whose run(options) does the work
+    app = app_of(Options, "unity.commands.optimize")  # its run(options) does the work
 
     if __name__ == "__main__":
         run_app(app, "optimize")
@@ -36,24 +36,25 @@ import typer
 from pcg.errors import InputError, UnityError, one_line, printable
 
 Misuse = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])
-"""What typer raises for any mistake in options and arguments; it names only a kind of that."""
+"""The base class of what typer raises for mistakes in options and arguments. Typer exports only a
+subclass."""
 
 QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
-"""Whether a command prints errors, warnings and JSON alone."""
+"""Whether a command prints errors, warnings and JSON only."""
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, by the shells' convention: 128 + SIGINT."""
 
 
 def say(text: str, *, error: bool = False) -> None:
-    """Print a line, or some, on the standard error, or on the standard output unless it is to stay
-    quiet."""
+    """Print text on the standard output, unless the command is quiet. With ``error``, print it on
+    the standard error in any case."""
     if error or not QUIET.get():
         _print(text, error=error)
 
 
 def say_json(content: Any, *, indent: int | None = 1) -> None:
-    """Print a result as JSON, over several lines; on one where `indent` is None."""
+    """Print a result as JSON: on several lines, or on one if `indent` is None."""
     _print(json.dumps(content, indent=indent))
 
 
@@ -67,7 +68,7 @@ def _silence(quiet: bool) -> bool:
 
 
 def _configure(context: typer.Context, path: Path | None) -> Path | None:
-    """Take options from a file, for those that are not given."""
+    """Take options that are not given from a file."""
     if path is not None:
         options = import_module("unity.support.config").options_of
         context.default_map = options(path, context.command.name, context.command.params)
@@ -79,23 +80,24 @@ Config = Annotated[
     typer.Option(
         is_eager=True,
         callback=_configure,
-        help="A TOML file with options, in a table named for the command; flags come first.",
+        help="A TOML file with options, in a table named like the command. Options on the command"
+        " line win.",
     ),
 ]
 Quiet = Annotated[
     bool,
-    typer.Option("-q", "--quiet", callback=_silence, help="Print errors, warnings and JSON alone."),
+    typer.Option("-q", "--quiet", callback=_silence, help="Print errors, warnings and JSON only."),
 ]
 COMMON = {"config": (Config, None), "quiet": (Quiet, False)}
-"""The options of all commands, each with its default; commands do not see them."""
+"""The options of all commands, each with its default. Commands do not see them."""
 
 
 def app_of(options: type[Any], module: str, *, epilog: str | None = None) -> typer.Typer:
-    """An application of one command, which hands its options to the function `run` of a module.
+    """Return an application of one command. It hands its options to the function `run` of a module.
 
-    `options`: a dataclass, whose fields are declared as parameters of a command are, and whose
-    docstring is the help. The module is imported only when the command runs: help and mistakes
-    need none of what it needs.
+    `options`: a dataclass. Its fields are declared like parameters of a command, and its docstring
+    is the help. The module is imported only when the command runs, because help and mistakes do not
+    need it.
     """
 
     def command(**given: Any) -> None:
@@ -119,11 +121,13 @@ def app_of(options: type[Any], module: str, *, epilog: str | None = None) -> typ
 def run_command(main: Callable[[], int | None]) -> NoReturn:
     """Run `main` and end the process with its status (None: 0).
 
-    A `UnityError` becomes one line on the standard error and the status that it carries; any
-    other exception is a fault of ours and passes through with its traceback.
+    A `UnityError` becomes one line on the standard error, and the status that it carries. Any other
+    exception is a fault of Unity and passes through with its traceback.
     """
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # or an encoding without some letters ends us
+        if isinstance(
+            stream, TextIOWrapper
+        ):  # or a letter that the encoding lacks would end the process
             stream.reconfigure(errors="backslashreplace")
     try:
         status = main() or 0
@@ -134,8 +138,8 @@ def run_command(main: Callable[[], int | None]) -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
-        # The reader of our output has left, as in `unity ... | head`. Python would try to flush
-        # the rest at exit and complain, so point the output elsewhere.
+        # The reader of the output has left, as in `unity ... | head`. Python would try to flush the
+        # rest at exit and complain, so point the output elsewhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     sys.exit(status)
@@ -144,15 +148,15 @@ def run_command(main: Callable[[], int | None]) -> NoReturn:
 def run_app(app: typer.Typer, name: str, arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command `name`, declared by `app`, and end the process with its status.
 
-    `arguments` are the command's own; by default those of the process.
+    `arguments`: those of the command. Default: those of the process.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     run_command(lambda: _run(app, name, given))
 
 
 def _run(app: typer.Typer, name: str, given: Sequence[str]) -> int | None:
-    """The status of a command that ends early, as with its help. Raises InputError for arguments
-    that it does not take."""
+    """Run a command. Return its status if it ends early, as with --help. Raises InputError for
+    wrong arguments."""
     try:
         # In its standalone mode typer ends the process itself, with several lines for a mistake.
         return app(given, prog_name=f"unity {name}", standalone_mode=False)

@@ -1,4 +1,4 @@
-"""A comparison of planners on models, entry by entry, and its file, complete at any time."""
+"""A comparison of planners on models, entry by entry, and its file."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from unity.support.limits import check_batch, check_devices
 from unity.support.planners import SearchOptions, asked_training, planner_of
 
 PLANS = "plans"
-"""The folder of a comparison's plans."""
+"""The folder of the plans in the folder of a comparison."""
 
 
 class StepParts(FileModel):
-    """Seconds of a step of the busiest device. With ``hidden``, communication while the device
-    computes, left out, they add up to the step."""
+    """Seconds of the busiest device in a step. ``computing``, ``exposed`` and ``idle`` add up to
+    the step. ``hidden`` is communication while the device computes."""
 
     computing: float
     exposed: float
@@ -42,7 +42,7 @@ class StepParts(FileModel):
 
 
 class Prediction(FileModel):
-    """What one planner predicts for a model on so many devices."""
+    """The prediction of one planner for a model and a number of devices."""
 
     model: str
     planner: str
@@ -53,16 +53,16 @@ class Prediction(FileModel):
     """None where no plan fits."""
     samples_per_second: float | None
     memory_bytes: int | None
-    """On the device that holds most."""
+    """On the fullest device."""
     search_seconds: float
     norm_groups: Annotated[int, Field(ge=1)] = 1
-    """Of samples, in which all planners' batch norms take their statistics."""
+    """The groups of samples over which batch norms take statistics, for all planners."""
     problem: str | None = None
     """Why there is no plan."""
     parts: StepParts | None = None
-    """Where the step goes."""
+    """The parts of the step."""
     plan: str | None = None
-    """The plan's file, beside that of the comparison."""
+    """The path of the plan file, relative to the comparison file."""
 
 
 class ComparisonFile(FileModel):
@@ -75,7 +75,7 @@ class ComparisonFile(FileModel):
 
 @dataclass(frozen=True)
 class ComparisonQuestion:
-    """What to compare: every model on every number of devices by every planner."""
+    """The task of a comparison: every model on every number of devices by every planner."""
 
     machine: Machine
     """With any number of nodes."""
@@ -84,7 +84,7 @@ class ComparisonQuestion:
     devices: Sequence[int]
     planners: Sequence[str]
     batch: int | None = None
-    """Global; by default it grows with the devices."""
+    """The global batch; None for a batch that grows with the devices."""
     seconds: float = 600.0
     """For each search."""
     speed: Speed | None = None
@@ -93,17 +93,17 @@ class ComparisonQuestion:
     precision: str | None = None
     """As ``--precision`` says it."""
     mesh: str | None = None
-    """The named axes of ``gspmd``; all numbers of devices have to be theirs."""
+    """The named axes of ``gspmd``. They have to fit all numbers of devices."""
     shards: tuple[str, ...] = ()
-    """Its annotations of tensors."""
+    """The annotations of ``gspmd``."""
 
     def check(self) -> None:
-        """Raises InputError for numbers of devices or a batch that no plan is made for, and for
+        """Raise InputError for a number of devices or a batch that cannot be planned, and for
         annotations that no planner reads."""
         for option, given in (("--mesh", self.mesh), ("--shard", self.shards)):
             if given and "gspmd" not in self.planners:
                 raise InputError(
-                    option, "only the planner gspmd takes it, expected --planners gspmd"
+                    option, "only the planner gspmd reads it, expected --planners with gspmd"
                 )
         for devices in self.devices:
             norm_groups(self.batch_norm, "", devices)
@@ -111,14 +111,16 @@ class ComparisonQuestion:
             check_batch(self.batch, devices)
 
     def entries(self, folder: Path) -> Iterator[Prediction]:
-        """One answer after the other, whose plans are written below ``folder``. Raises InputError
-        for a model that there is not."""
+        """Yield one prediction after the other, and write its plan below ``folder``. Raises
+        InputError for an unknown model."""
         for model in self.models:
             for devices in self.devices:
                 target = first_devices(self.machine, devices)
                 groups = norm_groups(self.batch_norm, "", devices)
                 graph = build_model(model, self.batch, devices, groups)
-                self.library.concrete(graph)  # kept, so that the first planner is not charged
+                self.library.concrete(
+                    graph
+                )  # cached, so that the first planner does not pay for it
                 for planner in self.planners:
                     entry, plan = self._entry(model, graph, target, planner)
                     yield entry if plan is None else self._kept(entry, plan, target, folder)
@@ -126,7 +128,7 @@ class ComparisonQuestion:
     def _entry(
         self, model: str, graph: Graph, target: Machine, planner: str
     ) -> tuple[Prediction, Plan | None]:
-        """What a planner predicts, and its plan."""
+        """Return the prediction of a planner, and its plan if there is one."""
         start = perf_counter()
         batch = samples(graph)
         plan, problem = None, None
@@ -155,11 +157,11 @@ class ComparisonQuestion:
         asked = SearchOptions(mesh=self.mesh, shards=self.shards)
         planned = planner_of(*given, asked).plan(model, graph)
         if planned.report.stop == "interrupted":
-            raise KeyboardInterrupt  # of all that is compared: this search is not done
+            raise KeyboardInterrupt  # this search is incomplete: end the whole comparison
         return planned.plan
 
     def _kept(self, entry: Prediction, plan: Plan, target: Machine, folder: Path) -> Prediction:
-        """The entry with its plan in a file, and where the plan's step goes."""
+        """Write the plan, and return the entry with the path and the parts of the step."""
         path = Path(PLANS) / f"{file_name(entry.model)}-{entry.devices}-{entry.planner}.json"
         make_folder(folder / PLANS)
         save_plan(plan, folder / path)
@@ -173,7 +175,7 @@ class ComparisonQuestion:
         return entry.model_copy(update={"parts": parts, "plan": path.as_posix()})
 
     def save(self, entries: Sequence[Prediction], path: Path) -> None:
-        """Write a comparison file, whole or not at all."""
+        """Write a comparison file, as a whole or not at all."""
         content = ComparisonFile(
             schema_version=1,
             machine=self.machine.name,
@@ -185,18 +187,18 @@ class ComparisonQuestion:
 
 
 def file_name(model: str) -> str:
-    """A model's name, or what a user's file and function make, as the name of a file."""
+    """Return the name of a model, or of a user's FILE.py:FUNCTION, as the name of a file."""
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in model).strip("-.") or "model"
 
 
 def first_devices(machine: Machine, devices: int) -> Machine:
-    """A machine with as many nodes as so many devices take, the last of them in part."""
+    """Return a machine with this number of devices. The last node may be used in part."""
     nodes = -(-devices // machine.devices_per_node)
     return machine.with_nodes(nodes).with_devices(devices)
 
 
 def samples(graph: Graph) -> int:
-    """Samples of a step: the first dimension of most inputs."""
+    """Return the samples of a step: the most common first dimension of inputs."""
     shapes = [leaf.leaf.type.shape for leaf in graph.leaves if leaf.leaf.type]
     kinds = [leaf.leaf.kind for leaf in graph.leaves if leaf.leaf.type]
     first = [s[0] for s, kind in zip(shapes, kinds, strict=True) if s and kind == "input"]
@@ -204,8 +206,8 @@ def samples(graph: Graph) -> int:
 
 
 def over_others(entry: Prediction, entries: Sequence[Prediction]) -> float | None:
-    """How many times as fast an entry is as the best of the other planners for the same; None where
-    there is none, or nothing to compare."""
+    """Return how many times as fast an entry is as the best of the other planners for the same
+    model and devices. None if the entry or the others have no plan."""
     others = [
         e.samples_per_second
         for e in entries
@@ -218,7 +220,7 @@ def over_others(entry: Prediction, entries: Sequence[Prediction]) -> float | Non
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Numbers of devices from an option such as ``6,12,24``, ascending, each once."""
+    """Return the numbers of devices of an option such as ``6,12,24``, ascending, each once."""
     words = [word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdigit() and int(word) > 0 for word in words):
         raise InputError("--gpus", f"expected numbers of devices such as 6,12,24, got {text!r}")
@@ -226,7 +228,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def planners(text: str) -> tuple[str, ...]:
-    """Planners from an option such as ``data-parallel,joint``, in that order, each once."""
+    """Return the planners of an option such as ``data-parallel,joint``, in order, each once."""
     names = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
     for name in names:
         if name not in PLANNER_NAMES:

@@ -1,7 +1,7 @@
 """Completion of commands and options in a shell.
 
-The shell calls `unity` with what was typed in environment variables, and typer answers. Only the
-module of the command that was typed is imported: an answer has to come at once.
+The shell calls `unity` with the typed words in environment variables, and typer answers. Only the
+module of the typed command is imported, because an answer has to come at once.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pcg.errors import InputError
 from unity.support.commands import COMMANDS
 
 ASKED = "_UNITY_COMPLETE"
-"""The variable in which a shell says what it asks; set only then."""
+"""The environment variable with the question of a shell. It is set only while a shell asks."""
 
 SHELLS = ("bash", "zsh", "fish")
 
 _TYPED = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
-"""The variables in which shells say what was typed."""
+"""The environment variables with the typed words."""
 
 
 def complete() -> NoReturn:
@@ -36,8 +36,8 @@ def complete() -> NoReturn:
 
 
 def print_script(given: Sequence[str]) -> NoReturn:
-    """Print the script that a shell is to evaluate at its start, and end the process. Raises
-    InputError where no shell that is known is named."""
+    """Print the script that a shell evaluates at its start, and end the process. Raises InputError
+    unless one known shell is given."""
     if len(given) != 1 or given[0] not in SHELLS:
         shown = " ".join(given) or "nothing"
         raise InputError("--completion", f"expected one of {', '.join(SHELLS)}, got {shown}")
@@ -46,10 +46,10 @@ def print_script(given: Sequence[str]) -> NoReturn:
 
 
 def _function(name: str) -> Callable[..., Any]:
-    """The function of a command, whose parameters are its options."""
+    """Return the function of a command. Its parameters are the options."""
     (command,) = import_module(f"unity.{name}").app.registered_commands
     return command.callback
 
 
 def _nothing() -> None:
-    """Stands for the commands that were not typed."""
+    """Stand in for a command that was not typed."""

@@ -1,4 +1,4 @@
-"""Options of commands in a TOML file, in place of the same flags given each time.
+"""Options of commands in a TOML file.
 
     [optimize]
     machine = "summit"
@@ -8,8 +8,8 @@
     [run]
     steps = 1000
 
-A key is a flag's long name or an argument's name, with `-` or `_`. A flag that is given wins over
-the file. A path is taken from the working directory, as that of a flag is.
+A key is the long name of an option or the name of an argument, with `-` or `_`. An option on the
+command line wins over the file. Paths are relative to the working directory.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from unity.support.commands import COMMANDS
 
 
 class ConfigFile(RootModel[dict[Name, dict[Name, Any]]]):
-    """Tables by command, each with its options."""
+    """A table of options for each command."""
 
     model_config = ConfigDict(frozen=True)
 
 
 class Parameter(Protocol):
-    """A flag or an argument, as typer has it. ``opts``: its names; ``secondary_opts``: those that
-    turn it off."""
+    """An option or an argument, as typer has it. ``opts``: its names. ``secondary_opts``: the names
+    that turn it off."""
 
     name: str
     opts: list[str]
@@ -42,10 +42,10 @@ class Parameter(Protocol):
 
 
 def options_of(path: Path, command: str, parameters: Iterable[Parameter]) -> dict[str, Any]:
-    """What a file says of a command's parameters, by their names, to be read as flags are.
+    """Return the values that a file gives to the parameters of a command, by parameter name.
 
-    Raises InputError where the file is no such file, has a table that is no command's, a key that
-    is no option, or several values of an option that has one.
+    Raises InputError if the file is not TOML, if a table is not named like a command, if a key is
+    not an option, or if an option with one value is given several.
     """
     tables = read_toml(path, ConfigFile).root
     for table in tables:
@@ -58,14 +58,14 @@ def options_of(path: Path, command: str, parameters: Iterable[Parameter]) -> dic
         _check_known(where, "option", key, known)
         parameter = known[key]
         if parameter.name in options:
-            raise InputError(where, "is given twice, by other names")
+            raise InputError(where, "gives an option again, expected it once")
         options[parameter.name] = _value(where, parameter, value)
     return options
 
 
 def _keys(parameter: Parameter) -> Iterator[str]:
-    """An argument's name, or the long names of a flag: those that turn it off if it has no
-    others."""
+    """The name of an argument, or the long names of an option. An option that can only be turned
+    off has the names that do so."""
     for name in parameter.opts or parameter.secondary_opts:
         if name.startswith("--") or not name.startswith("-"):
             yield name.lstrip("-").replace("_", "-")
@@ -79,8 +79,8 @@ def _check_known(where: str, what: str, name: str, known: Iterable[str]) -> None
 
 
 def _value(where: str, parameter: Parameter, value: object) -> Any:
-    """A value as a flag's would be: text, which is read as on the command line, or whether a flag
-    is there."""
+    """A value as typer expects it: text, which is read as on the command line, or a Boolean for a
+    flag."""
     if getattr(parameter, "multiple", False):
         return [_text(where, item) for item in (value if isinstance(value, list) else (value,))]
     if isinstance(value, bool) and getattr(parameter, "is_flag", False):

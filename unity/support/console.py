@@ -1,4 +1,4 @@
-"""The console on which commands print tables and bars. (Apart, as help and mistakes need none.)"""
+"""The console on which commands print tables and bars. Help and mistakes do not load it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from unity.support.cli import QUIET
 
 
 class PlainConsole(Console):
-    """A console that shows text as it is: none of it is markup, and what no terminal should have
-    is escaped (`printable`). All commands print with it, or with `say`; it is as quiet."""
+    """A console that shows text as it is. Text is not markup, and control characters are escaped
+    (`printable`). All commands print with it or with `say`. Both obey --quiet."""
 
     def __init__(self, *, stderr: bool = False, file: IO[str] | None = None) -> None:
         super().__init__(stderr=stderr, file=file, quiet=QUIET.get(), markup=False, emoji=False)
@@ -22,7 +22,7 @@ class PlainConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
-        """Segments of text, whose styles become control characters later; nothing else may."""
+        """Segments of text. Only their styles become control characters."""
         for segment in super().render(renderable, options):
             text, style, control = segment
             yield segment if control else Segment(printable(text), style)

@@ -1,7 +1,7 @@
-"""Reads operators from a user's file, and checks that each declaration says one thing.
+"""Reads operators from a user's file, and checks their declarations.
 
-An equation is checked when its operator is made. What is stated beside it is checked here: that a
-kernel computes the equation, and that a commutative operator is.
+An equation is checked when its operator is made. This module checks the rest of a declaration: a
+kernel has to compute the equation, and a commutative operator has to be commutative.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from substitutions.generate.algebra.enumerate import instances
 
 
 def load_user_operators(path: str | Path | None) -> tuple[Operator, ...]:
-    """Run a file of operator declarations, if there is one, check them and add them to
+    """Run a file of operator declarations, if one is given. Check the operators and add them to
     ``OPERATORS``.
 
-    Raises InputError naming the file, the operator and what is wrong with it.
+    Raises InputError that names the file, the operator and the mistake.
     """
     if path is None:
         return ()
@@ -38,7 +38,7 @@ def load_user_operators(path: str | Path | None) -> tuple[Operator, ...]:
 
 
 def _check_kernel(operator: Operator, where: str) -> None:
-    # Here because most files declare no kernel, and torch takes seconds to load.
+    # Imported here because most files declare no kernel, and torch takes seconds to load.
     from unity.support.kernels import kernel_problem
 
     if problem := kernel_problem(operator):
@@ -46,8 +46,8 @@ def _check_kernel(operator: Operator, where: str) -> None:
 
 
 def _check_commutative(operator: Operator, where: str) -> None:
-    """Prove that the operands may be exchanged: graphs that differ in that alone count as one."""
-    # Here because training, which also reads such files, has no other use for the prover.
+    """Prove that the operands may be exchanged, because the graph code takes that for granted."""
+    # Imported here because training, which also reads such files, does not need the prover.
     from verifier.decide import Verdict, decide
 
     if operator.arity != 2:
@@ -66,8 +66,8 @@ def _check_commutative(operator: Operator, where: str) -> None:
 def _exchanged(
     operator: Operator,
 ) -> Iterator[tuple[tuple[int, ...], tuple[Value, ...], tuple[Value, ...]]]:
-    """Both orders of the operands, at all ranks."""
-    # Of an operator that is not declared so: otherwise both orders are the same graph.
+    """Yield both orders of the operands, with their ranks."""
+    # Without the declaration, because otherwise both orders are the same graph.
     plain = replace(operator, commutative=False)
     for instance in instances(plain):
         operands = [tensor(name, rank) for name, rank in zip("xy", instance.ranks, strict=True)]

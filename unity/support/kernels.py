@@ -1,7 +1,7 @@
 """Compares kernels of a user's operators with their equations, at random small shapes.
 
-Values and gradients are compared in float64, on whole operands and, as the runtime gives a kernel
-nothing else, on the half of each index that may be cut.
+Values and gradients are compared in float64: on whole operands, and on the second half of each
+index that may be cut, because the runtime gives a kernel such blocks.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ from runtime.execute.precision import in_float64
 from substitutions.generate.algebra.enumerate import RankedCall, instances
 
 MAX_INSTANCES = 8
-"""How many choices of ranks are tried."""
+"""The most combinations of ranks that are tried."""
 MAX_RANK = 4
-"""Of operands, if the operator has such ones."""
+"""The largest rank of operands that is tried."""
 MAX_SIZE = 4
 MAX_ATTRIBUTE = 3
 MODES = ((True, False), (False, False), (True, True))
 """Whether operands hold negative numbers too, and whether real attributes are negative."""
 DRAWS = 400
-"""How many times sizes and attributes are drawn, for a mode, to find some that fit."""
+"""The most draws of sizes and attributes for a mode, to find some that fit."""
 TRIES = 8
-"""How many of those that fit are tried, to find some that there is something to compare at."""
+"""The most fitting draws that are tried, to find one with finite values."""
 TOLERANCE = 1e-9
-"""Relative and absolute, in float64."""
+"""The relative and absolute tolerance, in float64."""
 
 
 class _DisagreesError(Exception):
-    """A kernel that does not compute its equation; the text says where."""
+    """A kernel does not compute its equation. The text says where."""
 
 
 class _RaisesError(_DisagreesError):
-    """A kernel that raises."""
+    """A kernel raises an error."""
 
 
 @dataclass(frozen=True)
 class _Sample:
     """A task of a call, with the shapes and first elements of its blocks.
 
-    ``below``: for operands that hold indices, what these are less than. ``signed``: whether other
-    operands hold negative numbers too; some equations have no value there.
+    ``below``: for operands that hold indices, the bound of these indices. ``signed``: whether other
+    operands hold negative numbers too, for which some equations have no value.
     """
 
     call: Call
@@ -67,7 +67,7 @@ class _Sample:
     below: Mapping[int, int]
     signed: bool
     part: str
-    """Which part of the whole it is, for readers; empty for the whole."""
+    """The description of this part of the operands; empty for whole operands."""
 
     def __str__(self) -> str:
         shapes = ", ".join(str(list(shape)) for shape in self.shapes)
@@ -78,7 +78,7 @@ class _Sample:
 
 
 def kernel_problem(operator: Operator) -> str | None:
-    """What is wrong with an operator's kernel; None where nothing is found to be."""
+    """Return what is wrong with an operator's kernel; None if nothing is found."""
     rng, generator = Random(0), torch.Generator().manual_seed(0)
     with in_float64():
         for instance in _instances(operator):
@@ -94,7 +94,7 @@ def kernel_problem(operator: Operator) -> str | None:
 
 
 def _instances(operator: Operator) -> list[RankedCall]:
-    """An operator at several ranks, the smallest first."""
+    """Return calls of an operator at several ranks, the smallest first."""
     if not operator.arity:
         return [RankedCall(operator(**dict.fromkeys(operator.attributes, 1)), (), ())]
     ranked = sorted(instances(operator, MAX_RANK), key=lambda instance: sum(instance.ranks))
@@ -102,7 +102,7 @@ def _instances(operator: Operator) -> list[RankedCall]:
 
 
 def _compare_at(instance: RankedCall, rng: Random, generator: torch.Generator) -> bool:
-    """Whether the kernel was compared on some whole operands; raises where it fails."""
+    """Whether the kernel was compared on some whole operands. Raises if it disagrees."""
     call = instance.call
     typing = call.typing(instance.ranks)
     whole = _compare_on(instance, None, rng, generator)
@@ -114,7 +114,7 @@ def _compare_at(instance: RankedCall, rng: Random, generator: torch.Generator) -
 def _compare_on(
     instance: RankedCall, cut: Axis | None, rng: Random, generator: torch.Generator
 ) -> bool:
-    """Whether the kernel agrees with the equation on some samples, all cut alike."""
+    """Whether the kernel agrees with the equation on a sample with this cut."""
     refused: _RaisesError | None = None
     agreed = False
     for signed, negative in MODES:
@@ -126,7 +126,7 @@ def _compare_on(
             except _RaisesError as error:
                 if not sample.call.operator.sizes:
                     raise
-                # It may refuse attributes that are of no use, such as a stride of 0, but not all.
+                # A kernel may refuse useless attributes, such as a stride of 0, but not all.
                 refused = error
                 continue
             if compared:
@@ -140,7 +140,7 @@ def _compare_on(
 def _sample(
     instance: RankedCall, cut: Axis | None, rng: Random, signed: bool, negative: bool
 ) -> _Sample | None:
-    """A random sample; None where the sizes or attributes that were drawn do not fit."""
+    """Return a random sample; None if the drawn sizes or attributes do not fit."""
     equation = instance.call.instance(instance.ranks)
     drawn = _index_sizes(equation, cut, rng)
     call = _attributed(instance.call, equation, drawn, rng, negative)
@@ -170,13 +170,13 @@ def _sample(
 
 
 def _reduced(equation: Equation, sizes: Mapping[str, int]) -> list[int]:
-    """The sizes of the indices that sums and maxima go over."""
+    """Return the sizes of the indices of sums and maxima."""
     parts = (part for output in equation.outputs for part in walk(output.body))
     return [part.size.evaluate(sizes) for part in parts if isinstance(part, (Sum, Max))]
 
 
 def _index_sizes(equation: Equation, cut: Axis | None, rng: Random) -> dict[str, int]:
-    """Sizes of the indices that stand in operands; even for one that is cut."""
+    """Draw sizes for the indices of operands. The size of a cut index is even."""
     stated = {name: bound.constant for name, bound in equation.bounds}
     names = {name for operand in equation.operands for dim in operand.dims for name in dim.names}
     sizes: dict[str, int] = {}
@@ -191,8 +191,8 @@ def _index_sizes(equation: Equation, cut: Axis | None, rng: Random) -> dict[str,
 def _attributed(
     call: Call, equation: Equation, drawn: Mapping[str, int], rng: Random, negative: bool
 ) -> Call:
-    """The call with values for its sizes and reals. A size that is that of an index of an operand
-    follows from it; others are drawn, now and then as 0."""
+    """Return the call with values for its sizes and reals. A size of an index of an operand is
+    given. Others are drawn, now and then as 0."""
     stated = {bound: drawn[name] for name, bound in equation.bounds if name in drawn}
     given: dict[str, Attribute] = call.values
     for name in call.operator.sizes:
@@ -204,7 +204,7 @@ def _attributed(
 
 
 def _index_operands(equation: Equation, sizes: Mapping[str, int]) -> dict[int, int]:
-    """The operands whose elements are compared with ``==``, and what they are less than: the
+    """Return the operands whose elements are compared with ``==``, and a bound of the elements: the
     size of the index that they are compared with, or 2."""
     limits: dict[int, int] = {}
     for part in (part for output in equation.outputs for part in walk(output.body)):
@@ -220,9 +220,9 @@ def _index_operands(equation: Equation, sizes: Mapping[str, int]) -> dict[int, i
 def _second_half(
     shapes: Sequence[tuple[int, ...]], cut: Axis
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    """The shapes and first elements of the blocks of a task that has the second half of an index.
+    """Return the shapes and first elements of the blocks for the second half of an index.
 
-    Where the index leads a merged dimension, that is the second half of the dimension.
+    If the index is the first of a merged dimension, this is the second half of the dimension.
     """
     halves = [
         [size // 2 if position == at else size for position, size in enumerate(shape)]
@@ -236,7 +236,7 @@ def _second_half(
 
 
 def _compare(sample: _Sample, generator: torch.Generator) -> bool:
-    """Whether there was something to compare; raises where the kernel does not agree."""
+    """Whether any value is finite. Raises if the kernel disagrees."""
     operands = [_operand(sample, i, generator) for i in range(len(sample.shapes))]
     wanted = run_equation(sample.call, sample.task, operands, sample.starts)
     ours = _run_kernel(sample, operands)
@@ -260,13 +260,13 @@ def _operand(sample: _Sample, number: int, generator: torch.Generator) -> Tensor
 
 def _run_kernel(sample: _Sample, operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
     operator = sample.call.operator
-    # Copies: a kernel that writes to its operands must not change what the equation reads.
+    # Copies, because a kernel may write to its operands.
     copies = [operand.clone() for operand in operands]
     try:
         returned = run_task(sample.call, sample.task, copies, sample.starts)
     except Exception as error:
         raise _RaisesError(f"its kernel raises {_text(error)} {sample}") from error
-    results = cast(tuple[object, ...], returned)  # as a kernel says
+    results = cast(tuple[object, ...], returned)  # a kernel may return anything
     if len(results) != len(operator.outputs):
         problem = f"returns {len(results)} tensors {sample}, expected {len(operator.outputs)}"
         raise _DisagreesError(f"its kernel {problem}")
@@ -279,7 +279,7 @@ def _run_kernel(sample: _Sample, operands: Sequence[Tensor]) -> tuple[Tensor, ..
 
 
 def _text(error: Exception) -> str:
-    """What was raised, the first line of it."""
+    """Return the type and the first line of an error."""
     first = next(iter(str(error).splitlines()), "")
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
@@ -311,12 +311,12 @@ def _gradients(
     results: Sequence[Tensor],
     given: Sequence[Tensor],
 ) -> list[Tensor]:
-    """The gradients of some operands; zeros where no result depends on one."""
+    """Return the gradients of some operands; zeros if no result depends on one."""
     pairs = [(r, g.to(r.dtype)) for r, g in zip(results, given, strict=True) if r.requires_grad]
     of = [operands[i] for i in sources]
     if not pairs or not of:
         return [torch.zeros_like(operand) for operand in of]
-    # As zeros, not None: one side may not have noticed that it does not depend on an operand.
+    # Zeros, not None: one side may not know that it does not depend on an operand.
     gradients = torch.autograd.grad(
         [r for r, _ in pairs],
         of,
@@ -328,8 +328,8 @@ def _gradients(
 
 
 def _same(sample: _Sample, what: str, got: Tensor, wanted: Tensor) -> None:
-    """Raise where two tensors differ; ``what`` says of which element, for ``{}``. Where the
-    equation has no finite value the kernel may have any."""
+    """Raise if two tensors differ. ``what``: the description of an element, with ``{}`` for its
+    place. If a value of the equation is not finite, the kernel may have any value there."""
     if got.shape != wanted.shape:
         problem = f"shape {list(got.shape)} {sample}, expected {list(wanted.shape)}"
         raise _DisagreesError(f"its kernel returns {problem}")

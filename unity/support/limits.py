@@ -1,4 +1,4 @@
-"""Refuses, before a search begins, what it could not use or what would take it too long."""
+"""Limits of devices and batch, which are checked before a search begins."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pcg.errors import InputError
 from search.choices import IndexRole
 
 MOST_DEVICES = 1 << 16
-"""Devices that plans are made for; a machine may have more."""
+"""The most devices that a plan may use. A machine may have more."""
 
 
 def check_devices(where: str, devices: int) -> None:
-    """Refuse more devices than plans are made for. ``where`` they are asked for."""
+    """Raise InputError for more devices than a plan may use. ``where``: what asks for them."""
     if devices > MOST_DEVICES:
         problem = f"expected at most {MOST_DEVICES} devices to plan for, got {devices}"
         raise InputError(where, problem)
@@ -26,8 +26,8 @@ def check_batch(
     *,
     advice: str = "",
 ) -> None:
-    """Refuse a batch that cannot be cut for any number of the devices, where it may be cut.
-    ``advice``: what else than another batch would do."""
+    """Raise InputError for a batch that shares no factor with the number of devices, if samples may
+    be cut. ``advice``: a remedy beside another batch, for the message."""
     if batch is None or (dimensions is not None and IndexRole.DATA not in dimensions):
         return
     if devices > 1 and batch > 0 and gcd(batch, devices) == 1:

@@ -1,9 +1,9 @@
 """Writes the file of `--losses`: a line of JSON for each step, each step once.
 
-A run that goes on from a checkpoint takes steps again that were logged after it, and a killed one
-may leave a part of a line. So before the first step the file is cut back to where the run goes on:
-from its end, lines of later steps go, those of this run or, where that was asked to go on from
-another one's checkpoint, of whatever run. What stands before, other runs' losses too, stays.
+A run that goes on from a checkpoint repeats steps that were written after the checkpoint. A killed
+run may leave a part of a line. So before the first step the file is cut back to the step of the
+checkpoint: lines of later steps are removed from its end. These are lines of this run or, with
+--resume, of any run. All lines before them stay, those of other runs too.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from runtime.job.job import Beginning, FinishedStep
 
 
 class LossFile:
-    """An open file, or none."""
+    """An open losses file, or nothing to write to."""
 
     def __init__(self, path: str | None, file: TextIOWrapper | None) -> None:
         self._path, self._file, self._run = path, file, ""
 
     def begin(self, beginning: Beginning) -> None:
-        """Cut the file back to where a run begins."""
+        """Cut the file back to the first step of a run."""
         self._run = beginning.run
         if self._path is None or self._file is None or not Path(self._path).is_file():
             return
@@ -37,7 +37,7 @@ class LossFile:
             os.truncate(self._path, kept_bytes(Path(self._path).read_bytes(), beginning))
 
     def write(self, step: FinishedStep) -> None:
-        """Add a step; a loss that is not finite, which JSON has no number for, as null."""
+        """Add a step. A loss that is not finite becomes null, as JSON has no number for it."""
         if self._path is None or self._file is None:
             return
         content: dict[str, Any] = asdict(step)
@@ -51,7 +51,7 @@ class LossFile:
 
 
 def kept_bytes(content: bytes, beginning: Beginning) -> int:
-    """How much of a file stays. Pure."""
+    """Return the number of bytes of a file that stay."""
     lines = content.splitlines(keepends=True)
     if lines and not lines[-1].endswith(b"\n"):
         lines.pop()
@@ -71,12 +71,12 @@ def _is_repeated(line: bytes, beginning: Beginning) -> bool:
 
 @contextmanager
 def losses_file(path: str | None) -> Generator[LossFile]:
-    """What adds a line for a step to a file, if one is given."""
+    """Yield the losses file at a path, if one is given."""
     if path is None:
         yield LossFile(None, None)
         return
     with _writing(path):
-        file = Path(path).open("a")  # noqa: SIM115  # closed below, whose errors are the file's
+        file = Path(path).open("a")  # noqa: SIM115  # closed below, with the errors of this file
     try:
         yield LossFile(path, file)
     finally:
@@ -86,7 +86,7 @@ def losses_file(path: str | None) -> Generator[LossFile]:
 
 @contextmanager
 def _writing(path: str) -> Generator[None]:
-    """Say in a line that a file cannot be written; other errors are none of its own."""
+    """Turn an OSError into an InputError that the file cannot be written."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Checks that a plan was made for what is here: its machine, its rule library, and its model."""
+"""Checks that a plan belongs to a machine, a rule library and a model."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from unity.support.speed import measured
 def check_origin(
     plan: Plan, where: str, machine: str | None = None, rules: str | Path | None = None
 ) -> None:
-    """Raises InputError for a plan of another machine or rule library than are here.
+    """Raise InputError for a plan of another machine or rule library.
 
-    ``machine``: a preset or file, by default the preset that the plan names; a plan of a file that
-    nobody names is taken at its word. ``rules``: a library, by default the one that comes with
-    Unity; a plan that applies no rules is of any.
+    ``machine``: a preset or a file. Default: the preset that the plan names; a plan for a machine
+    file is not checked then. ``rules``: a library. Default: the one that comes with Unity. A plan
+    that applies no rules belongs to any library.
     """
     name = plan.machine.name if machine is None else machine
     if machine is not None or name in preset_names():
@@ -34,10 +34,10 @@ def check_origin(
 
 
 def check_graph_of(plan: Plan, where: str, model: str) -> None:
-    """Capture a model again, at the batch that the plan is for.
+    """Capture a model again, with the batch of the plan, and compare its graph with the plan's.
 
-    ``model``: a name of the zoo, or FILE.py:FUNCTION. Raises InputError where its graph is another
-    than the one that the plan was made from, and where it cannot be captured.
+    ``model``: a name of the zoo, or FILE.py:FUNCTION. Raises InputError if the graphs differ, or if
+    the model cannot be captured.
     """
     batch = batch_of(plan.model, plan.naming) or None
     again = captured(model, batch, plan.machine.devices, plan.norm_groups)
@@ -48,7 +48,7 @@ def check_graph_of(plan: Plan, where: str, model: str) -> None:
 def machine_of(
     wanted: MachineFile, where: str, machine: Machine, nodes: int | None = None
 ) -> Machine:
-    """A machine as large as the one that a plan names. Raises InputError where it is another."""
+    """Return a machine cut to the size of a plan's. Raises InputError if it is another machine."""
     if nodes is None:
         nodes = -(-wanted.devices // machine.devices_per_node)
     machine = machine.with_nodes(nodes)
@@ -68,8 +68,10 @@ def machine_and_speed(
     nodes: int | None = None,
     profile: Path | None = None,
 ) -> tuple[Machine, Speed | None]:
-    """The machine of a plan, and how fast its devices are by a profile, if there is one.
-    ``machine``: a preset or file, by default the preset that the plan names. Raises InputError
-    where it is another than the plan was made for."""
+    """Return the machine of a plan, and the speed of its devices by a profile; None without one.
+
+    ``machine``: a preset or a file. Default: the preset that the plan names. Raises InputError if
+    the plan was made for another machine.
+    """
     name = plan.machine.name if machine is None else machine
     return measured(machine_of(plan.machine, where, load_machine(name), nodes), profile)

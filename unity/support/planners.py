@@ -1,4 +1,4 @@
-"""Makes planners by name, for the commands that take one."""
+"""Makes planners by name, for commands with ``--planner``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from substitutions.rules.store import Library
 
 
 def check_name(name: str) -> None:
-    """Raises InputError for a name that is none."""
+    """Raise InputError for an unknown planner."""
     one_of("planner", name, PLANNER_NAMES)
 
 
@@ -42,8 +42,11 @@ def asked_training(
     *,
     compiled: bool = False,
 ) -> Training:
-    """How a model is to be trained on a machine: as asked for, else by the optimizer of the zoo's
-    model and in the machine's usual format. Raises InputError for names that are none."""
+    """Return the optimizer and number format of a training.
+
+    Defaults: the optimizer of the zoo's model, and the usual format of the machine. Raises
+    InputError for unknown names.
+    """
     return Training(
         default_optimizer(model) if optimizer is None else optimizer_of(optimizer),
         default_precision(machine) if precision is None else precision_of(precision),
@@ -53,27 +56,27 @@ def asked_training(
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What a search is asked for beside a planner's name. Pipelines leave ``mode`` and
-    ``threshold`` aside."""
+    """The options of a search beside the planner's name. Pipelines ignore ``mode`` and
+    ``threshold``."""
 
     mode: Mode = Mode.JOINT
     dimensions: frozenset[IndexRole] | None = None
-    """What may be cut; everything by default."""
+    """The kinds of cuts that are allowed; None for all."""
     recompute: Recompute = Recompute.AUTO
-    """What the backward pass may make again."""
+    """What the backward pass may compute again."""
     degrees: str | None = None
-    """Those of a plan by hand, in place of a search."""
+    """The degrees of a plan by hand, in place of a search."""
     threshold: float = THRESHOLD
-    """So many times as slow as the best a graph may be and still be rewritten."""
+    """How many times as slow as the best a graph may be and still be rewritten."""
     mesh: str | None = None
     """The named axes of ``gspmd``."""
     shards: tuple[str, ...] = ()
-    """Its annotations of tensors."""
+    """The annotations of ``gspmd``."""
 
     @property
     def leaves_pipelines_out(self) -> bool:
-        """Whether no pipeline is a plan: in algebra mode, which is of data parallelism alone, and
-        where batches may not be cut in slices of time."""
+        """Whether pipelines are left out: in algebra mode, which is for data parallelism alone, and
+        if ``pipeline`` is not allowed."""
         allowed = self.dimensions is None or IndexRole.PIPELINE in self.dimensions
         return self.mode is Mode.ALGEBRA or not allowed
 
@@ -88,8 +91,8 @@ def planner_of(
     asked: SearchOptions = SearchOptions(),
     progress: Progress = silent,
 ) -> Planner:
-    """A planner that may search for so many seconds. The joint planner considers pipelines too.
-    ``progress`` is told how far the search is. Raises InputError for a name that is none."""
+    """Return a planner with a time limit in seconds. The joint planner considers pipelines too.
+    ``progress`` is called with the state of the search. Raises InputError for an unknown name."""
     check_name(name)
     teller = Teller(progress)
     if asked.degrees is not None:
@@ -104,7 +107,7 @@ def planner_of(
         return _of_other_system(name, setting, seconds, asked)
 
     def pipelines(kind: ScheduleKind, than: float = inf, used: float = 0.0) -> Planner:
-        left = seconds - used  # below 0 where the grace of the first search is in use too
+        left = seconds - used  # below 0 if the first search has used its grace too
         settings = machine, library, kind, left, training, speed, than, teller, dimensions
         return PipelinePlanner(*settings, recompute)
 
@@ -122,7 +125,7 @@ def planner_of(
 def _of_other_system(
     name: str, setting: PlannerSetting, seconds: float, asked: SearchOptions
 ) -> Planner:
-    """A planner that chooses as another system does."""
+    """Return a planner that chooses like another system."""
     if name == "alpa":
         return AlpaPlanner(setting, seconds)
     if name == "automap":

@@ -1,4 +1,4 @@
-"""How many processes a command starts, and a bar that shows how far they are."""
+"""The number of processes of a command, and a bar that shows their progress."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ T = TypeVar("T")
 
 
 def cores() -> int:
-    """How many processors this process may use."""
+    """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def tracked(results: Iterator[T], count: int, what: str, *, quiet: bool) -> Iterator[T]:
-    """The results, each as soon as it is there, with a bar on the standard error if that is a
-    terminal."""
+    """Yield the results as they come, with a bar on the standard error if that is a terminal."""
     console = PlainConsole(stderr=True)
     with Progress(
         console=console,
         transient=True,
-        redirect_stdout=sys.stdout.isatty(),  # or what is printed to a file would not get there
+        redirect_stdout=sys.stdout.isatty(),  # or output to a file would not get there
         disable=quiet or not console.is_terminal,
     ) as progress:
         yield from progress.track(results, total=count, description=what)

@@ -1,4 +1,4 @@
-"""Prints a run: its steps, times and check, as tables or JSON."""
+"""Prints the result of a run, as tables or JSON: steps, times and check."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unity.support.cli import say_json
 from unity.support.console import PlainConsole
 
 MAX_ROWS = 20
-"""Longer tables are thinned out."""
+"""The most rows of a table. Longer tables are thinned out."""
 
 
 def write_trace(report: RunReport, path: Path) -> None:
@@ -34,7 +34,7 @@ def write_trace(report: RunReport, path: Path) -> None:
 
 
 def print_json(plan: Plan, report: RunReport) -> None:
-    """The result of a run as one object."""
+    """Print the result of a run as a JSON object."""
     content = {
         "model": plan.model_name,
         "devices": plan.machine.devices,
@@ -80,8 +80,8 @@ def print_report(plan: Plan, report: RunReport) -> None:
     console.print(losses)
     predicted, measured = plan.estimates.step_seconds, report.step_seconds
     if measured is None:
-        compared = ", so that weights alone are compared" if report.comparisons else ""
-        console.print(f"no steps were left to do{compared}")
+        compared = ", so only weights are compared" if report.comparisons else ""
+        console.print(f"no steps were left{compared}")
     else:
         console.print(
             f"seconds a step: predicted {predicted:.4g}, measured {measured:.4g} (median),"
@@ -93,7 +93,7 @@ def print_report(plan: Plan, report: RunReport) -> None:
             groups_text(plan.norm_groups, batch_of(plan.model, plan.naming)), soft_wrap=True
         )
     if left_out := sum(step.left_out for step in report.steps):
-        console.print(f"{left_out} updates left out until the scale of the loss fitted fp16")
+        console.print(f"{left_out} updates were left out until the scaled loss fitted fp16")
     if report.comparisons:
         console.print(_check_table(report))
         verdict = "agrees" if report.passes else "does not agree"
@@ -109,7 +109,7 @@ def _thinned(steps: tuple[FinishedStep, ...]) -> list[FinishedStep]:
 
 
 def _check_table(report: RunReport) -> Table:
-    """The worst loss, and every output and weight."""
+    """The table of the check: the worst loss, and every output and weight."""
     table = Table("quantity", "largest error", "relative", "", title="against one process")
     losses = [c for c in report.comparisons if c.kind == "loss"]
     rows = sorted(losses, key=lambda c: (c.passes, -c.relative))[:1]

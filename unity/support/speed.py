@@ -10,9 +10,9 @@ from search.cost.efficiency import MeasuredEfficiency, Speed, standard
 
 
 def measured(machine: Machine, profile: Path | None) -> tuple[Machine, Speed | None]:
-    """The machine with the links of a profile, and how fast its devices are by that; as given and
-    None, for the curves that come with Unity, without a profile.
+    """Return the machine with the links of a profile, and the speed of its devices by the profile.
 
+    Without a profile, return the machine as it is, and None, which stands for Unity's own rates.
     Raises InputError for a profile that is wrong or of another machine.
     """
     if profile is None:

@@ -1,11 +1,11 @@
-"""Exceptions: why a question about a pair of graphs was not answered with yes."""
+"""Exceptions: why a pair of graphs is not proved equal."""
 
 from __future__ import annotations
 
 
 class Unproved(Exception):
-    """The proof did not go through; the text says where. ``condition``: the script that had a
-    solution, if it was for one."""
+    """The proof failed; the text says where. ``condition``: the script of the side condition that
+    the solver did not show to be unsatisfiable; empty if the proof failed for another reason."""
 
     def __init__(self, text: str, condition: str = "") -> None:
         super().__init__(text)
@@ -13,12 +13,13 @@ class Unproved(Exception):
 
 
 class TooLarge(Exception):
-    """A meaning with more terms than a proof can handle."""
+    """A value whose expansion has more terms than a proof can handle."""
 
 
 class Unsolvable(Exception):
-    """Sizes that no shape satisfies."""
+    """Equations between sizes that no shape satisfies."""
 
 
 class Undecided(Unsolvable):
-    """Sizes or degrees whose equations are beyond us; they may or may not have a solution."""
+    """Equations between sizes or degrees that are not solved; they may or may not have a
+    solution."""

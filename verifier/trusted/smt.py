@@ -1,7 +1,7 @@
 """Writes side conditions as SMT-LIB 2 scripts, and asks Z3 about them.
 
-A condition is text from the start: what Z3 reads is what a proof record hashes, byte for byte the
-same in every run, and what another solver may be given. All numbers are integers.
+A condition is text from the start. The text that Z3 reads is the text that a certificate hashes and
+that other solvers read, byte for byte the same in every run. All numbers are integers.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from pcg.language.poly import Poly
 
 Answer = Literal["sat", "unsat", "unknown"]
 Judge = Callable[[str], Answer]
-"""Says whether a script can be satisfied."""
+"""A solver: whether a script can be satisfied."""
 RESOURCES = 4_000_000
-"""Z3's own count of its steps, at which it gives up: unlike a time, the same on every machine."""
+"""The limit at which Z3 gives up, in its own count of steps. Unlike a time, such a limit gives the
+same answer on every machine."""
 CACHED = 65_536
 _WORDS = frozenset(
     (
@@ -29,9 +30,10 @@ _WORDS = frozenset(
         *("is_int", "to_int", "to_real", "sin", "cos", "tan", "bag", "tuple", "exp", "sqrt"),
     )
 )
-"""Of Z3 or of cvc5: neither lets a constant be called so."""
+"""Words that Z3 or cvc5 reserves: a constant may not have such a name."""
 _QUOTED = re.compile(r"[^\x00-\x1f\x7f-\x9f|\\]+")
-"""What may stand in a quoted symbol: all but its end, the backslash and control characters."""
+"""The text of a quoted symbol: any characters but the closing bar, the backslash and control
+characters."""
 
 
 @dataclass(frozen=True)
@@ -60,16 +62,20 @@ def _symbol(name: str) -> str:
 
 @lru_cache(maxsize=CACHED)
 def quoted(name: str) -> str:
-    """A symbol in quotes. Raises ValueError for a name that would not end where its quotes do."""
+    """Return a symbol between bars. Raises ValueError for a name that is empty, or that contains a
+    bar, a backslash or a control character."""
     if not _QUOTED.fullmatch(name):
         raise ValueError(f"{name[:40]!r} is no symbol")
     return f"|{name}|"
 
 
 def symbol_name(name: str) -> str:
-    """What a symbol is called in scripts; the size ``|k|`` is told apart from the attribute ``k``,
-    and both from what a proof makes up, which begins with ``%`` as no name does. Words that mean
-    something to a solver mean it in quotes too."""
+    """The name of a symbol in scripts.
+
+    The size ``|k|`` and the attribute ``k`` get different names. Symbols that a proof introduces
+    begin with ``%``, which no other name does. Reserved words get a prefix, since solvers reserve
+    them between bars too.
+    """
     if name.startswith("|"):
         return f"size {name[1:-1]}"
     return f"name {name}" if name in _WORDS else name
@@ -133,12 +139,12 @@ def divides(number: int, value: Poly) -> Formula:
 
 
 def declares(text: str, symbol: str) -> bool:
-    """Whether a script speaks of a symbol."""
+    """Whether a script declares a symbol."""
     return f"(declare-const {_symbol(symbol)} Int)" in text
 
 
 def script(assertions: Iterable[Formula]) -> str:
-    """The assertions with their symbols declared, as an SMT-LIB 2 script."""
+    """An SMT-LIB 2 script that declares the symbols of the assertions and asserts each once."""
     assertions = list(dict.fromkeys(assertions))
     symbols = sorted(frozenset[str]().union(*(a.symbols for a in assertions)))
     lines = [f"(declare-const {_symbol(symbol)} Int)" for symbol in symbols]
@@ -147,7 +153,8 @@ def script(assertions: Iterable[Formula]) -> str:
 
 @lru_cache(maxsize=CACHED)
 def check(text: str) -> Answer:
-    """Whether a script can be satisfied; what Z3 cannot read or has no memory for is unknown."""
+    """Ask Z3 whether a script can be satisfied. The answer is unknown if Z3 cannot read the script,
+    runs out of memory or reaches its limit of steps."""
     try:
         result = _solver(text).check()
     except z3.Z3Exception:
@@ -156,7 +163,7 @@ def check(text: str) -> Answer:
 
 
 def model(text: str, resources: int = RESOURCES) -> Mapping[str, int] | None:
-    """Values that satisfy a script; None if Z3 finds none within so many steps."""
+    """Values that satisfy a script; None if Z3 finds none within ``resources`` steps."""
     solver = _solver(text, resources)
     if solver.check() != z3.sat:
         return None

@@ -1,8 +1,8 @@
-"""Records the choices that a proof rests on: found by search once, only followed afterwards.
+"""Records the choices that a proof rests on: a search finds them once, later checks follow them.
 
-A prover asks ``options`` which of several ways to try. While searching it is told all of them, and
-the way that succeeded is written down; a proof that is checked again is told only that one. So the
-search is not trusted: whatever it chose, what follows from the choice is discharged.
+A prover asks ``options`` which of several ways to try. During the search, ``options`` yields all
+ways, and the way that succeeds is recorded. When a proof is checked again, ``options`` yields only
+the recorded way. The search is not trusted: the side conditions of every choice are discharged.
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ class Steps(Protocol):
     """Where choices come from."""
 
     def options(self, every: Iterable[str]) -> Iterator[str]:
-        """The ways to try, each written down while it is tried."""
+        """The ways to try, in order; the caller stops at the one that succeeds."""
         ...
 
 
-class Searching:
-    """Tries every way, and keeps what succeeds."""
+class SearchSteps:
+    """Yields every way. ``taken`` is the list of ways that succeeded, in order."""
 
     def __init__(self) -> None:
         self.taken: list[str] = []
 
     def options(self, every: Iterable[str]) -> Iterator[str]:
-        mark = len(self.taken)
+        depth = len(self.taken)
         for option in every:
-            del self.taken[mark:]
+            del self.taken[depth:]
             self.taken.append(option)
             yield option
 
 
-class Following:
-    """Takes the ways written down, in order. Raises Unproved where there are none left."""
+class RecordedSteps:
+    """Yields the recorded ways, one per choice, in order. Raises Unproved if none is left."""
 
     def __init__(self, taken: Sequence[str]) -> None:
         self._taken = taken
-        self._at = 0
+        self._position = 0
 
     def options(self, every: Iterable[str]) -> Iterator[str]:
-        if self._at >= len(self._taken):
+        if self._position >= len(self._taken):
             raise Unproved("the proof ends before all choices are made")
-        self._at += 1
-        chosen = self._taken[self._at - 1]
+        self._position += 1
+        chosen = self._taken[self._position - 1]
         if chosen not in every:
             raise Unproved(f"the proof takes a way that does not exist: {chosen}")
         yield chosen
 
     @property
     def is_done(self) -> bool:
-        """Whether every choice written down was made."""
-        return self._at == len(self._taken)
+        """Whether every recorded way has been used."""
+        return self._position == len(self._taken)

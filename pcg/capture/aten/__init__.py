@@ -1,1 +1,1 @@
-"""What the functions of ATen are as operators of ours: one entry a function."""
+"""Conversion of ATen functions into operators of the graph, one entry for each function."""

@@ -1,4 +1,4 @@
-"""Translate torch's attention of scaled dot products into graph operators."""
+"""Translate torch's scaled dot-product attention into graph operators."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pcg.ops.reductions import max_axis
 from pcg.ops.reindexing import expand
 
 LEFT_OUT = 1e30
-"""How far below others the score of a key is that a query may not see. Its weight is 0 in every
-number format, unless no key may be seen: then it is an average, which is taken for zeros."""
+"""By how much the score of a hidden key is lowered. Its weight is then 0 in every number format.
+If all keys of a query are hidden, the result is an average, which is replaced by zeros."""
 
 
 def attended(call: AtenCall) -> Value:
-    """Without dropout: one operator."""
+    """Return attention without dropout, as one operator."""
     call.expect(dropout_p=0.0)
     q, k, v = _operands(call)
     if _sees_only_before(call, q, k):
@@ -34,7 +34,7 @@ def attended(call: AtenCall) -> Value:
 
 
 def attended_in_parts(call: AtenCall, normal: Normal) -> Value:
-    """With dropout, of the shares that values have in a result."""
+    """Return attention with dropout, as operators for scores, weights and their product."""
     rate = call.number("dropout_p")
     if rate == 0.0:
         return attended(call)
@@ -51,19 +51,19 @@ def attended_in_parts(call: AtenCall, normal: Normal) -> Value:
 
 
 def _operands(call: AtenCall) -> tuple[Value, Value, Value]:
-    """Queries, keys and values of the same batch and heads; scores are scaled as usual."""
+    """Return queries, keys and values of equal batch and heads. Queries include the scale."""
     q, k, v = (call.value(name) for name in ("query", "key", "value"))
     if call.arguments["enable_gqa"]:
         k, v = (_for_groups(x, shape_of(q)) for x in (k, v))
     if not shape_of(q)[:-2] == shape_of(k)[:-2] == shape_of(v)[:-2]:
         raise Unsupported("ranks")
     if call.arguments["scale"] is not None:
-        q = scaled(q, call.number("scale") * sqrt(shape_of(q)[-1]))  # operators divide by it
+        q = scaled(q, call.number("scale") * sqrt(shape_of(q)[-1]))  # operators divide by the root
     return q, k, v
 
 
 def _sees_only_before(call: AtenCall, q: Value, k: Value) -> bool:
-    """Whether a query sees the keys up to its own place, and no others."""
+    """Whether a query sees the keys up to its own position, and no others."""
     mask = call.maybe("attn_mask")
     if mask is None or "attn_mask" not in call.choices:
         return bool(call.arguments["is_causal"])
@@ -71,7 +71,7 @@ def _sees_only_before(call: AtenCall, q: Value, k: Value) -> bool:
 
 
 def _of_what_sees(call: AtenCall, attended: Value) -> Value:
-    """Zeros for a query that may see no key, where a mask can say so."""
+    """Return ``attended``, with zeros for queries that see no key if the mask allows any."""
     mask = call.maybe("attn_mask")
     if mask is None or "attn_mask" not in call.choices or _shows_the_first(mask):
         return attended
@@ -81,7 +81,7 @@ def _of_what_sees(call: AtenCall, attended: Value) -> Value:
 
 
 def _shows_the_first(mask: Value) -> bool:
-    """Whether a mask is known to show each query the first key at least."""
+    """Whether a mask is known to show each query at least the first key."""
     while mask.node.name in ("expand", "slice") and mask.node.inputs[0].rank > 1:
         call = mask.node.operator_call
         is_rows = call.integer("axis") == mask.rank - 2
@@ -94,7 +94,7 @@ def _shows_the_first(mask: Value) -> bool:
 
 
 def _added(call: AtenCall, q: Value, k: Value) -> Value | None:
-    """What is added to the scores, with all of their dimensions."""
+    """Return the additive mask in the shape of the scores, or None if there is no mask."""
     mask, scores = call.maybe("attn_mask"), (*shape_of(q)[:-1], shape_of(k)[-2])
     is_choice = "attn_mask" in call.choices
     if call.arguments["is_causal"]:
@@ -102,13 +102,13 @@ def _added(call: AtenCall, q: Value, k: Value) -> Value | None:
     if mask is None:
         return None
     if is_choice:
-        # What is left out gets a score that no other can make up for.
+        # A hidden key gets a score that no other score can make up for.
         mask = scaled(apply(shift(offset=-1.0), mask), LEFT_OUT)
     return spread(mask, scores)
 
 
 def _for_groups(x: Value, queries: tuple[int, ...]) -> Value:
-    """Keys or values repeated for all heads of queries that share them."""
+    """Return keys or values repeated for all heads of queries that share them."""
     *batch, heads, length, size = shape_of(x)
     times = queries[-3] // heads
     wide = apply(expand(axis=len(batch) + 1, size=times), x)

@@ -1,8 +1,8 @@
 """Translate bags of rows of a table: their sums, means, or greatest elements.
 
-Bags that are as long as each other, as the rows of a matrix of ids are, are one operator, or
-reductions of an axis. Others say where each begins: then a row's bag is found among these numbers,
-by torch's ``searchsorted``, and rows are added up by bag.
+If all bags have the same length, as the rows of a matrix of ids have, they become one operator or a
+reduction along an axis. Otherwise offsets say where each bag begins. The bag of a row is then found
+among the offsets by torch's ``searchsorted``, and rows are added up by bag.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pcg.ops.constants import position_ids
 from pcg.ops.reductions import max_axis, sum_axis
 
 SUM, MEAN, GREATEST = range(3)
-"""Torch's numbers of what becomes of a bag."""
+"""Torch's numbers for the reduction of a bag."""
 REAL = "float32"
 
 
@@ -49,7 +49,7 @@ def _embedding_bag(call: AtenCall) -> tuple[Value, ...]:
 
 
 def _counted(call: AtenCall, ids: Value) -> Value | None:
-    """1 for each id, 0 for one that only fills a bag; None where no id does."""
+    """Return 1 for each id that counts and 0 for padding, or None if there is no padding."""
     padding = call.integer("padding_idx")
     if padding == -1:
         return None
@@ -57,7 +57,7 @@ def _counted(call: AtenCall, ids: Value) -> Value | None:
 
 
 def _for_rows(numbers: Value, rows: Value) -> Value:
-    """A number for each row, repeated for its elements."""
+    """Return one number for each row, repeated for the elements of the row."""
     return spread(reshaped(numbers, (shape_of(rows)[0], 1)), shape_of(rows), rows)
 
 
@@ -66,7 +66,7 @@ def _ones(like: Value) -> Value:
 
 
 def _equal_length(call: AtenCall) -> int | None:
-    """How many ids each bag has; None where some may have more than others."""
+    """Return the length of all bags, or None if they may differ."""
     offsets, size = call.value("offsets"), shape_of(call.value("indices"))[0]
     bags = shape_of(offsets)[0]
     if call.arguments["include_last_offset"] or size % bags or _step(offsets) != size // bags:
@@ -75,7 +75,7 @@ def _equal_length(call: AtenCall) -> int | None:
 
 
 def _step(offsets: Value) -> float | None:
-    """By what numbers that begin at 0 grow; None where that is not known."""
+    """Return the step of an arithmetic progression that begins at 0, or None if it is not known."""
     node, step = offsets.node, 1.0
     if not node.is_leaf and node.name == "scale":
         factor, node = node.operator_call.values["factor"], node.inputs[0].node
@@ -86,8 +86,10 @@ def _step(offsets: Value) -> float | None:
 
 
 def _places(call: AtenCall) -> Value:
-    """For each id the number of its bag: how many begin before it or with it, less one. Where the
-    end of the last bag is given too, it has to be the end of all, and says nothing."""
+    """Return the number of the bag of each id: how many bags begin at or before it, less one.
+
+    An offset that gives the end of the last bag is ignored, since it has to be the number of ids.
+    """
     offsets = narrowed(call.value("offsets"), 0, 0, call.shape[0])
     (size,) = shape_of(call.value("indices"))
     where = (apply(position_ids(size=size)), "int64")
@@ -98,7 +100,7 @@ def _places(call: AtenCall) -> Value:
 
 
 def _added(call: AtenCall, rows: Value, length: int | None) -> Value:
-    """Sums by bag of rows, or of one number for each id."""
+    """Return the sum of each bag, of rows or of single numbers."""
     shape = (call.shape[0], *shape_of(rows)[1:])
     if length is not None:
         return apply(sum_axis(axis=1), reshaped(rows, (shape[0], length, *shape[1:])))
@@ -106,7 +108,7 @@ def _added(call: AtenCall, rows: Value, length: int | None) -> Value:
 
 
 def _greatest(call: AtenCall, rows: Value, counted: Value | None, length: int | None) -> Value:
-    """By element; 0 in a bag without ids."""
+    """Return the greatest elements of each bag; zeros for a bag without ids."""
     if counted is not None:
         absent = of_torch("aten.logical_not.default(x0)", "bool", (counted, "bool"))
         rows = _filled(rows, _for_rows(absent, rows), "-inf")

@@ -12,7 +12,7 @@ Shape = tuple[int, ...]
 
 
 class Unsupported(Exception):
-    """No equation fits a call with these arguments: it stays opaque."""
+    """No equation fits a call with these arguments. The call becomes an opaque operator."""
 
 
 WIDER: Mapping[str, Sequence[str]] = {
@@ -25,8 +25,8 @@ WIDER: Mapping[str, Sequence[str]] = {
     "int16": ("int32", "int64"),
     "int32": ("int64",),
 }
-"""Formats that hold all numbers of another of their kind. The two wide ones of real numbers stand
-for one: a graph computes in that of its weights, and one in float64 is not rounded on its way."""
+"""Number formats that hold all numbers of a narrower one. float32 and float64 count as equal: a
+graph computes in the format of its weights, and a module in float64 is not rounded in between."""
 
 
 def holds(old: str, new: str) -> bool:
@@ -38,35 +38,35 @@ def holds(old: str, new: str) -> bool:
 
 @dataclass(frozen=True)
 class AtenCall:
-    """A call. ``arguments`` are by their names in the operator's schema, defaults included."""
+    """An ATen call. ``arguments`` have their names in the operator's schema, with defaults."""
 
     name: str
-    """Such as ``aten.add.Tensor``."""
+    """The name of the operator, such as ``aten.add.Tensor``."""
     arguments: Mapping[str, Any]
     shapes: tuple[Shape, ...]
-    """Of the results."""
+    """The shapes of the results."""
     choices: frozenset[str]
-    """The arguments that are tensors of truth values, or lists with one. To an equation these are
-    the numbers 0 and 1, which is not all that torch makes of them."""
+    """The names of arguments that are tensors of truth values, or lists with one. An equation sees
+    them as numbers 0 and 1, but torch may treat them in another way."""
 
     formats: Mapping[str, str]
-    """By argument, the number format of one that is a tensor; that of the result by ``""``."""
+    """The number formats of tensor arguments by name, and of the result by ``""``."""
     lies: Mapping[str, tuple[Shape, int]]
-    """By argument, how one that is a tensor lies in memory: its strides and its first element."""
+    """The memory layouts of tensor arguments by name: strides and storage offset."""
 
     def value(self, name: str) -> Value:
-        """An argument that is a tensor. Raises Unsupported where it is none."""
+        """Return an argument that is a tensor. Raises Unsupported if it is none."""
         given = self.arguments[name]
         if not isinstance(given, Value):
             raise Unsupported(name)
         return given
 
     def maybe(self, name: str) -> Value | None:
-        """An argument that is a tensor or left out."""
+        """Return an argument that is a tensor or None."""
         return None if self.arguments[name] is None else self.value(name)
 
     def values(self, name: str) -> list[Value]:
-        """An argument that is a list of tensors."""
+        """Return an argument that is a list of tensors. Raises Unsupported if it is none."""
         given: Sequence[object] = self.arguments[name]
         values = [value for value in given if isinstance(value, Value)]
         if len(values) < len(given):
@@ -74,54 +74,54 @@ class AtenCall:
         return values
 
     def number(self, name: str) -> float:
-        """An argument that is a number."""
+        """Return an argument that is a number. Raises Unsupported if it is none."""
         given = self.arguments[name]
         if isinstance(given, bool) or not isinstance(given, (int, float)):
             raise Unsupported(name)
         return float(given)
 
     def integer(self, name: str) -> int:
-        """An argument that is a whole number."""
+        """Return an argument that is an integer. Raises Unsupported if it is none."""
         given = self.arguments[name]
         if not isinstance(given, int):
             raise Unsupported(name)
         return given
 
     def integers(self, name: str) -> tuple[int, ...]:
-        """An argument that is a list of whole numbers."""
+        """Return an argument that is a list of integers. Raises Unsupported if it is none."""
         given = self.arguments[name]
         if not isinstance(given, (list, tuple)):
             raise Unsupported(name)
         return tuple(int(number) for number in given)
 
     def pair(self, name: str) -> tuple[int, int]:
-        """One number for rows and columns, or one for each."""
+        """Return an argument for rows and columns that is one integer or two."""
         integers = self.integers(name)
         if len(integers) not in (1, 2):
             raise Unsupported(name)
         return integers[0], integers[-1]
 
     def axis(self, name: str, rank: int) -> int:
-        """A dimension, which may be counted from the last."""
+        """Return an argument that is a dimension. Negative ones count from the last."""
         return self.integer(name) % rank
 
     def expect(self, **given: object) -> None:
-        """Raise Unsupported unless arguments have these values."""
+        """Raise Unsupported unless the arguments have these values."""
         for name, wanted in given.items():
             if self.arguments[name] != wanted:
                 raise Unsupported(name)
 
     def expect_room(self, name: str) -> None:
-        """Raise Unsupported where the result's format does not hold the numbers of an operand."""
+        """Raise Unsupported unless the result's format holds all numbers of an operand's format."""
         if not holds(self.formats[name], self.formats[""]):
             raise Unsupported("dtype")
 
     @property
     def shape(self) -> Shape:
-        """Of the first result."""
+        """The shape of the first result."""
         return self.shapes[0]
 
 
 Entry = Callable[[AtenCall], Value | tuple[Value, ...]]
-"""How a call becomes values of the graph, one for each result that may be read. Raises
-Unsupported."""
+"""A function from a call to values of the graph, one for each result that may be read. Raises
+Unsupported for arguments that it does not support."""

@@ -1,7 +1,8 @@
-"""Translate functions of complex numbers: two tensors of real ones, which is what a graph has.
+"""Translate functions of complex numbers into functions of two real tensors, their parts.
 
-Rotary embeddings are written so: pairs of numbers are turned by a product with a complex number.
-Exact. A function that has no entry is refused, as no function of a graph returns complex numbers.
+Rotary embeddings are often written with complex numbers: a product with one rotates a pair of real
+numbers. Exact. A function without an entry is refused, since no graph function returns complex
+numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pcg.graph.graph import Value, apply
 from pcg.ops.elementwise import exp, reciprocal
 
 PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
-"""The number formats of the parts of complex ones."""
+"""The number formats of the parts of complex formats."""
 Parts = Complex | Value | tuple[Complex | Value, ...]
 
 
@@ -52,7 +53,7 @@ def _polar(call: AtenCall) -> Complex:
 
 
 def _turned(size: Value, angle: Value, real: str) -> Complex:
-    """Of an absolute value and an angle."""
+    """Return the complex number of an absolute value and an angle."""
     cosine, sine = (
         of_torch(f"aten.{name}.default(x0)", real, (angle, real)) for name in ("cos", "sin")
     )
@@ -83,7 +84,7 @@ def _multiply(call: AtenCall) -> Complex:
 
 
 def _both(call: AtenCall) -> tuple[Complex, Complex]:
-    """Both operands, in the shape of the result."""
+    """Return both operands in the shape of the result."""
     x, y = (_wide(as_complex(call, name), call.shape) for name in ("self", "other"))
     return x, y
 
@@ -110,13 +111,13 @@ def _inverse_of(x: Value) -> Value:
 
 
 def _inverse(x: Complex) -> Complex:
-    """The conjugate over the square of the absolute value."""
+    """Return the inverse: the conjugate over the square of the absolute value."""
     factor = _inverse_of(_square(x))
     return Complex(times(x.real, factor), scaled(times(x.imaginary, factor), -1.0))
 
 
 def _square(x: Complex) -> Value:
-    """Of the absolute value."""
+    """Return the square of the absolute value."""
     return plus(times(x.real, x.real), times(x.imaginary, x.imaginary))
 
 
@@ -144,7 +145,7 @@ def _add(sign: float) -> Callable[[AtenCall], Complex]:
 
 
 def _bilinear(entry: Entry) -> Callable[[AtenCall], Parts]:
-    """A product of matrices, by those of their parts."""
+    """Return a matrix product of complex matrices, by products of their parts."""
 
     def made(call: AtenCall) -> Parts:
         names = ("self", "mat2" if "mat2" in call.arguments else "other")
@@ -164,7 +165,7 @@ def _bilinear(entry: Entry) -> Callable[[AtenCall], Parts]:
 
 
 def _padded(entry: Entry) -> Callable[[AtenCall], Parts]:
-    """With zeros, or with elements of its own."""
+    """Return a padding of complex tensors with zeros or with their own elements."""
 
     def made(call: AtenCall) -> Parts:
         if call.arguments["value"]:
@@ -175,7 +176,7 @@ def _padded(entry: Entry) -> Callable[[AtenCall], Parts]:
 
 
 def _cast(call: AtenCall) -> Complex:
-    """To complex numbers of some format, from real ones too."""
+    """Return a tensor in another complex format. The operand may be real."""
     x, old = as_complex(call, "self"), call.formats["self"]
     new = PARTS[call.formats[""]]
     old = PARTS.get(old, old)
@@ -196,7 +197,7 @@ def _conjugate(call: AtenCall) -> Complex:
 
 
 def _by_parts(entry: Entry) -> Callable[[AtenCall], Parts]:
-    """What moves elements moves both parts alike."""
+    """Return an entry that applies an operator to the real and to the imaginary part."""
 
     def made(call: AtenCall) -> Parts:
         real = entry(replace(call, arguments=_parts(call.arguments, lambda x: x.real)))
@@ -216,7 +217,7 @@ def _parts(arguments: Mapping[str, Any], of: Callable[[Complex], Value]) -> dict
             return of(value)
         if isinstance(value, list):
             return [part(one) for one in list[Any](value)]
-        if isinstance(value, Value):  # whose imaginary part would have to be made
+        if isinstance(value, Value):  # a real tensor would need an imaginary part of zeros
             raise Unsupported("complex")
         return value
 
@@ -249,4 +250,4 @@ ENTRIES: Mapping[str, Callable[[AtenCall], Parts]] = {
     "aten.alias.default": lambda call: complex_argument(call, "self"),
     "aten.resolve_conj.default": lambda call: complex_argument(call, "self"),
 }
-"""By torch's name of the function."""
+"""Entries by torch's names of the functions."""

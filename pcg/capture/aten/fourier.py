@@ -1,14 +1,13 @@
 """Translate Fourier transforms into products with matrices of cosines and sines.
 
-Problem: torch's transforms return complex numbers, which no function of a graph does. Method: the
-definition. Along one axis of N elements, frequency k of a transform is the sum of x[j] times
-cos(2 pi j k / N), and of x[j] times the sine, so that both parts are products with a matrix, which
-the graph makes of positions; several axes are transformed one after the other. So a transform has
-an equation, and is cut along all other axes and along what it sums.
-Exact up to rounding: j k is taken modulo N before it becomes an angle, and is a whole number in
-single precision up to N = 4096, beyond which a transform is refused. It takes N multiplications an
-element, not log N; on devices that multiply matrices that is quicker up to a few thousand elements
-(Lee-Thorp et al., "FNet", 2021, section 4.2).
+Problem: torch's transforms return complex numbers, which no graph function does. Method: the
+definition. Along an axis of N elements, frequency k is the sum of x[j] cos(2 pi j k / N), and the
+sum of x[j] sin(2 pi j k / N). Both parts are matrix products with a matrix that the graph makes of
+positions. Several axes are transformed one after the other. So a transform has an equation, and can
+be cut along all other axes and along the summed axis. Exact up to rounding: j k is taken modulo N
+before it becomes an angle, and is exact in float32 up to N = 4096. Longer axes are refused.
+Complexity: N multiplications for each element, not log N. On devices that multiply matrices this is
+faster up to a few thousand elements (Lee-Thorp et al., "FNet", 2021, section 4.2).
 """
 
 from __future__ import annotations
@@ -25,18 +24,20 @@ from pcg.ops import algebra
 from pcg.ops.constants import position_ids
 
 MOST = 4096
-"""Elements of an axis: products of two positions are exact in single precision."""
+"""The most elements of an axis: the product of two positions is exact in float32."""
 SCALES: Mapping[int, Callable[[int], float]] = {
     0: lambda size: 1.0,
     1: lambda size: 1.0 / sqrt(size),
     2: lambda size: 1.0 / size,
 }
-"""By torch's number of a normalization: what the sums over an axis are multiplied by."""
+"""By torch's number of a normalization, the factor of the sums over an axis of some size."""
 
 
 def _waves(rows: int, columns: int, size: int, scale: float) -> tuple[Value, Value]:
-    """Cosine and sine of 2 pi j k / size, for j < rows and k < columns, times a scale. Half a turn
-    has a sine of just 0, so that what is real has the angle that torch gives it."""
+    """Return cosine and sine of 2 pi j k / size, for j < rows and k < columns, times ``scale``.
+
+    The sine of half a turn is exactly 0, so that real numbers get the same angle as in torch.
+    """
     if size > MOST:
         raise Unsupported("dim")
     shape, real = (rows, columns), "float32"
@@ -58,7 +59,7 @@ def _product(x: Value, matrix: Value) -> Value:
 
 
 def _along(x: Complex | Value, axis: int, kept: int, sign: float, scale: float) -> Complex:
-    """The first ``kept`` frequencies of an axis: of the sum of x[j] exp(sign * 2 pi i j k / N)."""
+    """Return the first ``kept`` frequencies of an axis: sums of x[j] exp(sign 2 pi i j k / N)."""
     real = x.real if isinstance(x, Complex) else x
     last, size = real.rank - 1, shape_of(real)[axis]
     cosine, sine = _waves(size, kept, size, scale)
@@ -86,7 +87,7 @@ def _scale(call: AtenCall, size: int) -> float:
 
 
 def _of_real(call: AtenCall) -> Complex:
-    """Of the last axis that is named perhaps only those frequencies that tell the others."""
+    """Return the transform of real numbers. One-sided, it keeps half the last axis' frequencies."""
     x = call.value("self")
     *others, last = _axes(call, x.rank)
     size = shape_of(x)[last]
@@ -109,8 +110,11 @@ def _along_all(call: AtenCall, x: Complex, axes: list[int], sign: float) -> Comp
 
 
 def _to_real(call: AtenCall) -> Value:
-    """Back to real numbers. Of the last axis only the first frequencies are there: each but the
-    first, and the one in the middle, stands for its conjugate as well."""
+    """Return the inverse transform to real numbers.
+
+    The last axis has only the first half of its frequencies. Each of them stands for its conjugate
+    too, except the first one and, for an even size, the last one.
+    """
     x = complex_argument(call, "self")
     *others, last = _axes(call, x.real.rank)
     x = _along_all(call, x, others, 1.0)
@@ -132,4 +136,4 @@ ENTRIES: Mapping[str, Callable[[AtenCall], Complex | Value]] = {
     "aten._fft_c2c.default": _of_complex,
     "aten._fft_c2r.default": _to_real,
 }
-"""What torch makes of all of its transforms."""
+"""The functions into which torch decomposes all of its transforms."""

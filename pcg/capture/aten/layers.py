@@ -39,7 +39,7 @@ def _product(x: Value, y: Value) -> Value:
 
 
 def _broadcast_product(x: Value, y: Value) -> Value:
-    """x @ y where one of them has fewer dimensions than the other, or some of size 1."""
+    """Return x @ y if one has fewer dimensions than the other, or dimensions of size 1."""
     rank = max(x.rank, y.rank)
     shapes = [(*(1,) * (rank - one.rank), *shape_of(one)) for one in (x, y)]
     batch = [max(pair) for pair in zip(*(shape[:-2] for shape in shapes), strict=True)]
@@ -48,7 +48,7 @@ def _broadcast_product(x: Value, y: Value) -> Value:
 
 
 def _with_vector(x: Value, y: Value) -> Value:
-    """x @ y where one of them is a vector."""
+    """Return x @ y if one of them is a vector."""
     if y.rank > 1:
         return _with_vector(swapped(y, y.rank - 2, y.rank - 1), x)
     column = reshaped(y, (*shape_of(y), 1))
@@ -83,15 +83,14 @@ def _addmv(call: AtenCall) -> Value:
 
 
 def _added_products(call: AtenCall) -> Value:
-    """Products of a batch of matrices, added up."""
+    """Return the sum of the products of a batch of matrices."""
     product = _product(call.value("batch1"), call.value("batch2"))
     total = scaled(apply(reductions.sum_axis(axis=0), product), call.number("alpha"))
     return _biased(total, scaled(call.value("self"), call.number("beta")))
 
 
 def _bilinear(call: AtenCall) -> Value:
-    """x1[..., i] * weight[o, i, j] * x2[..., j], as a product of each row with all x2 makes of the
-    weights."""
+    """Return x1[..., i] * weight[o, i, j] * x2[..., j]: first weight times x2, then times x1."""
     x, y, weight = (call.value(name) for name in ("input1", "input2", "weight"))
     outputs, first, second = shape_of(weight)
     rows = prod(shape_of(x)[:-1])
@@ -104,7 +103,7 @@ def _bilinear(call: AtenCall) -> Value:
 
 
 def _safe_softmax(call: AtenCall) -> Value:
-    """Of a row of minus infinities zeros, and no gradient."""
+    """Return a softmax that gives zeros without a gradient for a row of minus infinities."""
     x, real = call.value("self"), "float32"
     call.expect_room("self")
     axis = call.axis("dim", x.rank)
@@ -133,7 +132,7 @@ def _log_softmax(call: AtenCall) -> Value:
 
 
 def _batch_norm(call: AtenCall) -> Value:
-    """By the statistics of the batch. Those that torch keeps of earlier ones have no part in it."""
+    """Return a batch norm by the batch's statistics. In training, running ones are not read."""
     if not call.arguments["training"]:
         return _normed_by_statistics(call)
     x, weight, bias = (call.maybe(name) for name in ("input", "weight", "bias"))
@@ -145,7 +144,7 @@ def _batch_norm(call: AtenCall) -> Value:
 
 
 def _normed_by_statistics(call: AtenCall) -> Value:
-    """A batch norm outside of training: each channel times a number, plus another."""
+    """Return a batch norm in evaluation mode: each channel times a number, plus another."""
     x, weight, bias = (call.value(name) for name in ("input", "weight", "bias"))
     mean, variance = call.value("running_mean"), call.value("running_var")
     inverse = apply(rsqrt(), apply(shift(offset=call.number("eps")), variance))
@@ -167,7 +166,7 @@ def _embedding(call: AtenCall) -> Value:
 
 
 def _padded_rows(ids: Value, table: Value, padding: int) -> Value:
-    """The rows of a table, of which one gets no gradient."""
+    """Return rows of a table of which the padding row gets no gradient."""
     rows = apply(layers.embedding(), ids, table)
     kept = of_torch(f"aten.ne.Scalar(x0, {padding})", "bool", (ids, "int64"))
     kept, real = spread(reshaped(kept, (*shape_of(ids), 1)), shape_of(rows), rows), "float32"
@@ -177,7 +176,7 @@ def _padded_rows(ids: Value, table: Value, padding: int) -> Value:
 
 
 def _rows_at(call: AtenCall) -> Value:
-    """The rows of a tensor at whole numbers, which torch counts from the end where negative."""
+    """Return the rows of a tensor at integers. To torch, negative ones count from the end."""
     x, indices = call.value("self"), call.arguments["indices"]
     if len(indices) == 2 and "indices" not in call.choices:
         return _one_of_each(x, *indices)
@@ -187,7 +186,7 @@ def _rows_at(call: AtenCall) -> Value:
 
 
 def _one_of_each(x: Value, places: Any, ids: Any) -> Value:
-    """Of each sample its own element of the second axis, or several: x[arange(samples), ids]."""
+    """Return elements of each sample's second axis, one or several: x[arange(samples), ids]."""
     if not isinstance(places, Value) or not isinstance(ids, Value) or not is_natural(ids):
         raise Unsupported("indices")
     samples, *sizes = shape_of(x)
@@ -218,7 +217,7 @@ def _taken(x: Value, ids: Value) -> Value:
 
 
 def _gather(call: AtenCall) -> Value:
-    """Along one axis; of the others, as much as there are indices for."""
+    """Return a gather along one axis. The other axes are narrowed to the sizes of the indices."""
     x, ids = call.value("self"), call.value("index")
     if not x.rank:
         raise Unsupported("self")
@@ -240,8 +239,10 @@ def _running_sum(call: AtenCall) -> Value:
 
 
 def _first_rows(ids: Value, table: Value) -> Value | None:
-    """What a look-up finds whose ids are 0, 1, 2, ..., as the places in a sequence are, perhaps
-    with dimensions before: the table's first rows. None if the ids are others."""
+    """Return the first rows of a table if the ids are 0, 1, 2, ..., otherwise None.
+
+    Positions in a sequence are such ids. They may be repeated along outer dimensions.
+    """
     repeats: list[Call] = []
     while ids.node.name == "expand" and ids.node.operator_call.integer("axis") < ids.rank - 1:
         repeats.append(ids.node.operator_call)
@@ -255,7 +256,7 @@ def _first_rows(ids: Value, table: Value) -> Value | None:
 
 
 def _count(call: AtenCall) -> Value:
-    """Numbers that grow by a step."""
+    """Return an arithmetic progression."""
     count = apply(position_ids(size=call.shape[0]))
     start, step = call.number("start"), call.number("step")
     return apply(shift(offset=start), scaled(count, step)) if start else scaled(count, step)

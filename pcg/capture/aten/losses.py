@@ -18,13 +18,13 @@ from pcg.ops.reindexing import expand_vector, permute
 from pcg.readings.integers import may_be
 
 EVERY = {0: "none", 1: "mean", 2: "sum"}
-"""Torch's numbers for what a loss does with its elements."""
+"""Torch's numbers for the reduction of a loss."""
 IGNORED = -100
-"""The label that torch leaves out of a loss unless told otherwise; labels are never negative."""
+"""The label that torch ignores by default. Labels of classes are never negative."""
 
 
 def _every(call: AtenCall, elements: Value) -> Value:
-    """What a loss does with its elements: their mean, their sum, or nothing."""
+    """Return the mean or the sum of a loss's elements, or the elements themselves."""
     match EVERY[call.integer("reduction")]:
         case "mean":
             return apply(layers.mean_loss(), elements)
@@ -42,14 +42,14 @@ def _squared_error(call: AtenCall) -> Value:
 
 
 def _common(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape that both fill when broadcast."""
+    """Return the shape to which two shapes are broadcast."""
     rank = max(len(a), len(b))
     pairs = zip((1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b, strict=True)
     return tuple(max(pair) for pair in pairs)
 
 
 def _rows(x: Value) -> Value:
-    """Scores with one row for each label; their second axis numbers the classes."""
+    """Return scores with one row for each label. Their second axis numbers the classes."""
     if x.rank > 2:
         x = permute(x, (0, *range(2, x.rank), 1))
     return reshaped(x, (prod(shape_of(x)[:-1]), shape_of(x)[-1]))
@@ -57,8 +57,8 @@ def _rows(x: Value) -> Value:
 
 @dataclass(frozen=True)
 class _Labels:
-    """The classes of rows. ``counted``: 1 for each row, 0 for one that is left out; None where
-    none is."""
+    """Labels of rows. ``counted`` is 1 for each row and 0 for an ignored one, or None if no row is
+    ignored."""
 
     rows: Value
     counted: Value | None
@@ -69,7 +69,7 @@ class _Labels:
         if not may_be(target, ignored):
             return cls(target, None)
         counted = of_torch(f"aten.ne.Scalar(x0, {ignored})", "bool", (target, "int64"))
-        if ignored != IGNORED:  # operators take what is no class for what is left out
+        if ignored != IGNORED:  # operators ignore labels that are no class
             left_out = of_torch(f"aten.eq.Scalar(x0, {ignored})", "bool", (target, "int64"))
             fill = f"aten.masked_fill.Scalar(x0, x1, {IGNORED})"
             target = of_torch(fill, "int64", (target, "int64"), (left_out, "bool"))
@@ -77,7 +77,7 @@ class _Labels:
 
 
 def _cross_entropy(call: AtenCall) -> Value:
-    """Of classes given by number or by probabilities, over any further axes."""
+    """Return the cross entropy of classes given by number or by probabilities."""
     scores, target = call.value("self"), call.value("target")
     if scores.rank < 2:
         raise Unsupported("self")
@@ -93,7 +93,7 @@ def _cross_entropy(call: AtenCall) -> Value:
 
 
 def _averaged(call: AtenCall, mean: Value, labels: _Labels) -> Value:
-    """From the sum over what is counted, divided by the number of all rows."""
+    """Return the reduction that the call asks for, given the sum divided by the number of rows."""
     (count,) = shape_of(labels.rows)
     if EVERY[call.integer("reduction")] == "sum":
         return scaled(mean, float(count))
@@ -104,7 +104,7 @@ def _averaged(call: AtenCall, mean: Value, labels: _Labels) -> Value:
 
 
 def _by_rows(call: AtenCall, logarithms: Value, labels: _Labels, shape: tuple[int, ...]) -> Value:
-    """With a weight for each class, with smoothed labels, or without a sum over rows."""
+    """Return a loss with class weights, with smoothed labels, or without a sum over rows."""
     classes = shape_of(logarithms)[1]
     smoothing = call.number("label_smoothing") if "label_smoothing" in call.arguments else 0.0
     chosen = apply(one_hot(classes=classes), labels.rows)
@@ -143,7 +143,7 @@ def _of_probabilities(call: AtenCall, scores: Value, target: Value) -> Value:
 
 
 def _for_classes(weight: Value, rows: Value) -> Value:
-    """A weight for each class, repeated for all rows."""
+    """Return a weight for each class, repeated for all rows."""
     return apply(expand_vector(axis=1), rows, weight)
 
 
@@ -152,7 +152,7 @@ def _summed(rows: Value) -> Value:
 
 
 def _nll_loss(call: AtenCall) -> Value:
-    """Of logarithms of probabilities."""
+    """Return the negative log likelihood, given logarithms of probabilities."""
     logarithms, target = call.value("self"), call.value("target")
     if logarithms.rank < 2:
         raise Unsupported("self")

@@ -17,7 +17,7 @@ from pcg.ops.reindexing import expand_vector
 
 
 def _normed(x: Value, weight: Value | None, bias: Value | None, eps: float) -> Value:
-    """A layer norm over the last axis."""
+    """Return a layer norm over the last axis."""
     ones = apply(ones1(size0=shape_of(x)[-1]))
     weight = ones if weight is None else weight
     bias = scaled(ones, 0.0) if bias is None else bias
@@ -25,7 +25,7 @@ def _normed(x: Value, weight: Value | None, bias: Value | None, eps: float) -> V
 
 
 def _layer_norm(call: AtenCall) -> Value:
-    """Over the last axes, which are merged to one."""
+    """Return a layer norm over the last axes, which are merged into one."""
     x, last = call.value("input"), call.integers("normalized_shape")
     size = prod(last)
     weight, bias = (
@@ -37,7 +37,8 @@ def _layer_norm(call: AtenCall) -> Value:
 
 
 def _group_norm(call: AtenCall) -> tuple[Value, ...]:
-    """Over the channels of a group and all places; then each channel has a weight and a bias."""
+    """Return a norm over each group of channels and all positions, with weight and bias by
+    channel."""
     x, weight, bias = (call.maybe(name) for name in ("input", "weight", "bias"))
     assert x is not None, "torch always gives it"
     groups, samples = call.integer("group"), shape_of(x)[0]
@@ -52,8 +53,8 @@ def _group_norm(call: AtenCall) -> tuple[Value, ...]:
 
 
 def _length(call: AtenCall) -> Value:
-    """The root of the sum of squares, or the sum of absolute values. Of zeros the derivative of a
-    length is 0 to torch, which that of a root is not."""
+    """Return the 2-norm or the 1-norm of vectors. As in torch, the 2-norm's derivative at zero is
+    0, which that of a square root is not."""
     x, order = call.value("self"), call.number("ord")
     call.expect_room("self")
     axes, real = _axes(call, x.rank), "float32"
@@ -67,7 +68,7 @@ def _length(call: AtenCall) -> Value:
 
 
 def root(square: Value) -> Value:
-    """The square root, with a derivative of 0 at 0."""
+    """Return the square root, with a derivative of 0 at 0."""
     real = "float32"
     is_zero = of_torch("aten.eq.Scalar(x0, 0)", "bool", (square, real))
 
@@ -84,11 +85,11 @@ def _axes(call: AtenCall, rank: int) -> list[int]:
 
 
 def _moments(call: AtenCall) -> tuple[Value, Value]:
-    """Variance and mean of the same rank as the operand."""
+    """Return variance and mean, with the rank of the operand."""
     x = call.value("self")
     axes = _axes(call, x.rank)
     size = prod(shape_of(x)[axis] for axis in axes)
-    # What torch takes for one where none is given.
+    # Torch's default is 1.
     correction = 1.0 if call.arguments["correction"] is None else call.number("correction")
     if size <= correction:
         raise Unsupported("correction")

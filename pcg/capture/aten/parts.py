@@ -1,4 +1,4 @@
-"""Complex numbers as pairs of real ones, and the arithmetic that entries for them share."""
+"""Complex numbers as pairs of real numbers, with the arithmetic that their entries share."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pcg.ops import algebra
 
 @dataclass(frozen=True)
 class Complex:
-    """A tensor of complex numbers; both parts have its shape."""
+    """A tensor of complex numbers. Both parts have its shape."""
 
     real: Value
     imaginary: Value
 
 
 def complex_argument(call: AtenCall, name: str) -> Complex:
-    """An argument that is complex. Raises Unsupported where it is none."""
+    """Return an argument that is a complex tensor. Raises Unsupported if it is none."""
     given = call.arguments[name]
     if not isinstance(given, Complex):
         raise Unsupported(name)
@@ -28,8 +28,8 @@ def complex_argument(call: AtenCall, name: str) -> Complex:
 
 
 def as_complex(call: AtenCall, name: str) -> Complex:
-    """An argument that is a tensor or a number; a real one with zeros. Raises Unsupported where it
-    is none."""
+    """Return an argument that is a tensor or a number as a complex tensor. Raises Unsupported if it
+    is neither."""
     given = call.arguments[name]
     if isinstance(given, (int, float, complex)):
         number = complex(given)

@@ -1,4 +1,4 @@
-"""Translate ATen operators that work element by element into graph operators."""
+"""Translate element-wise ATen operators into graph operators."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def scaled(value: Value, factor: float) -> Value:
 
 
 def full(number: float) -> Value:
-    """One number, a tensor without dimensions. An infinite one is the logarithm of 0."""
+    """Return a tensor without dimensions. An infinite number is made as a logarithm of 0."""
     if number in (-inf, inf):
         infinite = apply(elementwise.log(), full(0.0))
         return infinite if number < 0 else apply(elementwise.negate(), infinite)
@@ -85,7 +85,7 @@ def _square(call: AtenCall) -> Value:
 
 
 def _clamp(call: AtenCall) -> Value:
-    """With a bound that nothing reaches it is torch's function of single elements."""
+    """Return a clamp. With an infinite bound it is torch's element-wise function, or nothing."""
     x, low, high = call.value("self"), call.arguments["min"], call.arguments["max"]
     if low == -inf or high == inf:
         low, high = None if low == -inf else low, None if high == inf else high
@@ -111,7 +111,8 @@ def _same(call: AtenCall) -> Value:
 
 
 def _cast(call: AtenCall) -> Value:
-    """To a format that holds all numbers of the operand's."""
+    """Return a cast to a format that holds all numbers of the operand's. Raises Unsupported for any
+    other."""
     old, new = call.formats["self"], call.formats[""]
     if holds(old, new):
         return call.value("self")
@@ -119,7 +120,7 @@ def _cast(call: AtenCall) -> Value:
 
 
 def _copied(call: AtenCall) -> Value:
-    """The elements of another tensor in the shape and format of the operand."""
+    """Return the elements of another tensor in the shape and format of the operand."""
     old, new = call.formats["src"], call.formats["self"]
     source = spread(call.value("src"), call.shape)
     if holds(old, new):

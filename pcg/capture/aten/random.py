@@ -1,12 +1,13 @@
 """Turn the random numbers that a module draws into inputs of the graph.
 
-Problem: copies of a tensor have to be equal, and plans have to be comparable, so what an element
-draws may not depend on how a plan cuts. Method: each call that draws is an input of normal numbers
-or, for dropout and choices of one probability, of ones and zeros. They depend on the run's seed,
-the step and the element's global index, as for all data that is drawn. What the call makes of
-normal numbers is a graph: uniform numbers by their distribution function, others from uniform ones.
-Exact in distribution, up to the rounding of the number format, and of a share to a multiple of
-2^-32; the numbers themselves are others than torch's generator gives, as on each device.
+Problem: copies of a tensor have to be equal, and plans have to be comparable. So the number drawn
+for an element may not depend on how a plan cuts the tensor. Method: each call that draws gets an
+input of normal numbers or, for dropout and choices of one probability, of ones and zeros. These
+depend on the run's seed, the step and the element's global index, as all drawn data does. Operators
+turn normal numbers into the distribution of the call: into uniform numbers by the distribution
+function, and from these into others. Exact in distribution, up to rounding in the number format,
+and up to rounding a probability to a multiple of 2^-32. The numbers are not those of torch's
+generator, which differ between devices too.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ FILLED = frozenset(
         *("aten.full_like.default", "aten.fill.Scalar", "aten.zero.default"),
     }
 )
-"""Functions that draw or fill, and read nothing of their operand but its shape."""
+"""Functions that draw or fill. They read nothing of their operand but its shape."""
 NOISE = "aten.rrelu_with_noise_functional.default"
-"""It fills its second operand."""
+"""Fills its second operand."""
 
 BELOW_ONE = 1.0 - 2.0**-24
-"""The largest number of ``torch.rand`` in float32."""
+"""The largest float32 number that ``torch.rand`` returns."""
 
 
 @dataclass(frozen=True)
 class Normal:
-    """Makes the input of normal numbers of a shape that a call draws. ``site``: the call's name;
-    ``names``: where the input's name is noted."""
+    """Makes the random inputs of a call, of normal numbers by default. ``site`` is the call's name.
+    The names of the inputs are appended to ``names``."""
 
     site: str
     names: list[str]
@@ -54,8 +55,11 @@ class Normal:
         return self._noted(leaf("input", f"{DRAWN}{self.site}", tuple(shape)))
 
     def below(self, shape: Sequence[int], share: float) -> Value:
-        """Ones where such numbers are below a quantile, a share of the elements on average, and
-        else zeros. Raises Unsupported for a share that is none."""
+        """Return ones at random elements, a share of them on average, and zeros elsewhere.
+
+        An element is one where a normal number is below a quantile. Raises Unsupported unless
+        0 < share < 1.
+        """
         if not 0.0 < share < 1.0:
             raise Unsupported("p")
         return self._noted(drawn_mask(self.site, tuple(shape), share))
@@ -69,7 +73,7 @@ Drawing = Callable[[AtenCall, Normal], Value | tuple[Value, ...]]
 
 
 def read_by(call: fx.Node) -> list[fx.Node]:
-    """The operands of a call that its result depends on by more than their shape."""
+    """Return the operands of a call that its result depends on by more than their shape."""
     name, operands = str(call.target), call.all_input_nodes
     if name in FILLED:
         return []
@@ -77,7 +81,7 @@ def read_by(call: fx.Node) -> list[fx.Node]:
 
 
 def dropped(x: Value, share: float, normal: Normal) -> tuple[Value, Value]:
-    """What is left of a tensor where a share of its elements is, and the mask."""
+    """Return a tensor after dropout that keeps ``share`` of its elements, and the mask."""
     mask = normal.below(shape_of(x), share)
     return apply(dropout(scale=1.0 / share), x, mask), mask
 
@@ -92,7 +96,7 @@ def _native_dropout(call: AtenCall, normal: Normal) -> tuple[Value, ...]:
 
 
 def _uniform(shape: Sequence[int], normal: Normal) -> Value:
-    """Of [0, 1)."""
+    """Return uniform numbers of [0, 1)."""
     z, real = normal(shape), "float32"
     tail = of_torch("aten.erfc.default(x0)", real, (scaled(z, -sqrt(0.5)), real))
     return apply(clamp(low=0.0, high=BELOW_ONE), scaled(tail, 0.5))
@@ -113,13 +117,13 @@ def _choices(call: AtenCall, normal: Normal) -> Value:
 
 
 def _exponential(call: AtenCall, normal: Normal) -> Value:
-    """Small ones are exact in every number format, which those from ``log`` are not."""
+    """Return exponential numbers. ``log1p`` keeps small ones exact, which ``log`` would not."""
     u, real = scaled(_uniform(call.shape, normal), -1.0), "float32"
     return scaled(of_torch("aten.log1p.default(x0)", real, (u, real)), -1.0 / call.number("lambd"))
 
 
 def _rectified(call: AtenCall, normal: Normal) -> tuple[Value, ...]:
-    """A random slope for each negative element."""
+    """Return a leaky ReLU with a random slope for each negative element."""
     call.expect(training=True)
     x = call.value("self")
     slopes = _between(call, normal, call.number("lower"), call.number("upper"))
@@ -142,4 +146,4 @@ DRAWS: Mapping[str, Drawing] = {
     "aten.exponential.default": _exponential,
     NOISE: _rectified,
 }
-"""Functions of torch's that draw random numbers, and what the graph has for them."""
+"""Torch functions that draw random numbers, with the graph values for them."""

@@ -18,11 +18,11 @@ from pcg.ops.reindexing import expand, permute
 from pcg.types.operator import Call
 
 MOST_TURNED = 32
-"""Elements that are put one after the other in another order."""
+"""The most elements that are reordered by a concatenation of single elements."""
 
 
 def _reshape(call: AtenCall) -> Value:
-    """Any operator that keeps the elements and their order."""
+    """Return the operand in another shape, with its elements in the same order."""
     return reshaped(call.value("self"), call.shape)
 
 
@@ -66,8 +66,8 @@ def _stack(call: AtenCall) -> Value:
 
 
 def _pad(call: AtenCall) -> Value:
-    """A constant before and after the elements of dimensions, or fewer of these; from the last
-    dimension on."""
+    """Return the operand padded with a constant, from the last dimension on. Negative pads
+    crop."""
     x = call.value("self")
     pads = call.integers("pad")
     for place, (before, after) in enumerate(zip(pads[::2], pads[1::2], strict=True)):
@@ -81,7 +81,7 @@ def _pad(call: AtenCall) -> Value:
 
 
 def _pad_by(call: AtenCall) -> Value:
-    """By a constant, or by elements of the tensor itself."""
+    """Return the operand padded with a constant, or with its own elements."""
     if call.arguments["mode"] == "constant":
         value = call.arguments["value"]
         arguments = {**call.arguments, "value": 0.0 if value is None else value}
@@ -95,7 +95,7 @@ def _pad_by(call: AtenCall) -> Value:
 
 
 def _extended(x: Value, axis: int, sides: tuple[int, int], mode: str) -> Value:
-    """More elements at both ends of an axis, or fewer."""
+    """Return an axis extended or cropped at both ends with its own elements."""
     size = shape_of(x)[axis]
     match mode:
         case "circular":
@@ -118,7 +118,7 @@ def _extended(x: Value, axis: int, sides: tuple[int, int], mode: str) -> Value:
 
 
 def _filled(shape: Sequence[int], axis: int, size: int, number: float) -> Value | None:
-    """A number as often as a shape has elements, with another size along an axis."""
+    """Return a constant of a shape with another size along an axis, or None if that size is 0."""
     if size <= 0:
         return None
     return spread(full(number), (*shape[:axis], size, *shape[axis + 1 :]))
@@ -134,8 +134,10 @@ def _slice(call: AtenCall) -> Value:
 
 
 def strided(x: Value, axis: int, first: int, step: int, count: int) -> Value:
-    """Every ``step``-th element of an axis: the first ones of groups, the last of which may lack
-    others."""
+    """Return every ``step``-th element of an axis: the first elements of groups.
+
+    The last group may be incomplete.
+    """
     before, size = shape_of(x)[:axis], shape_of(x)[axis]
     after, whole = shape_of(x)[axis + 1 :], min(count, (size - first) // step)
     parts: list[Value] = []
@@ -148,7 +150,7 @@ def strided(x: Value, axis: int, first: int, step: int, count: int) -> Value:
 
 
 def _slice_scatter(call: AtenCall) -> Value:
-    """A tensor with a slice of an axis replaced."""
+    """Return a tensor with a slice of an axis replaced."""
     x, source = call.value("self"), call.value("src")
     axis = call.axis("dim", x.rank)
     call.expect(step=1)
@@ -164,7 +166,7 @@ def _select_scatter(call: AtenCall) -> Value:
 
 
 def _replaced(x: Value, source: Value, axis: int, first: int, size: int) -> Value:
-    """``size`` elements of an axis from others, from ``first`` on."""
+    """Return ``x`` with ``size`` elements of an axis replaced by ``source``, from ``first`` on."""
     last, length = first + size, shape_of(x)[axis]
     before = [narrowed(x, axis, 0, first)] if first else []
     after = [narrowed(x, axis, last, length - last)] if last < length else []
@@ -172,7 +174,7 @@ def _replaced(x: Value, source: Value, axis: int, first: int, size: int) -> Valu
 
 
 def _repeat(call: AtenCall) -> Value:
-    """Whole tensors side by side, as often along each axis as is asked."""
+    """Return copies of a tensor side by side, a number of them along each axis."""
     x, times = call.value("self"), call.integers("repeats")
     shape = (1,) * (len(times) - x.rank) + shape_of(x)
     x = reshaped(x, shape)
@@ -188,7 +190,7 @@ def _repeat(call: AtenCall) -> Value:
 def _roll(call: AtenCall) -> Value:
     x, dims, shifts = call.value("self"), call.integers("dims"), call.integers("shifts")
     shape = shape_of(x)
-    if not dims:  # of the elements in their order
+    if not dims:  # torch rolls the flattened tensor
         x, dims = reshaped(x, (prod(shape),)), (0,)
     for dim, shift in zip(dims, shifts, strict=True):
         axis = dim % x.rank
@@ -200,7 +202,7 @@ def _roll(call: AtenCall) -> Value:
 
 
 def _flip(call: AtenCall) -> Value:
-    """Of few elements along each axis, which are put one after the other."""
+    """Return a flip as a concatenation of single elements, for axes of few elements."""
     x = call.value("self")
     for dim in call.integers("dims"):
         axis = dim % x.rank
@@ -212,7 +214,7 @@ def _flip(call: AtenCall) -> Value:
 
 
 def _first(call: AtenCall, size: int) -> int:
-    """Where a slice begins."""
+    """Return the position at which a slice begins."""
     start = call.arguments["start"] or 0
     return min(max(start + size if start < 0 else start, 0), size)
 
@@ -225,7 +227,7 @@ def _select(call: AtenCall) -> Value:
 
 
 def _split(call: AtenCall) -> tuple[Value, ...]:
-    """Pieces along an axis, however their sizes are given."""
+    """Return pieces along an axis, whether given by their number or their sizes."""
     x = call.value("self")
     axis = call.axis("dim", x.rank)
     sizes = [shape[axis] for shape in call.shapes]
@@ -241,7 +243,7 @@ def _unbind(call: AtenCall) -> tuple[Value, ...]:
 
 
 def _reduce(made: Callable[..., Call], everything: Callable[[], Call]) -> Entry:
-    """A reduction along some axes, or along all."""
+    """Return an entry for a reduction along some axes or all."""
 
     def entry(call: AtenCall) -> Value:
         x = call.value("self")
@@ -283,15 +285,15 @@ MOVES: Mapping[str, Entry] = {
     "aten.split_with_sizes.default": _split,
     "aten.unbind.int": _unbind,
 }
-"""Elements of the results are elements of the operands."""
+"""Operators that move elements: each element of a result is an element of an operand."""
 
 _MEAN = _reduce(mean_axis, mean_loss)
 _SUM = _reduce(sum_axis, sum_loss)
 
 
 def _greatest(call: AtenCall) -> Value:
-    """Along one axis, into which all are merged: what several elements share as the greatest of
-    all, they share evenly."""
+    """Return the maximum along some axes, merged into one. Equal maxima share the gradient
+    evenly."""
     x = call.value("self")
     dims = call.arguments.get("dim", [])
     axes = sorted({dim % x.rank for dim in dims} if dims else range(x.rank))
@@ -317,7 +319,7 @@ def _least_and_greatest(call: AtenCall) -> tuple[Value, ...]:
 
 
 def _diagonal(call: AtenCall) -> Value:
-    """Of two dimensions merged into one every so-manieth element."""
+    """Return a diagonal: every (columns + 1)-th element of two dimensions merged into one."""
     x = call.value("self")
     first, second = call.axis("dim1", x.rank), call.axis("dim2", x.rank)
     others = [axis for axis in range(x.rank) if axis not in (first, second)]

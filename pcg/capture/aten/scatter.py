@@ -1,9 +1,8 @@
-"""Translate torch's sums by place, what is added to elements that ids name; and what is put where
-a mask is.
+"""Translate sums of elements by index, and writes to the positions of a mask.
 
-Ids that are repeated along all dimensions but one, as those of edges are for what messages hold,
-are those of whole slices. Several index tensors are one for the dimensions that they choose from,
-merged; as torch does, ``index_put`` counts negative ones from the end, and the others take none.
+Index tensors that repeat along all dimensions but one, as edge indices repeat along features, index
+whole slices. Several index tensors become one index into the merged dimensions. As in torch,
+``index_put`` counts negative indices from the end, and the other functions accept none.
 """
 
 from __future__ import annotations
@@ -23,15 +22,17 @@ from pcg.ops.reindexing import pad
 from pcg.readings.integers import is_natural
 
 WRAPPING = frozenset({"bool", "uint8", "int8", "int16"})
-"""Formats of numbers of which a few have no sum in the format."""
+"""Number formats so narrow that a few numbers may have a sum that does not fit."""
 MOST_MERGED = 1 << 24
-"""Elements of merged dimensions: their ids are real numbers to a graph, exact up to there."""
+"""The most elements of merged dimensions. Ids are float32 numbers, exact up to this size."""
 INTEGER, REAL = "int64", "float32"
 
 
 def added_at(places: int, axis: int, ids: Value, source: Value) -> Value:
-    """The sums of a source's elements along an axis by the places that ids name, so many. The ids
-    have one dimension, or all of the source."""
+    """Return ``places`` sums of a source's elements along an axis, by the place that ids name.
+
+    The ids have one dimension, or all dimensions of the source.
+    """
     like = apply(ones1(size0=places))
     own = ids if ids.rank == 1 else _along_one(ids, axis)
     if own is not None:
@@ -40,7 +41,7 @@ def added_at(places: int, axis: int, ids: Value, source: Value) -> Value:
 
 
 def _along_one(ids: Value, axis: int) -> Value | None:
-    """What ids are along an axis; None for ids that may differ along another one too."""
+    """Return ids as a vector along an axis, or None if they may differ along another axis too."""
     along: Value | None = None
     at: int | None = axis
     while at is not None:
@@ -51,7 +52,7 @@ def _along_one(ids: Value, axis: int) -> Value | None:
 
 
 def _lower(ids: Value, axis: int) -> int | None:
-    """Where an axis is in what ids were repeated or merged from; None where it is not there."""
+    """Return an axis' position before ids were expanded or flattened, or None if it was absent."""
     if ids.node.is_leaf:
         return None
     call = ids.node.operator_call
@@ -63,12 +64,12 @@ def _lower(ids: Value, axis: int) -> int | None:
 
 
 def _before_expand(at: int, axis: int) -> int | None:
-    """Where an axis was before a tensor was repeated along a new one."""
+    """Return an axis' position before a tensor was expanded along another, or None if absent."""
     return None if at == axis else axis - (at < axis)
 
 
 def _before_flatten(shape: Shape, at: int, axis: int) -> int | None:
-    """Where an axis was before two of a shape were merged; None where it is both of them."""
+    """Return an axis' position before two dimensions were merged, or None if it is both of them."""
     if at != axis:
         return axis + (axis > at)
     sizes = shape[at : at + 2]
@@ -87,7 +88,7 @@ def _is_zero(value: Value) -> bool:
 
 
 def _expect_sums(call: AtenCall) -> None:
-    """Raise Unsupported where numbers of the result's format may have a sum that it lacks."""
+    """Raise Unsupported if a sum of numbers may not fit the result's format."""
     if call.formats["self"] in WRAPPING or not call.value("self").rank:
         raise Unsupported("self")
 
@@ -106,7 +107,7 @@ def _scatter_add(call: AtenCall) -> Value:
 
 
 def _scattered(call: AtenCall, source: Value) -> Value:
-    """Of a source as much as there are ids for, with zeros where these reach no further."""
+    """Return sums over as much of a source as there are ids for, padded with zeros."""
     _expect_sums(call)
     x, ids = call.value("self"), call.value("index")
     axis = call.axis("dim", x.rank)
@@ -119,7 +120,7 @@ def _scattered(call: AtenCall, source: Value) -> Value:
 
 
 def _scatter_reduce(call: AtenCall) -> Value:
-    """Sums or means, with what was there before or in its place."""
+    """Return sums or means by index, with or without the elements that were there before."""
     kind, with_self = call.arguments["reduce"], bool(call.arguments["include_self"])
     if kind not in ("sum", "mean") or "float" not in call.formats["self"]:
         raise Unsupported("reduce")
@@ -139,8 +140,8 @@ def _scatter_reduce(call: AtenCall) -> Value:
 
 
 def _index_put(call: AtenCall) -> Value:
-    """Values added at the places that tensors of whole numbers name, of dimensions side by side; or
-    put or added where a mask is."""
+    """Return a tensor with values added at the places that integer tensors name, or with values put
+    or added at the positions of a mask. Indexed dimensions have to be adjacent."""
     if "indices" in call.choices:
         return _put_where(call)
     _expect_sums(call)
@@ -162,7 +163,7 @@ def _index_put(call: AtenCall) -> Value:
 
 
 def _put_where(call: AtenCall) -> Value:
-    """The same values wherever a mask is, of one dimension or several."""
+    """Return a tensor with the same values put or added at all positions of a mask."""
     x, values, listed = call.value("self"), call.value("values"), call.arguments["indices"]
     first, *others = (dim for dim, index in enumerate(listed) if index is not None)
     mask = listed[first]
@@ -183,21 +184,23 @@ def _put_where(call: AtenCall) -> Value:
 
 
 def _spread_after(mask: Value, first: int, x: Value) -> Value:
-    """A mask of some dimensions of a tensor, from ``first`` on, repeated for all of it."""
+    """Return a mask of the dimensions from ``first`` on, repeated to the shape of ``x``."""
     after = x.rank - first - mask.rank
     return spread(reshaped(mask, (*(1,) * first, *shape_of(mask), *(1,) * after)), shape_of(x), x)
 
 
 def _chosen(call: AtenCall, mask: Value, x: Value, y: Value) -> Value:
-    """The elements of ``x`` where a mask is, and those of ``y`` elsewhere."""
+    """Return the elements of ``x`` where a mask is true, and those of ``y`` elsewhere."""
     kind = call.formats["self"]
     return of_torch("aten.where.self(x0, x1, x2)", kind, (mask, "bool"), (x, kind), (y, kind))
 
 
 def _masked_scatter(call: AtenCall) -> Value:
-    """The first rows of a source, one after the other, where a mask is: of each row the number of
-    those before it is its place in the source. Where the source has too few, which torch refuses,
-    there are infinities."""
+    """Return a tensor with the rows of a source put, in order, at the positions of a mask.
+
+    A row's place in the source is the number of masked rows before it. If the source has too few
+    rows, which torch refuses, the missing ones are infinite.
+    """
     x, source = call.value("self"), call.value("source")
     if "float" not in call.formats["self"] or not x.rank:
         raise Unsupported("self")
@@ -217,7 +220,7 @@ def _masked_scatter(call: AtenCall) -> Value:
 
 
 def _of_rows(mask: Value) -> Value:
-    """A mask without the last dimensions along which it is repeated."""
+    """Return a mask without the last dimensions along which it is repeated."""
     while mask.rank > 1 and not mask.node.is_leaf:
         if mask.node.name != "expand" or mask.node.operator_call.integer("axis") != mask.rank - 1:
             break
@@ -226,8 +229,10 @@ def _of_rows(mask: Value) -> Value:
 
 
 def _merged(indices: Sequence[Value], sizes: Sequence[int]) -> Value:
-    """The places that several ids of a place each name in dimensions of these sizes merged, of one
-    shape; a negative number for one that is outside of any of them."""
+    """Return the ids of merged dimensions, given ids for each of these dimensions.
+
+    The ids are broadcast to one shape. If one of them is out of range, the merged id is negative.
+    """
     if len(indices) == 1:
         return _from_the_start(indices[0], sizes[0])
     if prod(sizes) > MOST_MERGED:
@@ -246,7 +251,7 @@ def _merged(indices: Sequence[Value], sizes: Sequence[int]) -> Value:
 
 
 def _inside(ids: Value, size: int) -> Value:
-    """1 for each id of one of ``size`` elements, 0 for others."""
+    """Return 1 for each id from 0 to ``size`` - 1, and 0 for others."""
     below = of_torch(f"aten.lt.Scalar(x0, {size})", "bool", (ids, INTEGER))
     if is_natural(ids):
         return below
@@ -255,7 +260,7 @@ def _inside(ids: Value, size: int) -> Value:
 
 
 def _from_the_start(ids: Value, size: int) -> Value:
-    """Ids of ``size`` elements, of which those below 0 count from the end."""
+    """Return ids of ``size`` elements with negative ones counted from the end."""
     if is_natural(ids):
         return ids
     below = of_torch("aten.lt.Scalar(x0, 0)", "bool", (ids, INTEGER))

@@ -1,4 +1,4 @@
-"""Translate reshapes and broadcasts into operators that name the dimensions they change."""
+"""Translate reshapes and broadcasts into operators that name the dimensions that they change."""
 
 from __future__ import annotations
 
@@ -29,22 +29,26 @@ def shape_of(value: Value) -> Shape:
 
 
 def of_torch(function: str, result: str, *operands: tuple[Value, str]) -> Value:
-    """A function of torch's of single elements, of tensors of one shape with their number formats.
-    ``result``: the format of its result."""
+    """Apply an element-wise torch function to tensors of one shape.
+
+    Each operand comes with its number format. ``result`` is the format of the result.
+    """
     operator = elementwise(function, [number for _, number in operands], result)
     return apply(operator(), *(value for value, _ in operands))
 
 
 def of_slices(function: str, result: tuple[Shape, str], *operands: tuple[Value, str]) -> Value:
-    """A function of torch's of whole tensors, cut as far as its slices are independent.
-    ``result``: the shape and the format of its only result."""
+    """Apply a torch function to whole tensors, as a batched function if its slices are independent.
+
+    ``result`` is the shape and the format of its only result.
+    """
     reads = [TensorType(shape_of(value), number) for value, number in operands]
     operator = whole_or_batched(function, reads, [TensorType(*result)])
     return apply(operator(), *(value for value, _ in operands))
 
 
 def swapped(value: Value, dim0: int, dim1: int) -> Value:
-    """Two dimensions swapped; of the same swap, what it was made of."""
+    """Return a value with two dimensions swapped. Swapping twice returns the original value."""
     low, high = sorted((dim0, dim1))
     if low == high:
         return value
@@ -53,14 +57,14 @@ def swapped(value: Value, dim0: int, dim1: int) -> Value:
 
 
 def narrowed(value: Value, axis: int, start: int, size: int) -> Value:
-    """``size`` elements of an axis, from ``start`` on."""
+    """Return ``size`` elements of an axis, from ``start`` on."""
     if (start, size) == (0, shape_of(value)[axis]):
         return value
     return apply(narrow(axis=axis, start=start, size=size), value)
 
 
 def joined(values: list[Value], axis: int) -> Value:
-    """Tensors one after the other along an axis."""
+    """Return the concatenation of tensors along an axis."""
     whole = values[0]
     for value in values[1:]:
         whole = apply(concat(axis=axis), whole, value)
@@ -68,13 +72,13 @@ def joined(values: list[Value], axis: int) -> Value:
 
 
 def reshaped(value: Value, shape: Sequence[int]) -> Value:
-    """The elements in the same order in another shape.
+    """Return the elements in the same order in another shape.
 
-    Dimensions that stay are left alone: the others are merged, and split again, in the smallest
+    Unchanged dimensions are left alone. The others are merged and split again, in the smallest
     groups that hold the same number of elements.
     """
     groups = _groups(shape_of(value), tuple(shape))
-    # From the last one on, so that positions before it stay as they are.
+    # From the last group on, so that the positions before it stay valid.
     for start, old, new in reversed(groups):
         if old == new:
             continue
@@ -88,8 +92,8 @@ def reshaped(value: Value, shape: Sequence[int]) -> Value:
 
 
 def _groups(old: Shape, new: Shape) -> list[tuple[int, Shape, Shape]]:
-    """Runs of dimensions that hold the same elements: where they begin in ``old``, and their sizes
-    before and after."""
+    """Return groups of dimensions that hold the same elements: the position in ``old`` at which a
+    group begins, and its sizes before and after."""
     groups: list[tuple[int, Shape, Shape]] = []
     i = j = 0
     while i < len(old) or j < len(new):
@@ -110,8 +114,8 @@ def _groups(old: Shape, new: Shape) -> list[tuple[int, Shape, Shape]]:
 
 
 def _without(value: Value, axis: int) -> Value:
-    """A dimension of size 1 left out: merged into the one before it, which may still be cut then,
-    or summed where there is none."""
+    """Return a value without a dimension of size 1. It is merged into the dimension before it,
+    which can then still be cut, or summed if there is none."""
     if axis:
         return apply(flatten(axis=axis - 1), value)
     return apply(sum_axis(axis=axis), value)
@@ -140,15 +144,15 @@ def _is_constant(value: Value) -> bool:
 
 
 def broadcast(a: Value, b: Value, shape: Shape) -> tuple[Value, Value]:
-    """Two operands, each with its elements repeated to fill ``shape``."""
+    """Return two operands, each repeated to fill ``shape``."""
     return spread(a, shape, b), spread(b, shape, a)
 
 
 def spread(value: Value, shape: Shape, like: Value | None = None) -> Value:
-    """The elements repeated to fill ``shape``, as torch does it.
+    """Return a value repeated to fill ``shape``, as torch broadcasts it.
 
-    Where ``like`` has that shape the result is cut as it is, so that a bias, say, follows the batch
-    that it is added to.
+    If ``like`` has that shape, the result is cut in the same way as ``like``. So a bias, for
+    example, follows the batch that it is added to.
     """
     own = shape_of(value)
     if own == shape:
@@ -158,7 +162,7 @@ def spread(value: Value, shape: Shape, like: Value | None = None) -> Value:
     lacking = [i for i in range(len(shape)) if i not in kept]
     value = reshaped(value, [shape[i] for i in kept])
     if not kept and _is_constant(value):
-        like = None  # 0 times its elements is no number where one is infinite
+        like = None  # 0 times its elements would be NaN where one is infinite
     if like is not None and shape_of(like) == shape:
         if not kept:
             ones = apply(shift(offset=1.0), apply(scale(factor=0.0), like))

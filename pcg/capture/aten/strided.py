@@ -1,11 +1,11 @@
-"""Translate views by strides, whose windows may overlap, into slices of dimensions side by side.
+"""Translate ``as_strided`` views, whose windows may overlap, into concatenations of slices.
 
-Problem: ``as_strided`` says where in memory each element of its result is, not of which dimension.
-Method: each dimension of the result steps along one of the tensor's: the one with the largest
-stride that divides its own. Where steps leave a dimension, it is merged with the one before it.
-Then a dimension of the tensor gives one element, a slice, or windows along it, which are slices
-side by side. Exact; what does not fit is refused, as how a tensor lies in memory is for the plan to
-say. Complexity: quadratic in the number of dimensions.
+Problem: ``as_strided`` gives the memory address of each element of its result, and no dimension.
+Method: each dimension of the result steps along one dimension of the tensor, the one with the
+largest stride that divides its own. If its steps leave that dimension, the dimension is merged with
+the one before it. Then each dimension of the tensor yields one element, a slice, or windows, which
+are concatenations of slices. Exact. Views that depend on the tensor's layout in any other way are
+refused, since the layout is for the plan to decide. Complexity: quadratic in the dimensions.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pcg.graph.graph import Value
 from pcg.ops.reindexing import permute
 
 Step = tuple[int, int, int]
-"""A dimension of the result, with how many elements of the tensor's it moves by, how often."""
+"""A dimension of the result, its step in elements of the tensor's dimension, and its size."""
 
 
 @dataclass(frozen=True)
 class Lying:
-    """A dimension of a tensor as it lies in memory."""
+    """A dimension of a tensor in memory."""
 
     stride: int
     size: int
@@ -35,7 +35,7 @@ def _as_strided(call: AtenCall) -> Value:
     x, size, stride = call.value("self"), call.integers("size"), call.integers("stride")
     strides, begin = call.lies["self"]
     offset = begin if call.arguments["storage_offset"] is None else call.integer("storage_offset")
-    # The outermost first. Of a dimension of one element the stride says nothing.
+    # Outermost first. A dimension of one element has no meaningful stride.
     order = sorted(range(x.rank), key=lambda axis: (-strides[axis], axis))
     lies = [Lying(strides[axis], n) for axis in order if (n := shape_of(x)[axis]) > 1]
     lies = lies or [Lying(1, 1)]
@@ -55,8 +55,7 @@ def _as_strided(call: AtenCall) -> Value:
 
 
 def _merge(lies: list[Lying], at: int) -> None:
-    """Take a dimension and the one before it for one. Raises Unsupported where there is memory
-    between them."""
+    """Merge a dimension with the one before it. Raises Unsupported if they are not contiguous."""
     outer, inner = lies[at - 1], lies[at]
     if not at or outer.stride != inner.stride * inner.size:
         raise Unsupported("size")
@@ -66,8 +65,8 @@ def _merge(lies: list[Lying], at: int) -> None:
 def _along(
     lies: Sequence[Lying], moved: Sequence[Step], offset: int
 ) -> tuple[list[int], list[list[Step]]]:
-    """By dimension of a tensor, where the first element is, and the dimensions of the result that
-    step along it."""
+    """Return, for each dimension of the tensor, its first element in the view and the dimensions of
+    the result that step along it."""
     firsts: list[int] = []
     for own in lies:
         first, offset = divmod(offset, own.stride)
@@ -84,16 +83,16 @@ def _along(
 
 
 def _last(first: int, steps: Sequence[Step]) -> int:
-    """The last element of a dimension that is read."""
+    """Return the last element of a dimension that the view reads."""
     return first + sum(step * (count - 1) for _, step, count in steps)
 
 
 def _viewed(
     x: Value, firsts: Sequence[int], steps: Sequence[Sequence[Step]], size: Sequence[int]
 ) -> Value:
-    """What the dimensions of a tensor give, in the order of the result."""
+    """Return the view of all dimensions of a tensor, in the order of the result."""
     kept = [sorted(own, key=lambda step: -step[1]) for own in steps]
-    # From the last one on, so that positions before it stay as they are.
+    # From the last axis on, so that the positions before it stay valid.
     for axis in reversed(range(len(steps))):
         x = _stepped(x, axis, firsts[axis], kept[axis])
     x = reshaped(x, [count for own in kept for _, _, count in own])
@@ -103,8 +102,8 @@ def _viewed(
 
 
 def _stepped(x: Value, axis: int, first: int, steps: Sequence[Step]) -> Value:
-    """The elements of a dimension that some of the result step along, the widest step first, which
-    become dimensions there."""
+    """Return the view of one dimension. ``steps`` are the result's dimensions along it, widest step
+    first. They take its place."""
     if not steps:
         return narrowed(x, axis, first, 1)
     (_, step, count), *others = steps
@@ -115,8 +114,8 @@ def _stepped(x: Value, axis: int, first: int, steps: Sequence[Step]) -> Value:
 
 
 def windows_of(x: Value, axis: int, first: int, step: int, count: int, width: int) -> Value:
-    """``count`` windows of ``width`` elements of an axis, ``step`` apart, which become the next
-    dimension."""
+    """Return ``count`` windows of ``width`` elements of an axis, ``step`` apart. The windows number
+    the axis, and their elements the dimension after it."""
     if -(-width // step) > MOST_TURNED:
         raise Unsupported("size")
     before, after = shape_of(x)[:axis], shape_of(x)[axis + 1 :]
@@ -130,7 +129,7 @@ def windows_of(x: Value, axis: int, first: int, step: int, count: int, width: in
 def _apart(
     x: Value, axis: int, first: int, step: int, count: int, width: int, around: tuple[Shape, Shape]
 ) -> Value:
-    """Windows that do not overlap. Of the last one there may be no more than its ``width``."""
+    """Return windows that do not overlap. The last one may end with the axis."""
     (before, after), size = around, shape_of(x)[axis]
     whole = min(count, (size - first) // step)
     parts: list[Value] = []
@@ -144,7 +143,7 @@ def _apart(
 
 
 def _unfold(call: AtenCall) -> Value:
-    """Windows along a dimension, which become the last one."""
+    """Return windows along a dimension, whose elements become the last dimension."""
     x = call.value("self")
     if not x.rank:
         raise Unsupported("self")

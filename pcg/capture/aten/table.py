@@ -1,4 +1,4 @@
-"""The table of ATen operators that have an index equation, or are made of some that have."""
+"""The table of ATen operators that have an index equation or are composed of some that have."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ TABLE: Mapping[str, Entry] = {
     **windows.ENTRIES,
     **strided.ENTRIES,
 }
-"""By torch's name of the operator. What is not here is taken apart by torch's own decompositions,
-and what is left then, and what an entry does not support, is opaque."""
+"""Entries by torch's name of the operator. Operators without an entry are decomposed by torch. What
+is then still without an entry, and calls that an entry does not support, are opaque operators."""
 
 ELEMENTWISE = frozenset(
     {
@@ -47,7 +47,7 @@ ELEMENTWISE = frozenset(
         *("aten.special_log_ndtr.default", "aten.sinc.default", "aten.frac.default"),
     }
 )
-"""Functions of single elements that torch would take apart into several, which round otherwise, or
+"""Element-wise functions that torch would decompose into several. Those would round differently, or
 choose between numbers of which one has no derivative."""
 DOCUMENTED = frozenset(
     {
@@ -58,18 +58,18 @@ DOCUMENTED = frozenset(
         *("aten.multilabel_margin_loss.default", "aten.multilabel_margin_loss_forward.default"),
     }
 )
-"""Functions that torch takes apart into ones of its own use, of which no graph knows anything, or
-into ones that do not have its own values or derivative, as where an index fills an element twice,
-or labels end before the row does."""
+"""Functions that torch would decompose into internal functions, unknown to graphs, or into ones
+with other values or derivatives. Examples are an index that fills an element twice, and labels that
+end before the row does."""
 KEPT = TABLE.keys() | ELEMENTWISE | DOCUMENTED
-"""What a program is not taken apart beyond."""
+"""Functions that the decomposition of a program leaves as they are."""
 
 
 def entry_of(target: str) -> Entry | None:
-    """How a function becomes operators. One that returns a copy, where another returns a view, is
-    the other to a graph."""
+    """Return the entry of a function. A function that returns a copy in the place of a view has the
+    entry of the view."""
     return TABLE.get(target) or TABLE.get(target.replace("_copy.", "."))
 
 
 DRAWING: Mapping[str, random.Drawing] = {**random.DRAWS, ATTENTION: attended_in_parts}
-"""Those that draw random numbers, where their arguments let them."""
+"""Entries of functions that draw random numbers, for calls whose arguments make them draw."""

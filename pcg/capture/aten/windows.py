@@ -15,7 +15,7 @@ from pcg.types.operator import Call, Operator
 
 
 def _convolved(call: AtenCall) -> Value:
-    """In one dimension too: of images with one row."""
+    """Return a convolution. One of one dimension is a convolution of images with one row."""
     x, kernel, bias = call.value("input"), call.value("weight"), call.maybe("bias")
     if x.rank != 3:
         return _conv2d(call)
@@ -34,7 +34,7 @@ def _as_image(x: Value) -> Value:
 
 
 def _conv2d(call: AtenCall) -> Value:
-    """In two dimensions, and not transposed."""
+    """Return a convolution of two dimensions. Raises Unsupported for a transposed one."""
     x, kernel, bias = call.value("input"), call.value("weight"), call.maybe("bias")
     if x.rank != 4 or call.arguments.get("transposed"):
         raise Unsupported("input")
@@ -89,21 +89,22 @@ def _pooled(call: AtenCall, operator: Operator) -> Value:
 
 
 def _max_pool2d(call: AtenCall) -> Value:
-    """With ``ceil_mode`` too: windows that reach beyond the end see what is inside."""
+    """Return a max pool. ``ceil_mode`` needs no care: a window beyond the end reads what is
+    inside."""
     if call.pair("dilation") != (1, 1):
         raise Unsupported("dilation")
     return _pooled(call, windows.max_pool2d)
 
 
 def _avg_pool2d(call: AtenCall) -> Value:
-    # With ceil_mode torch divides by yet another number at the end.
+    # With ceil_mode, torch divides by yet another number at the end.
     call.expect(ceil_mode=False, divisor_override=None)
     inside = not call.arguments["count_include_pad"]
     return _pooled(call, windows.avg_pool2d_inside if inside else windows.avg_pool2d)
 
 
 def _adaptive_avg_pool2d(call: AtenCall) -> Value:
-    """Where the output's sizes divide the input's."""
+    """Return an adaptive average pool if its output sizes divide its input sizes."""
     x = call.value("self")
     if x.rank != 4:
         raise Unsupported("self")

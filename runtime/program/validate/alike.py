@@ -1,20 +1,20 @@
-"""Check a row of operators once for all ranks on which it is the same but for its blocks.
+"""Check a row of operators once for all ranks on which only its blocks differ.
 
-Problem. Hundreds of ranks run the same thousands of operators on blocks of their own. What an
-instruction says is looked up for each of them in ``local``; here only what differs is.
+Problem. Hundreds of ranks run the same thousands of operators on blocks of their own. ``local``
+looks up each instruction of each rank. This module checks only the parts that differ.
 
-Method. A *row* is operators that follow each other, and its *form* all that they say but for the
-task: calls, registers, whether recomputed. Which result each operand is follows from the form, and
-which operators of the plan these are from the form and the tensors that the row reads: that is
-found out by ``local`` for the first rank, and kept as an ``OperatorMatch``. For another rank with
-the same form and the same tensors, the row is right where each operator of the match has a task on
-this device, the places that these ask for are those that the row reads and makes, the tasks are
-those of the program, and the shapes those of the registers: the same conditions, all of them, as
-lists.
+Method. A *row* is a sequence of operators without communication in between. Its *form* is all of
+its instructions except the tasks: calls, registers, and whether results are recomputed. The form
+tells which operand is the result of which operator. The form and the tensors that the row reads
+tell which operators of the plan these are. ``local`` finds them for the first rank, and this module
+keeps them as an ``OperatorMatch``. On another rank with the same form and tensors, the row is right
+if each matched operator has a task on this device, its tasks read and write the places that the
+registers hold, and tasks and shapes are those of the program. These are the conditions of
+``local``, compared as lists.
 
-Nothing is refused here: a row that fits no match is looked at instruction by instruction.
+This module refuses nothing. A row without a match is checked instruction by instruction.
 
-Complexity: a few steps for each instruction of each rank, inside of built-in functions.
+Complexity. A few operations per instruction and rank, inside built-in functions.
 """
 
 from __future__ import annotations
@@ -31,220 +31,241 @@ from runtime.program.validate.content import Place, PlanTensor
 from runtime.program.validate.meaning import Operation, PlanMeaning, ViewedSignature
 from runtime.program.validate.theorem import Expected
 
-READINGS = 16
-"""How many readings of a form are kept, and forms that begin and end alike."""
+MATCHES = 16
+"""The largest number of matches of a form, and of forms with the same first and last results."""
 
-_said = attrgetter("call", "operands", "results", "recomputed")
+_fields_of_form = attrgetter("call", "operands", "results", "recomputed")
 _extent: Callable[[Place], tuple[int, ...]] = attrgetter("extent")
 
 
 @dataclass(frozen=True)
-class Rows:
-    """What the operators of a reading ask for, by rank. ``fits``: whether each of them has a task
-    there, and reads what others of the row make as these make it."""
+class ExpectedRows:
+    """The tasks and places that the operators of a match require, by rank."""
 
     fits: Sequence[bool]
+    """Whether each operator has a task on the rank, and operators of the row read the places that
+    others of the row write."""
     tasks: Sequence[tuple[Any, ...]]
-    """What is expected of each operator."""
+    """The expected task of each operator."""
     reads: Sequence[tuple[Any, ...]]
-    """The places of what was made before."""
+    """The places of the registers that the row reads."""
     made: Sequence[tuple[Any, ...]]
     """The places of all results."""
 
 
-def _rows(works: Sequence[ViewedSignature], form: Form, part: int, ranks: int) -> Rows | None:
-    """A column for each operator and register, turned; None where they are not those of a form."""
+def _expected_rows(
+    works: Sequence[ViewedSignature], form: Form, part: int, ranks: int
+) -> ExpectedRows | None:
+    """The expectations of a row of operators on all ranks. None if their numbers of operands and
+    results are not those of the form."""
     columns = [work.columns(part, ranks) for work in works]
-    made = [column for own in columns for column in own.results]
-    asked = [column for own in columns for column in own.operands]
-    if len(made) != len(form.results) or len(asked) != len(form.which):
+    results = [column for of_work in columns for column in of_work.results]
+    operands = [column for of_work in columns for column in of_work.operands]
+    if len(results) != len(form.results) or len(operands) != len(form.origins):
         return None
-    tasks = list(zip(*[own.tasks for own in columns], strict=True))
-    fits = [None not in own for own in tasks]
+    tasks = list(zip(*[of_work.tasks for of_work in columns], strict=True))
+    fits = [None not in of_rank for of_rank in tasks]
     reads: dict[int, list[Place | None]] = {}
-    for column, number in zip(asked, form.which, strict=True):
-        there = made[number] if number >= 0 else reads.setdefault(~number, column)
-        if there != column:
-            alike = zip(there, column, strict=True)
-            fits = [fit and a is b for fit, (a, b) in zip(fits, alike, strict=True)]
-    own = [reads[number] for number in range(len(form.reads))]
-    nothing: list[tuple[Any, ...]] = [()] * ranks
-    return Rows(
+    for column, number in zip(operands, form.origins, strict=True):
+        origin = results[number] if number >= 0 else reads.setdefault(~number, column)
+        if origin != column:
+            pairs = zip(origin, column, strict=True)
+            fits = [fit and a is b for fit, (a, b) in zip(fits, pairs, strict=True)]
+    read_columns = [reads[number] for number in range(len(form.reads))]
+    empty: list[tuple[Any, ...]] = [()] * ranks
+    return ExpectedRows(
         fits,
         tasks,
-        list(zip(*own, strict=True)) if own else nothing,
-        list(zip(*made, strict=True)) if made else nothing,
+        list(zip(*read_columns, strict=True)) if read_columns else empty,
+        list(zip(*results, strict=True)) if results else empty,
     )
 
 
 @dataclass(eq=False)
 class OperatorMatch:
-    """Which operators of the plan those of a form are, where what it reads is of these tensors."""
+    """The operators of the plan that a row with a certain form executes if it reads certain
+    tensors."""
 
     reads: list[PlanTensor]
     operations: Sequence[Operation]
     made: list[PlanTensor]
     """The tensors of all results."""
-    _rows: dict[tuple[int, int], Rows | None] = field(
-        default_factory=dict[tuple[int, int], "Rows | None"]
+    _rows: dict[tuple[int, int], ExpectedRows | None] = field(
+        default_factory=dict[tuple[int, int], "ExpectedRows | None"]
     )
 
-    def rows(self, form: Form, part: int, ranks: int) -> Rows | None:
-        """What it takes on so many ranks, with a slice in time."""
+    def rows(self, form: Form, part: int, ranks: int) -> ExpectedRows | None:
+        """The expectations on ranks 0 to ``ranks`` - 1 for slice ``part`` in time. None if the form
+        has other numbers of operands or results."""
         key = part, ranks
         if key not in self._rows:
-            self._rows[key] = _rows([own.work for own in self.operations], form, part, ranks)
+            works = [operation.work for operation in self.operations]
+            self._rows[key] = _expected_rows(works, form, part, ranks)
         return self._rows[key]
 
 
 class Form:
-    """What a row says on every rank that has it."""
+    """The form of a row: all of its instructions except the tasks."""
 
-    def __init__(self, said: list[object], row: Sequence[Run]) -> None:
-        self.said = said
+    def __init__(self, fields: list[object], row: Sequence[Run]) -> None:
+        """``fields``: the call, operands, results and recomputation of each operator."""
+        self.fields = fields
         self.calls = [run.call for run in row]
         self.results = tuple(chain.from_iterable(run.results for run in row))
         self.made = frozenset(self.results)
         self.is_regular = len(self.made) == len(self.results)
-        """Whether no register is made twice."""
-        self.readings: list[OperatorMatch] = []
-        read: dict[str, int] = {}
-        places: dict[str, int] = {}
-        which: list[int] = []
+        """Whether no register is written twice."""
+        self.matches: list[OperatorMatch] = []
+        reads: dict[str, int] = {}
+        numbers: dict[str, int] = {}
+        origins: list[int] = []
         for run in row:
             for name in run.operands:
-                which.append(places[name] if name in places else ~read.setdefault(name, len(read)))
+                is_result = name in numbers
+                origins.append(numbers[name] if is_result else ~reads.setdefault(name, len(reads)))
             for name in run.results:
-                places[name] = len(places)
-        self.reads = tuple(read)
-        self.touched = frozenset(name for run in row for name in run.operands)
-        """All that it reads, of its own results too."""
-        self.which = tuple(which)
-        """By operand of all operators, which result it is, or which of what is read, as ~number."""
+                numbers[name] = len(numbers)
+        self.reads = tuple(reads)
+        """The registers that the row reads and does not write before."""
+        self.operands = frozenset(name for run in row for name in run.operands)
+        """All registers that the row reads, its own results included."""
+        self.origins = tuple(origins)
+        """The origin of each operand of each operator: the number of a result of the row, or
+        ~number of a register in ``reads``."""
         self._operators = tuple((run.operands, run.results) for run in row)
         self._needs: dict[tuple[bool, ...], tuple[frozenset[str], tuple[str, ...]]] = {}
 
     def needs(self, needed: set[str]) -> tuple[frozenset[str], tuple[str, ...]]:
-        """What else has a gradient where some registers have one: those that the row makes, and
-        those that it reads, from the last one that is read."""
+        """The further registers that have a gradient if those in ``needed`` have one: results of
+        the row, and registers that it reads. The latter are in the order of the backward pass."""
         pattern = tuple(map(needed.__contains__, self.results))
-        known = self._needs.get(pattern)
-        if known is None:
-            own = {name for name, has in zip(self.results, pattern, strict=True) if has}
+        answer = self._needs.get(pattern)
+        if answer is None:
+            active = {name for name, has in zip(self.results, pattern, strict=True) if has}
             names: dict[str, None] = {}
             for operands, results in reversed(self._operators):
-                if not own.isdisjoint(results):
-                    own.update(operands)
+                if not active.isdisjoint(results):
+                    active.update(operands)
                     names.update(dict.fromkeys(operands))
-            others = tuple(name for name in names if name not in self.made)
-            known = self._needs[pattern] = self.made.intersection(names), others
-        return known
+            from_outside = tuple(name for name in names if name not in self.made)
+            answer = self._needs[pattern] = self.made.intersection(names), from_outside
+        return answer
 
     def learn(
         self, meaning: PlanMeaning, reads: Sequence[PlanTensor], made: Sequence[PlanTensor]
     ) -> None:
-        """Keep what a rank was found to do: of the tensors that the row reads it has made all
-        others."""
-        if len(self.readings) >= READINGS:
+        """Keep a match: a row of this form, which has been checked, read the tensors ``reads`` and
+        produced the tensors ``made``."""
+        if len(self.matches) >= MATCHES:
             return
-        given = (made[number] if number >= 0 else reads[~number] for number in self.which)
-        results, operations = 0, list[Operation]()
+        operand_tensors = (
+            made[number] if number >= 0 else reads[~number] for number in self.origins
+        )
+        count, operations = 0, list[Operation]()
         for call, (operands, names) in zip(self.calls, self._operators, strict=True):
             called = meaning.called(call)
-            own = list(made[results : results + len(names)])
-            results += len(names)
-            known = called.operations.get(tuple([next(given) for _ in operands]), [])
-            if called.also or called.only or len(known) != 1 or list(known[0].results) != own:
+            results = list(made[count : count + len(names)])
+            count += len(names)
+            found = called.operations.get(tuple([next(operand_tensors) for _ in operands]), [])
+            if called.also or called.only or len(found) != 1 or list(found[0].results) != results:
                 return
-            operations.append(known[0])
-        self.readings.append(OperatorMatch(list(reads), operations, list(made)))
+            operations.append(found[0])
+        self.matches.append(OperatorMatch(list(reads), operations, list(made)))
 
 
 @dataclass(eq=False, slots=True)
 class Row:
-    """Operators in a row."""
+    """A sequence of operators, and its form."""
 
     runs: tuple[Run, ...]
     form: Form
 
 
 class Forms:
-    """The forms of all ranks."""
+    """The forms of the rows of all ranks."""
 
     def __init__(self) -> None:
-        self._known: dict[object, list[Form]] = {}
+        self._forms: dict[object, list[Form]] = {}
 
     def row(self, runs: tuple[Run, ...]) -> Row:
-        return Row(runs, self._of(runs))
+        return Row(runs, self._form_of(runs))
 
-    def _of(self, row: Sequence[Run]) -> Form:
-        said: list[object] = list(map(_said, row))
-        alike = self._known.setdefault((len(row), row[0].results, row[-1].results), [])
-        for form in alike:
-            if form.said == said:
+    def _form_of(self, row: Sequence[Run]) -> Form:
+        fields: list[object] = list(map(_fields_of_form, row))
+        similar = self._forms.setdefault((len(row), row[0].results, row[-1].results), [])
+        for form in similar:
+            if form.fields == fields:
                 return form
-        form = Form(said, row)
-        if len(alike) < READINGS:
-            alike.append(form)
+        form = Form(fields, row)
+        if len(similar) < MATCHES:
+            similar.append(form)
         return form
 
 
-def reading_of(
+def matched(
     row: Row,
     tensors: Sequence[PlanTensor | None],
     places: Sequence[Place | None],
     device: tuple[int, int, int],
     shapes: Callable[[str], object],
 ) -> tuple[OperatorMatch, Sequence[Place]] | None:
-    """What a row makes, and where, of what it reads: tensors and places of these. None where it is
-    right in no known reading. ``device``: which, of how many, and with which slice in time."""
+    """The match under which a row is right on one rank, and the places of its results. None if it
+    is right under no match.
+
+    ``tensors``, ``places``: of the registers that the row reads. ``device``: the rank, the number
+    of ranks, and the slice in time. ``shapes``: from a register to its shape.
+    """
     form, (rank, ranks, part) = row.form, device
-    for reading in form.readings:
-        if reading.reads != tensors:
+    for match in form.matches:
+        if match.reads != tensors:
             continue
-        rows = reading.rows(form, part, ranks)
+        rows = match.rows(form, part, ranks)
         if rows is None or not rows.fits[rank] or rows.reads[rank] != tuple(places):
             continue
         made = rows.made[rank]
         if tuple(map(shapes, form.results)) != tuple(map(_extent, made)):
             continue
-        if _are(row.runs, rows.tasks[rank], form.calls):
-            return reading, made
+        if _have_tasks(row.runs, rows.tasks[rank], form.calls):
+            return match, made
     return None
 
 
-def made_by_all(
+def matched_on_all(
     rows: Sequence[Row],
     tensors: Sequence[PlanTensor],
     places: Sequence[Sequence[Place]],
     shapes: Sequence[Mapping[str, tuple[int, ...]]],
 ) -> tuple[Sequence[PlanTensor], Sequence[Sequence[Place]]] | None:
-    """What all ranks make of a row that they have in one form: the tensors, and a column of places
-    for each. ``places``: a column for each register that is read; ``shapes``: each rank's. None
-    where some rank's row is right in no known reading."""
+    """The results of a row that has the same form on all ranks: their tensors, and for each result
+    the column of its places by rank. None if the row is right under no match on some rank.
+
+    ``rows``: by rank. ``tensors``, ``places``: of the registers that the row reads, with a column
+    of places each. ``shapes``: the shapes of registers, by rank.
+    """
     form = rows[0].form
-    given = list(zip(*places, strict=True)) if places else [()] * len(rows)
-    for reading in form.readings:
-        known = reading.rows(form, 0, len(rows)) if reading.reads == tensors else None
-        if known is None or not all(known.fits) or known.reads != given:
+    reads = list(zip(*places, strict=True)) if places else [()] * len(rows)
+    for match in form.matches:
+        expected = match.rows(form, 0, len(rows)) if match.reads == tensors else None
+        if expected is None or not all(expected.fits) or expected.reads != reads:
             continue
-        made = list(zip(*known.made, strict=True))
-        lie = (
-            [own.get(name) for own in shapes] == list(map(_extent, column))
+        made = list(zip(*expected.made, strict=True))
+        have_shapes = (
+            [of_rank.get(name) for of_rank in shapes] == list(map(_extent, column))
             for name, column in zip(form.results, made, strict=True)
         )
-        if all(lie) and all(
-            _are(row.runs, tasks, form.calls) for row, tasks in zip(rows, known.tasks, strict=True)
+        if all(have_shapes) and all(
+            _have_tasks(row.runs, tasks, form.calls)
+            for row, tasks in zip(rows, expected.tasks, strict=True)
         ):
-            return reading.made, made
+            return match.made, made
     return None
 
 
-def _are(row: Sequence[Run], tasks: Sequence[Expected], calls: Sequence[Call]) -> bool:
-    """Whether operators have the tasks that are expected."""
+def _have_tasks(row: Sequence[Run], tasks: Sequence[Expected], calls: Sequence[Call]) -> bool:
+    """Whether operators have the expected tasks."""
     for run, expected, call in zip(row, tasks, calls, strict=True):
         if run.task is expected.task and run.starts is expected.task_starts:
-            continue  # was right before
+            continue  # these objects were compared before
         if expected.task_problem(run.task, run.starts, call.values) is not None:
             return False
     return True

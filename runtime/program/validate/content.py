@@ -1,13 +1,16 @@
-"""Track what a register holds: a block of the sum of some partials of a tensor.
+"""The content of a register: a block of the sum of some partials of a tensor.
 
-Problem. A register is an array of numbers. What it holds is said as (tensor, partials, region):
-element i of it is the sum over sigma in [first, last) of V(sigma; start + i), for V as in the
-meaning of a parallel tensor. Instructions move blocks of registers and add them up; what comes
-together in a register has again to be one such triple.
+Problem. A register is an array of numbers. Its content is described by a triple (tensor, partials,
+region): element i is the sum over sigma in [first, last) of V(sigma; start + i), for V as in the
+meaning of a parallel tensor. Instructions move blocks of registers and add them up. The sum of
+blocks in a register must again be one such triple.
 
-Method. Blocks that arrive are boxes in (partial, index...); they make a triple up when all are of
-one tensor, at one distance from where they are put, and cover the box of the whole exactly once.
-That is counted over the boxes' own grid, so no element is looked at: O(boxes * cells) at worst.
+Method. The blocks that are added up are boxes in (partial, index...). They form a triple if all
+belong to one tensor, have the same offset between their global region and their region in the
+register, and cover the register's box exactly once. Coverage is counted on the grid that the
+boxes' ends span, not by element.
+
+Complexity. O(boxes * cells of the grid) at worst. Exact.
 """
 
 from __future__ import annotations
@@ -27,10 +30,11 @@ from runtime.program.validate.errors import Unsound
 
 @dataclass(eq=False)
 class PlanTensor:
-    """A tensor of the plan's graph: a leaf, or what an operator makes. One object for each."""
+    """A tensor of the plan's graph: a leaf or a result of an operator. There is one object per
+    tensor."""
 
     name: str
-    """As the plan's graph is printed."""
+    """Its name in the printed graph of the plan."""
     value: Value
     partials: int
     shape: tuple[int, ...]
@@ -40,8 +44,8 @@ class PlanTensor:
 
 @dataclass(eq=False, slots=True)
 class Place:
-    """Partials [first, last) and a region, global [start, stop) in each dimension. Equal places are
-    one object: ``Places`` makes them."""
+    """Partials [first, last) and a region of a tensor, global [start, stop) in each dimension.
+    ``Places`` creates them, so that equal places are one object."""
 
     first: int
     last: int
@@ -58,21 +62,21 @@ class Place:
 
 
 class Places:
-    """Every place that a validation has met, once."""
+    """The places of a validation, each as one object, and caches of lists of them."""
 
     def __init__(self) -> None:
-        self._known = Answers[tuple[int, int, Region], Place](lambda key: Place(*key))
+        self._places = Answers[tuple[int, int, Region], Place](lambda key: Place(*key))
         self.rows: dict[object, tuple[Place, ...]] = {}
-        """The places of all tasks of a view, by what they follow from."""
+        """The places of all tasks of a view, by all that determines them."""
         self.collected: dict[object, tuple[object, list[Place]]] = {}
-        """The places of a collective's members after it, by what they follow from."""
+        """The places of all members after a collective, by all that determines them."""
 
     def of(self, first: int, last: int, region: Region) -> Place:
-        return self._known[first, last, region]
+        return self._places[first, last, region]
 
 
 class Content(NamedTuple):
-    """What a register holds."""
+    """The content of a register."""
 
     tensor: PlanTensor
     place: Place
@@ -82,7 +86,7 @@ class Content(NamedTuple):
 
 
 class Contents:
-    """What registers hold, by name."""
+    """The contents of registers, by name."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, PlanTensor] = {}
@@ -101,7 +105,7 @@ class Contents:
     def hold(
         self, names: Sequence[str], tensors: Sequence[PlanTensor], places: Sequence[Place]
     ) -> None:
-        """Several at once."""
+        """Set the contents of several registers at once."""
         self.tensors.update(zip(names, tensors, strict=True))
         self.places.update(zip(names, places, strict=True))
 
@@ -111,7 +115,8 @@ class Contents:
 
 
 class Fragment(NamedTuple):
-    """Something that is added to region ``at`` of a register."""
+    """A block of a tensor that is added to region ``at`` of a register. ``region``: its global
+    region."""
 
     at: Region
     tensor: PlanTensor
@@ -121,8 +126,11 @@ class Fragment(NamedTuple):
 
 
 def fragment(content: Content, cut: Region | None, at: Region | None) -> Fragment:
-    """Region ``cut`` of a register, for region ``at`` of another; None: all of it. Raises Unsound
-    where the register is smaller, or ``at`` of another shape."""
+    """Region ``cut`` of a register with some content, to be added to region ``at`` of another
+    register. None stands for the whole register.
+
+    Raises Unsound if ``cut`` is not inside the register, or ``at`` has another shape.
+    """
     tensor, place = content
     region = place.region
     if cut is not None:
@@ -140,65 +148,64 @@ def fragment(content: Content, cut: Region | None, at: Region | None) -> Fragmen
 
 
 def assemble(parts: Sequence[Fragment], shape: tuple[int, ...], places: Places) -> Content:
-    """What a register of ``shape`` holds that parts were added to. Raises Unsound where that is no
-    block of one tensor, each element and partial once."""
+    """The content of a register of ``shape`` after the parts were added to it. Raises Unsound if it
+    is not a block of one tensor, with each element of each partial once."""
     if not parts:
         raise Unsound(f"nothing is put into a register of shape {list(shape)}")
-    one = parts[0]
-    offset = tuple(g - a for (g, _), (a, _) in zip(one.region, one.at, strict=True))
+    first_part = parts[0]
+    tensor = first_part.tensor
+    offset = tuple(g - a for (g, _), (a, _) in zip(first_part.region, first_part.at, strict=True))
     for part in parts:
-        if part.tensor is not one.tensor:
-            raise Unsound(f"adds {part.tensor.name} to {one.tensor.name}")
+        if part.tensor is not tensor:
+            raise Unsound(f"adds {part.tensor.name} to {tensor.name}")
         if tuple(g - a for (g, _), (a, _) in zip(part.region, part.at, strict=True)) != offset:
-            own = (
-                f"{region_text(part.region)} of {part.tensor.name} is put at {region_text(part.at)}"
-            )
-            raise Unsound(
-                f"{own}, where others put {region_text(one.region)} at {region_text(one.at)}"
-            )
+            text = f"{region_text(part.region)} of {tensor.name} is put at {region_text(part.at)}"
+            others = f"{region_text(first_part.region)} at {region_text(first_part.at)}"
+            raise Unsound(f"{text}, where others put {others}")
     first, last = min(p.first for p in parts), max(p.last for p in parts)
-    if len(parts) > 1 or extent(one.at) != shape:
+    if len(parts) > 1 or extent(first_part.at) != shape:
         boxes = [((p.first, p.last), *p.at) for p in parts]
         problem = covers(boxes, ((first, last), *whole_region(shape)))
         if problem is not None:
-            times, (partials, *region) = problem
-            some = region_text(
-                tuple((a + o, b + o) for (a, b), o in zip(region, offset, strict=True))
+            times, (partials, *box) = problem
+            region = region_text(
+                tuple((a + o, b + o) for (a, b), o in zip(box, offset, strict=True))
             )
             how = "missing" if not times else f"added {times} times"
-            raise Unsound(f"{one.tensor.name}{some} of partial {partials[0]} is {how}")
+            raise Unsound(f"{tensor.name}{region} of partial {partials[0]} is {how}")
     whole = tuple((o, o + n) for o, n in zip(offset, shape, strict=True))
-    return Content(one.tensor, places.of(first, last, whole))
+    return Content(tensor, places.of(first, last, whole))
 
 
 Box = tuple[tuple[int, int], ...]
 
 
 def covers(boxes: Sequence[Box], whole: Box) -> tuple[int, Box] | None:
-    """None where boxes cover a whole box exactly once; else a part of it, and how often that is
-    covered. What lies outside counts as covered too often."""
+    """None if boxes cover the box ``whole`` exactly once, and nothing outside of it. Otherwise, of
+    a part that is covered wrongly: how often it is covered, and the part."""
     if _are_in_a_row(boxes, whole):
         return None
     cuts = [sorted({*ends, *(e for box in boxes for e in box[d])}) for d, ends in enumerate(whole)]
-    places = [{cut: i for i, cut in enumerate(own)} for own in cuts]
-    counts = np.zeros([len(own) - 1 for own in cuts], np.int32)
+    indices = [{cut: i for i, cut in enumerate(of_dim)} for of_dim in cuts]
+    counts = np.zeros([len(of_dim) - 1 for of_dim in cuts], np.int32)
     for box in boxes:
-        cells = (slice(own[a], own[b]) for (a, b), own in zip(box, places, strict=True))
+        cells = (slice(of_dim[a], of_dim[b]) for (a, b), of_dim in zip(box, indices, strict=True))
         counts[tuple(cells)] += 1
-    inside = tuple(slice(own[a], own[b]) for (a, b), own in zip(whole, places, strict=True))
-    wanted = np.zeros_like(counts)
-    wanted[inside] = 1
-    wrong = np.argwhere(counts != wanted)
+    spans = zip(whole, indices, strict=True)
+    inside = tuple(slice(of_dim[a], of_dim[b]) for (a, b), of_dim in spans)
+    expected = np.zeros_like(counts)
+    expected[inside] = 1
+    wrong = np.argwhere(counts != expected)
     if not len(wrong):
         return None
-    at = tuple(int(i) for i in wrong[0])
-    part = tuple(list(pairwise(own))[i] for i, own in zip(at, cuts, strict=True))
-    return int(counts[at]), part
+    cell = tuple(int(i) for i in wrong[0])
+    part = tuple(list(pairwise(of_dim))[i] for i, of_dim in zip(cell, cuts, strict=True))
+    return int(counts[cell]), part
 
 
 def _are_in_a_row(boxes: Sequence[Box], whole: Box) -> bool:
-    """Whether boxes are a whole one cut along one dimension: then they need no counting."""
-    cut = {d for box in boxes if box != whole for d, own in enumerate(box) if own != whole[d]}
+    """Whether boxes are exactly ``whole`` cut along one dimension. Then no grid is needed."""
+    cut = {d for box in boxes if box != whole for d, span in enumerate(box) if span != whole[d]}
     if len(cut) != 1:
         return not cut and len(boxes) == 1
     (dim,) = cut

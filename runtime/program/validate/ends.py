@@ -1,7 +1,7 @@
-"""Check what all ranks hold at the end of a step.
+"""Check the registers of all ranks at the end of a step.
 
-The loss, the outputs, the weights with their gradients, and the statistics have to be there, each
-part of each once.
+The loss, the outputs, the weights and the statistics must be present, each part of each once. The
+group of a weight must be exactly the ranks that hold it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pcg.placement.region import region_text, whole_region
 from pcg.plan.plan import Plan
 from pcg.plan.statistics import RunningFile, named_values
 from pcg.types.tensor import ParallelTensor
-from runtime.program.pipelined import Pipelined
+from runtime.program.pipelined import PipelineProgram
 from runtime.program.program import Group, Program, Weight
-from runtime.program.running import Running
+from runtime.program.running import NormStatistics
 from runtime.program.validate.content import Box, Content, Place, PlanTensor, covers
 from runtime.program.validate.errors import ProgramError
 from runtime.program.validate.local import Holdings
@@ -26,27 +26,28 @@ from runtime.program.validate.theorem import region
 
 
 def check_ends(
-    meaning: PlanMeaning, programs: Sequence[Program], made: Sequence[Holdings], where: str
+    meaning: PlanMeaning, programs: Sequence[Program], holdings: Sequence[Holdings], where: str
 ) -> None:
-    """Raise ProgramError where something is missing, or there twice."""
-    _check_loss(meaning, programs, made, where)
-    _check_outputs(meaning, programs, made, where)
+    """Check the end of a step. ``holdings``: what each rank holds. Raises ProgramError if a part is
+    missing or present twice."""
+    _check_loss(meaning, programs, holdings, where)
+    _check_outputs(meaning, programs, holdings, where)
     _check_weights(meaning, programs, where)
-    _check_statistics(meaning, programs, made, where)
+    _check_statistics(meaning, programs, holdings, where)
 
 
 def _check_loss(
-    meaning: PlanMeaning, programs: Sequence[Program], made: Sequence[Holdings], where: str
+    meaning: PlanMeaning, programs: Sequence[Program], holdings: Sequence[Holdings], where: str
 ) -> None:
-    """The parts of the loss that count add up to it: the gradient of each is 1."""
+    """The parts of the loss, whose gradients are 1, add up to the loss."""
     tensor = meaning.tensor(meaning.plan.graph.outputs[0])
     boxes: list[Box] = []
     last = 0
-    for program, kept in zip(programs, made, strict=True):
+    for program, of_rank in zip(programs, holdings, strict=True):
         if program.loss is None:
             continue
         last = program.rank
-        content = kept.contents.get(program.loss)
+        content = of_rank.contents.get(program.loss)
         if content is None or content.tensor is not tensor:
             raise ProgramError(where, program.rank, program.loss, f"expected {tensor.name}")
         boxes.append(_box(content.place))
@@ -54,31 +55,32 @@ def _check_loss(
 
 
 def _check_outputs(
-    meaning: PlanMeaning, programs: Sequence[Program], made: Sequence[Holdings], where: str
+    meaning: PlanMeaning, programs: Sequence[Program], holdings: Sequence[Holdings], where: str
 ) -> None:
-    """Registers that are kept are pieces of outputs, and each piece of an output is one of them."""
+    """Each register of ``Program.outputs`` holds a piece of an output, and each piece of an output
+    is in such a register."""
     registers: dict[str, list[tuple[int, Content]]] = {}
-    for program, kept in zip(programs, made, strict=True):
+    for program, of_rank in zip(programs, holdings, strict=True):
         statistics = {n for r in program.running if r.piece for n in r.piece.registers}
         for name in program.outputs:
             if name in statistics:
                 continue
-            content = kept.contents.get(name)
+            content = of_rank.contents.get(name)
             if content is None:
                 raise ProgramError(where, program.rank, name, "is an output that nothing has made")
             registers.setdefault(name, []).append((program.rank, content))
-    left = [_layouts(meaning, number) for number in range(len(meaning.plan.graph.outputs))]
-    for name, held in registers.items():
-        _take_output(name, held, left, where)
-    for number, (tensor, layouts) in enumerate(left):
+    outputs = [_layouts(meaning, number) for number in range(len(meaning.plan.graph.outputs))]
+    for name, contents in registers.items():
+        _take_output(name, contents, outputs, where)
+    for number, (tensor, layouts) in enumerate(outputs):
         if all(layout.missing for layout in layouts):
             place = min(map(str, layouts[0].missing))
             raise ProgramError(where, 0, tensor.name, f"output {number}, {place}, is on no rank")
 
 
 @dataclass
-class Wanted:
-    """A layout: the pieces, and those that no rank has been found to hold."""
+class ExpectedLayout:
+    """The pieces of a layout, and those of them that no rank holds so far."""
 
     pieces: frozenset[Place]
     missing: set[Place] = field(init=False)
@@ -87,35 +89,40 @@ class Wanted:
         self.missing = set(self.pieces)
 
 
-Layouts = tuple[PlanTensor, list[Wanted]]
-"""A tensor, and the ways in which it may lie."""
+Layouts = tuple[PlanTensor, list[ExpectedLayout]]
+"""A tensor, and its allowed layouts."""
 
 
 def _layouts(meaning: PlanMeaning, number: int) -> Layouts:
-    """An output as its type says that it lies; the loss may also be left in the parts in which it
-    was computed, as each has the gradient 1."""
+    """The layout of an output by its type. The loss may also stay in the parts in which it was
+    computed, because the gradient of each part is 1."""
     value = meaning.plan.graph.outputs[number]
     tensor = meaning.tensor(value)
     types = [value.type] if number else [value.type, tensor.value.type]
-    return tensor, [Wanted(frozenset(_pieces_of(meaning, tensor, own))) for own in types]
+    return tensor, [ExpectedLayout(frozenset(_pieces_of(meaning, tensor, t))) for t in types]
 
 
-def _pieces_of(meaning: PlanMeaning, tensor: PlanTensor, wanted: ParallelTensor) -> Iterator[Place]:
-    own = wanted.degrees.partials
-    sums = tensor.partials // own
-    for sigma, *block in product(range(own), *map(range, wanted.degrees.dims)):
-        yield meaning.places.of(sigma * sums, (sigma + 1) * sums, region(wanted, block, 0))
+def _pieces_of(
+    meaning: PlanMeaning, tensor: PlanTensor, as_type: ParallelTensor
+) -> Iterator[Place]:
+    """The places of all pieces of a tensor with a certain type. Each of the type's partials is the
+    sum of as many partials of the tensor."""
+    partials = as_type.degrees.partials
+    sums = tensor.partials // partials
+    for sigma, *block in product(range(partials), *map(range, as_type.degrees.dims)):
+        yield meaning.places.of(sigma * sums, (sigma + 1) * sums, region(as_type, block, 0))
 
 
 def _take_output(
-    name: str, held: list[tuple[int, Content]], left: list[Layouts], where: str
+    name: str, contents: list[tuple[int, Content]], outputs: list[Layouts], where: str
 ) -> None:
-    """A register is on all ranks a piece of one output, in one layout."""
+    """A register holds a piece of the same output, in the same layout, on all ranks that have it.
+    ``contents``: its content, by rank."""
     fits = False
-    rank, first = held[0]
-    places = {content.place for _, content in held}
-    for tensor, layouts in left:
-        if any(content.tensor is not tensor for _, content in held):
+    rank, first = contents[0]
+    places = {content.place for _, content in contents}
+    for tensor, layouts in outputs:
+        if any(content.tensor is not tensor for _, content in contents):
             continue
         for layout in layouts:
             if places <= layout.pieces:
@@ -126,41 +133,44 @@ def _take_output(
 
 
 def _check_weights(meaning: PlanMeaning, programs: Sequence[Program], where: str) -> None:
-    """The blocks of a weight make it up, and whoever holds one is in its group, which adds up its
-    gradient: so each gets the sum of all gradients of all copies, once."""
+    """The blocks of a weight cover it, and the group of a block is exactly the ranks that hold it.
+    The group sums the block's gradient, so each rank gets the gradients of all copies once."""
     holders: dict[str, dict[Place, list[int]]] = {}
     groups: list[tuple[int, Weight, Place]] = []
     for program in programs:
-        own: set[str] = set()
+        seen: set[str] = set()
         for weight in program.weights:
             tensor = meaning.leaves.get(weight.leaf.name)
             if tensor is None or tensor.value.node.leaf != weight.leaf:
                 raise ProgramError(where, program.rank, weight, "no weight of the plan")
-            if tensor.name in own:
+            if tensor.name in seen:
                 raise ProgramError(where, program.rank, weight, "is kept twice")
-            own.add(tensor.name)
+            seen.add(tensor.name)
             place = meaning.places.of(0, 1, weight.region)
             holders.setdefault(tensor.name, {}).setdefault(place, []).append(program.rank)
             groups.append((program.rank, weight, place))
-    whole = {
-        (name, place): tuple(ranks) for name, own in holders.items() for place, ranks in own.items()
+    holders_of_block = {
+        (name, place): tuple(ranks)
+        for name, by_place in holders.items()
+        for place, ranks in by_place.items()
     }
     for rank, weight, place in groups:
-        held = whole[weight.leaf.name, place]
-        if weight.group != held:
-            problem = f"{region_text(weight.region)} is held by ranks {_ranks(held)}, summed over"
+        ranks = holders_of_block[weight.leaf.name, place]
+        if weight.group != ranks:
+            problem = f"{region_text(weight.region)} is held by ranks {_ranks(ranks)}, summed over"
             raise ProgramError(where, rank, weight, f"{problem} {_ranks(weight.group)}")
     for name, tensor in meaning.leaves.items():
         if tensor.value.node.leaf.kind == "weight":
             boxes = [_box(place) for place in holders.get(name, {})]
-            rank = min((r for held in holders.get(name, {}).values() for r in held), default=0)
+            rank = min((r for ranks in holders.get(name, {}).values() for r in ranks), default=0)
             _demand_once(boxes, meaning.whole(tensor), tensor, where, rank, "weight")
 
 
 def _check_statistics(
-    meaning: PlanMeaning, programs: Sequence[Program], made: Sequence[Holdings], where: str
+    meaning: PlanMeaning, programs: Sequence[Program], holdings: Sequence[Holdings], where: str
 ) -> None:
-    """Each element of what is normed counts once; of samples in groups, those of the first."""
+    """The parts of the statistics cover each element of the normalized tensor once. With groups of
+    samples, they cover the first group."""
     first = _records(programs[0])
     for program in programs:
         if _records(program) != first:
@@ -169,7 +179,7 @@ def _check_statistics(
         raise ProgramError(where, 0, "statistics", "are others than the plan's")
     named = named_values(meaning.plan.graph) if first else {}
     for number, (record, shape, is_known) in enumerate(first):
-        pieces = list(_pieces(number, programs, made, where))
+        pieces = list(_pieces(number, programs, holdings, where))
         if not is_known:
             if pieces:
                 raise ProgramError(where, pieces[0][0], record.value, "has statistics")
@@ -195,15 +205,14 @@ def _records(
 
 
 def _pieces(
-    number: int, programs: Sequence[Program], made: Sequence[Holdings], where: str
+    number: int, programs: Sequence[Program], holdings: Sequence[Holdings], where: str
 ) -> Iterator[tuple[int, Content]]:
-    """Of what blocks the ranks add statistics, with the rank."""
-    for program, kept in zip(programs, made, strict=True):
-        running: Running = program.running[number]
+    """The ranks that add a part to the statistics, each with the block over which it takes them."""
+    for program, of_rank in zip(programs, holdings, strict=True):
+        running: NormStatistics = program.running[number]
         if (piece := running.piece) is None:
             continue
-        known = [kept.statistics.get(name) for name in piece.registers]
-        mean, variance = known
+        mean, variance = [of_rank.statistics.get(name) for name in piece.registers]
         if mean is None or variance is None or not mean[0] or variance[0] or mean[1] != variance[1]:
             problem = "expected mean and variance of one block"
             raise ProgramError(where, program.rank, ", ".join(piece.registers), problem)
@@ -216,49 +225,49 @@ def _pieces(
 
 
 def check_alike(plan: Plan, programs: Sequence[Program], where: str) -> None:
-    """Raise ProgramError where programs differ in what has to be one for all, or are others than
-    the plan asks for."""
+    """Raise ProgramError if programs differ in fields that must be equal on all ranks, or in the
+    plan's decisions about the pipeline."""
     groups: tuple[Group, ...] = programs[0].groups
     pipeline = plan.pipeline
     for rank, program in enumerate(programs):
         if (program.rank, program.ranks) != (rank, len(programs)):
-            given = f"rank {program.rank} of {program.ranks}"
-            raise ProgramError(where, rank, given, f"expected rank {rank} of {len(programs)}")
+            claimed = f"rank {program.rank} of {program.ranks}"
+            raise ProgramError(where, rank, claimed, f"expected rank {rank} of {len(programs)}")
         if program.groups != groups or len(set(groups)) < len(groups):
             raise ProgramError(where, rank, "groups", "expected those of rank 0, each once")
-        own = program.pipeline
-        if (own is None) != (pipeline is None):
+        of_rank = program.pipeline
+        if (of_rank is None) != (pipeline is None):
             raise ProgramError(where, rank, "slices", "expected as in the plan")
-        if own is None or pipeline is None:
+        if of_rank is None or pipeline is None:
             continue
-        decided = (
-            len(own.slices),
-            own.stages,
-            own.interleave,
-            own.is_delayed,
-            own.has_weights_pass,
+        actual = (
+            len(of_rank.slices),
+            of_rank.stages,
+            of_rank.interleave,
+            of_rank.is_delayed,
+            of_rank.has_weights_pass,
         )
-        wanted = (
+        expected = (
             pipeline.micro_batches,
             pipeline.stages,
             pipeline.interleave,
             pipeline.schedule == "2bw",
             pipeline.has_weights_pass,
         )
-        if decided != wanted:
-            what = "slices, stages, chunks, whether delayed, whether weights have a pass"
-            problem = f"{decided}, expected {wanted}: {what}"
+        if actual != expected:
+            fields = "slices, stages, chunks, whether delayed, whether weights have a pass"
+            problem = f"{actual}, expected {expected}: {fields}"
             raise ProgramError(where, rank, "pipeline", problem)
         first = programs[0].pipeline
-        if first is None or _shared(own) != _shared(first):
+        if first is None or _shared(of_rank) != _shared(first):
             raise ProgramError(where, rank, "pipeline", "expected what rank 0 has of it")
-        if own.runs_on and not own.is_delayed:
+        if of_rank.overlaps_batches and not of_rank.is_delayed:
             raise ProgramError(where, rank, "pipeline", "runs on, with weights that are not there")
 
 
-def _shared(own: Pipelined) -> tuple[object, ...]:
-    """What all ranks have of a pipeline."""
-    return own.tail_trains, own.runs_on, own.channels
+def _shared(pipeline: PipelineProgram) -> tuple[object, ...]:
+    """The fields of a pipeline that are equal on all ranks."""
+    return pipeline.tail_trains, pipeline.overlaps_batches, pipeline.channels
 
 
 def _box(place: Place) -> Box:
@@ -268,6 +277,7 @@ def _box(place: Place) -> Box:
 def _demand_once(
     boxes: Sequence[Box], whole: Place, tensor: PlanTensor, where: str, rank: int, what: str
 ) -> None:
+    """Raise ProgramError unless boxes cover a place of a tensor exactly once."""
     problem = covers(boxes, _box(whole))
     if problem is None:
         return

@@ -1,25 +1,26 @@
-"""Errors that refuse a program for differing from its plan."""
+"""Errors for a program that differs from its plan."""
 
 from __future__ import annotations
 
 from pcg.errors import NegativeAnswer, one_line
 
 SHOWN = 100
-"""Characters of an instruction that are shown."""
+"""An error message shows at most this many characters of an instruction."""
 
 
 class Unsound(Exception):
-    """What was expected of an instruction, and what was found."""
+    """An instruction differs from the plan. The text says how, and what was expected."""
 
 
 class ProgramError(NegativeAnswer):
-    """Some rank's program does not do what the plan says: where, what, and what was expected."""
+    """A rank's program differs from the plan."""
 
     where: str
-    """The plan."""
+    """The plan's name."""
     at: str
     """The rank and its instruction."""
     problem: str
+    """The difference, and what was expected."""
 
     def __init__(self, where: str, rank: int, what: object, problem: str) -> None:
         text = one_line(str(what))

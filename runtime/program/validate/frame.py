@@ -1,7 +1,7 @@
 """Follow one pass of a rank over a part of its program, symbolically.
 
-It goes step by step as ``runtime.execute.frame`` does, forward and back, with what registers hold
-in place of numbers.
+It follows ``runtime.execute.frame`` step by step, forward and backward. Registers hold contents in
+place of numbers.
 """
 
 from __future__ import annotations
@@ -41,24 +41,26 @@ Waits = Generator[Posted, None, None]
 
 
 @dataclass
-class Rank:
-    """What the passes of a rank share. ``batch`` and ``part``: which slice is under way, of which
-    batch, as messages are told of; ``pending``: messages that have not been waited for."""
+class RankState:
+    """The state that the passes of a rank share."""
 
     device: DeviceCheck
     lanes: Lanes
     where: str
     batch: int = 0
+    """The batch to which messages belong."""
     part: int = 0
+    """The slice to which messages belong, counted from the first slice of the first batch."""
     pending: list[tuple[int, int, Posted]] = field(default_factory=list[tuple[int, int, Posted]])
+    """Messages for which the rank has not waited yet, with their batch and slice."""
     graded: set[str] = field(default_factory=set[str])
-    """Weights that the block under way has added a gradient to."""
+    """The weights to whose gradients the current block has added."""
     filled: set[str] = field(default_factory=set[str])
-    """Weights whose gradients are taken for complete."""
+    """The weights whose gradients count as complete."""
     weights: frozenset[str] = field(init=False)
     known_groups: frozenset[tuple[int, ...]] = field(init=False)
-    _right: dict[int, Group] = field(default_factory=dict[int, "Group"])
-    """Groups that were right, by object: they are long, and many instructions have the same."""
+    _checked_groups: dict[int, Group] = field(default_factory=dict[int, "Group"])
+    """Groups that were right, by id: groups are long, and many instructions share one object."""
 
     def __post_init__(self) -> None:
         program = self.device.program
@@ -69,41 +71,46 @@ class Rank:
         return ProgramError(self.where, self.device.rank, what, problem)
 
     def check_group(self, group: Group) -> None:
-        """Raise Unsound for a group that this rank can't meet."""
-        if self._right.get(id(group)) is group:
+        """Raise Unsound unless a group contains this rank and is one of the program's groups."""
+        if self._checked_groups.get(id(group)) is group:
             return
         rank = self.device.rank
         if rank not in group or tuple(sorted(set(group))) != group:
             raise Unsound(f"its group is {group}, expected rank {rank} in it, in order")
         if group not in self.known_groups:
             raise Unsound("its group is none of the program's")
-        self._right[id(group)] = group
+        self._checked_groups[id(group)] = group
 
-    def settle(self, upto: Callable[[int, int], bool]) -> Waits:
-        """Wait for messages of some batches and slices to leave."""
-        due = [entry for entry in self.pending if upto(entry[0], entry[1])]
-        self.pending = [entry for entry in self.pending if not upto(entry[0], entry[1])]
+    def settle(self, is_due: Callable[[int, int], bool]) -> Waits:
+        """Wait until messages have been sent. ``is_due``: which ones, by batch and slice."""
+        due = [entry for entry in self.pending if is_due(entry[0], entry[1])]
+        self.pending = [entry for entry in self.pending if not is_due(entry[0], entry[1])]
         for _, _, operation in due:
             yield operation
 
 
 @dataclass
 class FrameCheck:
-    """Registers of one part. ``checks``: whether what they hold is followed, as once is enough;
-    ``sums``: of a later part, to which this one adds, and ``known`` those that have a gradient."""
+    """The registers of one part of the program: before the slices, a slice, or the tail."""
 
-    rank: Rank
+    rank: RankState
     blocks: Sequence[Block]
     part: int
+    """The slice in time."""
     token: tuple[int, str, int]
-    """Which batch, which part of the program, and which slice."""
+    """The batch, the part of the program, and the slice."""
     outer: FrameCheck | None = None
+    """The frame whose registers this one reads as well."""
     checks: bool = True
+    """Whether the contents of registers are followed. Following them in one batch is enough."""
     sums: dict[str, list[Fragment]] = field(default_factory=dict[str, list[Fragment]])
+    """The registers of the tail to which slices add, and the blocks added so far."""
     known: set[str] = field(default_factory=set[str])
+    """The registers in ``sums`` that have a gradient."""
     kept: Holdings = field(default_factory=Holdings)
+    """The contents of this frame's registers."""
     needed: set[str] = field(default_factory=set[str])
-    """Registers that have a gradient."""
+    """The registers that have a gradient."""
 
     def __post_init__(self) -> None:
         self.made = made_by(self.blocks)
@@ -111,7 +118,7 @@ class FrameCheck:
 
     @cached_property
     def _meetings(self) -> Mapping[int, tuple[int, Communication]]:
-        """By position, the number of a block that communicates, and what it does."""
+        """The communications by position, each with the number of its block."""
         numbered = enumerate(self.blocks)
         return {
             block.instruction.position: (number, block.instruction)
@@ -126,7 +133,7 @@ class FrameCheck:
         return content
 
     def found(self, name: str) -> Content | None:
-        """What a register holds, of this frame or of an outer one."""
+        """The content of a register of this frame or of an outer one. None if nothing wrote it."""
         content = self.kept.contents.get(name)
         return content if content is not None or self.outer is None else self.outer.found(name)
 
@@ -140,7 +147,7 @@ class FrameCheck:
                 yield from self._meet(block)
 
     def backward(self, done: Callable[[int], None] | None = None) -> Waits:
-        """``done`` is told the number of each block that has been."""
+        """Follow the backward pass. ``done`` is called with the number of each finished block."""
         for number in range(len(self.blocks) - 1, -1, -1):
             block = self.blocks[number]
             self.rank.graded.clear()
@@ -148,26 +155,26 @@ class FrameCheck:
                 self._back(block)
             elif isinstance(block, MeetingBlock):
                 yield from self._meet_back(block)
-                self.rank.graded.clear()  # without a hook
+                self.rank.graded.clear()  # the runtime has no gradient hook here
             else:
                 yield from self._again(block, number)
             if done is not None:
                 done(number)
 
     def _back(self, segment: SegmentBlock) -> None:
-        """What a segment makes has gradients, so what it reads has."""
+        """The registers that a segment reads have gradients if its results have."""
         needed = self.needed
         for part in reversed(segment.parts):
             if not isinstance(part, Row):
                 if not needed.isdisjoint(targets(part)):
                     self._need_all(sources(part))
                 continue
-            own, others = part.form.needs(needed)
-            if own.isdisjoint(self.rank.weights):
-                needed |= own
+            results, from_outside = part.form.needs(needed)
+            if results.isdisjoint(self.rank.weights):
+                needed |= results
             else:
-                self._need_all(sorted(own))
-            self._need_all(others)
+                self._need_all(sorted(results))
+            self._need_all(from_outside)
 
     def _need_all(self, names: Iterable[str]) -> None:
         made, weights = self.made, self.rank.weights
@@ -178,7 +185,7 @@ class FrameCheck:
                 self.need(name)
 
     def need(self, name: str) -> None:
-        """A register has a gradient."""
+        """Note that a register has a gradient, in the frame that holds it."""
         if name in self.rank.weights:
             if name in self.rank.filled:
                 raise self.rank.wrong(name, "has a gradient after its gradients have been summed")
@@ -189,7 +196,8 @@ class FrameCheck:
         frame.needed.add(name)
 
     def lost(self) -> str | None:
-        """A register whose gradient is lost: it depends on a weight, and a loss on it."""
+        """A register whose gradient is lost: it depends on a weight and has a gradient, but is not
+        active. None if there is none."""
         active = self.rank.device.program.active
         for name in sorted(self.needed - active):
             content = self.kept.contents.get(name)
@@ -198,7 +206,7 @@ class FrameCheck:
         return None
 
     def _row(self, row: Row) -> None:
-        """Operators in a row: as another rank's, or each by itself."""
+        """Follow a row of operators: by the match of another rank, or operator by operator."""
         device, contents = self.rank.device, self.kept.contents
         reads = row.form.reads
         tensors, places = (
@@ -216,7 +224,7 @@ class FrameCheck:
     def _from_outer(
         self, names: Sequence[str], tensors: list[PlanTensor | None], places: list[Place | None]
     ) -> None:
-        """What other frames hold of some registers."""
+        """Fill in the contents of registers that an outer frame holds."""
         for number, name in enumerate(names):
             if tensors[number] is None and self.outer is not None:
                 content = self.outer.found(name)
@@ -226,11 +234,11 @@ class FrameCheck:
     def _local(self, instruction: Run | Alias | Exchange) -> None:
         try:
             if isinstance(instruction, Run):
-                given = [self.content(name) for name in instruction.operands]
-                self.rank.device.run(instruction, given, self.part, self.kept)
+                operands = [self.content(name) for name in instruction.operands]
+                self.rank.device.run(instruction, operands, self.part, self.kept)
             elif isinstance(instruction, Alias):
-                made = self.rank.device.alias(instruction, self.content(instruction.source))
-                self._keep(instruction.target, made)
+                content = self.rank.device.alias(instruction, self.content(instruction.source))
+                self._keep(instruction.target, content)
             else:
                 self._put(
                     instruction, self.rank.device.sliced(instruction, self._source(instruction))
@@ -274,9 +282,9 @@ class FrameCheck:
 
     def _meet_back(self, block: MeetingBlock) -> Waits:
         instruction = block.instruction
-        known = isinstance(instruction, Exchange) and instruction.active
+        is_active = isinstance(instruction, Exchange) and instruction.active
         active, target = self.rank.device.program.active, instruction.target
-        if not known and target not in active:
+        if not is_active and target not in active:
             return
         has_gradient = target in (self.known if target in self.sums else self.needed)
         adjoint = block.adjoint
@@ -290,8 +298,8 @@ class FrameCheck:
             self.need(instruction.source)
 
     def _again(self, block: RepeatedBlock, number: int) -> Waits:
-        """A communication of the forward pass once more. It brings what it brought, so that only
-        its place among all others is followed."""
+        """Follow a repeated communication of the forward pass. Its result is known, so that only
+        its order among other communications is followed."""
         again = block.instruction
         at, meeting = self._meetings.get(again.position, (number, None))
         if meeting != again or at >= number:
@@ -301,10 +309,10 @@ class FrameCheck:
             if isinstance(again, Exchange):
                 yield from self._messages(again, {}, "backward", again=True)
                 return
-            made = self._posted(again, None, "backward", again=True)
-            made.meet = nothing
-            self.rank.lanes.post(again.group, made)
-            yield made
+            operation = self._posted(again, None, "backward", again=True)
+            operation.meet = nothing
+            self.rank.lanes.post(again.group, operation)
+            yield operation
         except Unsound as error:
             raise self.rank.wrong(again, str(error)) from error
 
@@ -316,71 +324,74 @@ class FrameCheck:
         *,
         again: bool = False,
     ) -> Generator[Posted, None, dict[int, Any]]:
+        """Post messages, and wait if any is received. Return the payload from each peer."""
         rank = self.rank
         sends = {part.peer: outgoing.get(part.peer) for part in exchange.sends}
         receives = {part.peer: None for part in exchange.receives}
-        me = rank.device.rank
+        own_rank = rank.device.rank
         for peer in (*sends, *receives):
-            if not 0 <= peer < rank.device.program.ranks or peer == me:
+            if not 0 <= peer < rank.device.program.ranks or peer == own_rank:
                 raise Unsound(f"has messages with rank {peer}, expected another rank")
         if not sends and not receives:
             return {}
         channel = exchange.channel(way)
         if exchange.stages is not None:
             members = rank.device.program.channels.get(channel, ())
-            if not {me, *sends, *receives} <= {*members}:
+            if not {own_rank, *sends, *receives} <= {*members}:
                 raise Unsound(f"goes by {channel}, expected a channel of all who take part")
         token = (way, again, *self.token, exchange.position)
-        made = Posted(me, exchange, token, sends=dict(sends), receives=dict(receives))
-        rank.lanes.post(channel, made)
+        operation = Posted(own_rank, exchange, token, sends=dict(sends), receives=dict(receives))
+        rank.lanes.post(channel, operation)
         if receives:
-            yield made
+            yield operation
         else:
-            rank.pending.append((rank.batch, rank.part, made))
-        return made.found or {}
+            rank.pending.append((rank.batch, rank.part, operation))
+        return operation.found or {}
 
-    def _collective(self, own: Collective, source: Content | None, way: PassName) -> Waits:
-        if own.target in self.sums:
-            raise Unsound(f"adds to {own.target}, expected messages")
-        made = self._posted(own, source, way)
+    def _collective(self, collective: Collective, source: Content | None, way: PassName) -> Waits:
+        target = collective.target
+        if target in self.sums:
+            raise Unsound(f"adds to {target}, expected messages")
+        operation = self._posted(collective, source, way)
         device = self.rank.device
         if self.checks:
-            shape = device.program.shapes.get(own.target)
+            shape = device.program.shapes.get(target)
             if shape is None or source is None:
-                raise Unsound(f"{own.target} has no shape")
-            made.payload = Member(device.rank, own, source, tuple(shape))
+                raise Unsound(f"{target} has no shape")
+            operation.payload = Member(device.rank, collective, source, tuple(shape))
 
             def meet(members: list[Posted]) -> None:
                 contents = collected([m.payload for m in members], device.meaning.places)
                 for member, content in zip(members, contents, strict=True):
                     member.found = content
 
-            made.meet = meet
-        self.rank.lanes.post(own.group, made)
-        yield made
+            operation.meet = meet
+        self.rank.lanes.post(collective.group, operation)
+        yield operation
         if self.checks:
-            device.shaped(own.target, made.found.place)
-            self._keep(own.target, made.found)
+            device.shaped(target, operation.found.place)
+            self._keep(target, operation.found)
 
     def _collective_back(
         self, adjoint: Collective, has_gradient: bool
     ) -> Generator[Posted, None, bool]:
-        made = self._posted(adjoint, has_gradient, "backward")
+        """Follow the backward pass of a collective. Return whether its source has a gradient."""
+        operation = self._posted(adjoint, has_gradient, "backward")
 
         def meet(members: list[Posted]) -> None:
             needed = any(member.payload for member in members)
             for member in members:
                 member.found = needed
 
-        made.meet = meet
-        self.rank.lanes.post(adjoint.group, made)
-        yield made
-        return bool(made.found)
+        operation.meet = meet
+        self.rank.lanes.post(adjoint.group, operation)
+        yield operation
+        return bool(operation.found)
 
     def _posted(
-        self, own: Collective, payload: object, way: PassName, *, again: bool = False
+        self, collective: Collective, payload: object, way: PassName, *, again: bool = False
     ) -> Posted:
-        rank = self.rank.device.rank
-        self.rank.check_group(own.group)
-        token = (way, again, type(own).__name__, *self.token, own.position)
-        return Posted(rank, own, token, own.group, payload, meet=nothing)
+        rank, group = self.rank.device.rank, collective.group
+        self.rank.check_group(group)
+        token = (way, again, type(collective).__name__, *self.token, collective.position)
+        return Posted(rank, collective, token, group, payload, meet=nothing)

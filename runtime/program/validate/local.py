@@ -1,4 +1,4 @@
-"""Check the instructions that need no other rank against the typing theorem."""
+"""Check instructions that need no other rank against the typing theorem."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pcg.types.operator import Call
 from runtime.program.norms import FIRST_STATISTICS, GROUP_NORM
 from runtime.program.program import Alias, Exchange, Group, Load, Program, Run, Weight
-from runtime.program.validate.alike import Forms, Row, reading_of
+from runtime.program.validate.alike import Forms, Row, matched
 from runtime.program.validate.content import (
     Content,
     Contents,
@@ -25,17 +25,19 @@ from runtime.program.validate.theorem import Expected
 
 @dataclass
 class Holdings:
-    """What a rank is found to hold. ``statistics``: of which block registers of statistics are, by
-    register, with whether it is the mean."""
+    """The contents of a rank's registers."""
 
     contents: Contents = field(default_factory=Contents)
     statistics: dict[str, tuple[bool, Content]] = field(
         default_factory=dict[str, "tuple[bool, Content]"]
     )
+    """For each register with statistics: whether it is the mean (otherwise the variance), and the
+    block over which the statistics are taken."""
 
 
 class DeviceCheck:
-    """Checks the instructions of one rank that need no other, and tells what they make."""
+    """Checks those instructions of a rank that need no other rank, and computes the contents of
+    their results. Methods raise Unsound for a wrong instruction."""
 
     def __init__(self, program: Program, meaning: PlanMeaning, forms: Forms | None = None) -> None:
         self.program, self.meaning = program, meaning
@@ -45,11 +47,12 @@ class DeviceCheck:
         self._everyone: Group = tuple(range(program.ranks))
 
     def load(self, load: Load) -> Content:
-        """A block of a leaf. Whether it is the right one shows where it is read."""
+        """The content of a load: a block of a leaf. The instructions that read it check whether it
+        is the right block."""
         content = self.meaning.block(load.leaf, load.region)
         if load.leaf.kind == "weight":
-            kept = self._weights.get(load.target)
-            if kept is None or kept.leaf != load.leaf or kept.region != load.region:
+            stored = self._weights.get(load.target)
+            if stored is None or stored.leaf != load.leaf or stored.region != load.region:
                 raise Unsound(f"loads a weight, expected it in {load.target} as it is kept")
         self.shaped(load.target, content.place)
         return content
@@ -62,25 +65,25 @@ class DeviceCheck:
         part: int,
         kept: Holdings,
     ) -> bool:
-        """Operators in a row at once, if they do what some rank's were found to do; else False, and
-        nothing is done. ``tensors`` and ``places``: of what the row reads."""
+        """Follow a row of operators at once, if it has a match from some rank. Otherwise return
+        False and do nothing. ``tensors``, ``places``: of the registers that the row reads."""
         form, contents = row.form, kept.contents
         if not form.is_regular or not contents.tensors.keys().isdisjoint(form.made):
             return False
-        known = reading_of(
+        match_and_places = matched(
             row, tensors, places, (self.rank, self.program.ranks, part), self._shapes.get
         )
-        if known is None:
+        if match_and_places is None:
             return False
-        reading, made = known
-        contents.hold(form.results, reading.made, made)
+        match, results = match_and_places
+        contents.hold(form.results, match.made, results)
         return True
 
     def learn(self, row: Row, tensors: Sequence[PlanTensor | None], kept: Holdings) -> None:
-        """Take a row that was right as an example."""
-        held = kept.contents.tensors
+        """Keep a row that was checked as a match for other ranks."""
+        by_register = kept.contents.tensors
         reads = [tensor for tensor in tensors if tensor is not None]
-        made = [held[name] for name in row.form.results if name in held]
+        made = [by_register[name] for name in row.form.results if name in by_register]
         if (
             row.form.is_regular
             and len(reads) == len(tensors)
@@ -88,18 +91,18 @@ class DeviceCheck:
         ):
             row.form.learn(self.meaning, reads, made)
 
-    def run(self, run: Run, given: list[Content], part: int, kept: Holdings) -> None:
-        """One task: exactly one that the plan has for this device, on just those blocks."""
+    def run(self, run: Run, operands: list[Content], part: int, kept: Holdings) -> None:
+        """Follow a task. It must be a task of the plan for this device, on exactly its blocks."""
         called = self.meaning.called(run.call)
         if called.only:
-            self._statistics(run, run.results, given, kept)
+            self._statistics(run, run.results, operands, kept)
             return
-        known = called.operations.get(tuple([content[0] for content in given]))
-        if known is None:
-            names = ", ".join(content.tensor.name for content in given)
+        operations = called.operations.get(tuple([content[0] for content in operands]))
+        if operations is None:
+            names = ", ".join(content.tensor.name for content in operands)
             raise Unsound(f"the plan has no {called.plain.name} of {names}")
-        places = tuple([content[1] for content in given])
-        operation, expected = self._task(run, called.plain, known, places, part)
+        places = tuple([content[1] for content in operands])
+        operation, expected = self._task(run, called.plain, operations, places, part)
         count = len(operation.results)
         if len(run.results) != count + 2 * called.also:
             raise Unsound(f"{len(run.results)} results, expected {count + 2 * called.also}")
@@ -112,14 +115,19 @@ class DeviceCheck:
                 raise Unsound(f"makes {name}, which is made already")
             contents[name] = Content(tensor, place)
         if called.also:
-            self._statistics(run, run.results[count:], given[:1], kept)
+            self._statistics(run, run.results[count:], operands[:1], kept)
 
     def _task(
-        self, run: Run, call: Call, known: list[Operation], places: tuple[Place, ...], part: int
+        self,
+        run: Run,
+        call: Call,
+        operations: list[Operation],
+        places: tuple[Place, ...],
+        part: int,
     ) -> tuple[Operation, Expected]:
-        """The operator, and the part of it that is this task."""
+        """The operation among some to which a task belongs, and its expected task."""
         problem = "expected on other devices"
-        for operation in known:
+        for operation in operations:
             expected = operation.work.on(self.rank, part)
             if expected is None:
                 continue
@@ -135,13 +143,13 @@ class DeviceCheck:
         raise Unsound(problem)
 
     def _statistics(
-        self, run: Run, names: tuple[str, ...], given: list[Content], kept: Holdings
+        self, run: Run, names: tuple[str, ...], operands: list[Content], kept: Holdings
     ) -> None:
-        """Mean and variance of each channel of a block, or of the first samples of it. The block
-        has to be added up."""
-        if len(given) != 1:
-            raise Unsound(f"statistics of {len(given)} registers, expected of one")
-        tensor, place = content = given[0]
+        """Follow the mean and variance of each channel over a block, or over its first samples. The
+        block has to be the sum of all partials."""
+        if len(operands) != 1:
+            raise Unsound(f"statistics of {len(operands)} registers, expected of one")
+        tensor, place = content = operands[0]
         if (place.first, place.last) != (0, tensor.partials):
             raise Unsound(f"statistics of {content}, expected of all partials")
         if len(names) != 2:
@@ -159,35 +167,35 @@ class DeviceCheck:
                 raise Unsound(f"{name} has shape {shape}, expected {place.extent[1:2]}")
             kept.statistics[name] = number == 0, content
 
-    def alias(self, alias: Alias, given: Content) -> Content:
-        """A piece that becomes partials of a join."""
-        for joining in self.meaning.joins.get(given.tensor, []):
+    def alias(self, alias: Alias, source: Content) -> Content:
+        """The content of an alias: a block that becomes partials of a join."""
+        for joining in self.meaning.joins.get(source.tensor, []):
             expected = joining.tasks.get(self.rank)
-            if expected is not None and expected.operands == (given.place,):
+            if expected is not None and expected.operands == (source.place,):
                 (place,) = expected.results
                 self.shaped(alias.target, place)
                 return Content(joining.result, place)
-        raise Unsound(f"{given} is no operand of a join here")
+        raise Unsound(f"{source} is no operand of a join here")
 
-    def sliced(self, exchange: Exchange, given: Content | None) -> list[Fragment]:
-        """What a rank keeps."""
-        return arrived(exchange, given, {})
+    def sliced(self, exchange: Exchange, source: Content | None) -> list[Fragment]:
+        """The fragments that a local exchange copies."""
+        return arrived(exchange, source, {})
 
     def together(self, parts: list[Fragment], target: str) -> Content:
-        """What a register holds that parts were added to."""
+        """The content of a register after the parts were added to it."""
         shape = self._shapes.get(target)
         if shape is None:
             raise Unsound(f"{target} has no shape")
         return assemble(parts, tuple(shape), self.meaning.places)
 
     def shaped(self, name: str, place: Place) -> None:
-        """Raise Unsound where a register has another shape than what it holds."""
+        """Raise Unsound unless a register has the shape of a place."""
         if self._shapes.get(name) != place.extent:
             raise Unsound(f"{name} has shape {self._shapes.get(name)}, expected {place.extent}")
 
 
 def _first_rows(run: Run, place: Place) -> object:
-    """Of how many samples of a block the statistics are, as the kernels of
+    """The number of samples of a block over which statistics are taken, as in the kernels of
     ``runtime.program.norms``."""
     if run.call.operator == FIRST_STATISTICS:
         return run.task.attributes.get("rows")
@@ -196,6 +204,6 @@ def _first_rows(run: Run, place: Place) -> object:
 
 
 def _differences(run: Run, places: tuple[Place, ...], expected: Expected) -> Iterator[str]:
-    for name, place, wanted in zip(run.operands, places, expected.operands, strict=True):
-        if place is not wanted:
-            yield f"reads {name}, {place}, expected {wanted}"
+    for name, place, required in zip(run.operands, places, expected.operands, strict=True):
+        if place is not required:
+            yield f"reads {name}, {place}, expected {required}"

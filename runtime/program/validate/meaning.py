@@ -1,8 +1,8 @@
-"""Say what each tensor of a plan's graph is, and what each device computes of it.
+"""The tensors of a plan's graph, and the tasks by which each device computes them.
 
-An instruction is known by what it is and by what it reads: operators of the graph with the same
-call, on the same tensors of the same types, make the same tensors. So nothing rests on the names of
-registers, nor on which step of a schedule an instruction says that it is.
+An instruction is identified by its call and by the tensors that it reads: operators of the graph
+with the same call, on the same tensors of the same types, produce the same tensors. So validation
+depends neither on the names of registers nor on the position that an instruction claims.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from runtime.program.validate.errors import Unsound
 from runtime.program.validate.theorem import Columns, Expected, columns, joined, tasks_of
 
 NORMS = {NORM.name: (NORM, batch_norm), GROUP_NORM.name: (GROUP_NORM, ghost_batch_norm)}
-"""Norms that also give statistics, each with the one that the plan has."""
+"""By name, the norms that also return statistics, each with the plan's own norm."""
 
 
 @dataclass(eq=False)
 class ViewedSignature:
-    """A signature on a machine view, and tensors of so many partials behind the operands."""
+    """A signature on a machine view. ``partials``: those of the tensors behind the operands, before
+    any reductions that lead to the operands."""
 
     signature: Signature
     partials: tuple[int, ...]
@@ -47,11 +48,11 @@ class ViewedSignature:
         )
 
     def on(self, device: int, part: int) -> Expected | None:
-        """What a device does with a slice in time; None for one that does nothing."""
+        """The expected task of a device on a slice in time. None if it has no task."""
         return self._parts[part].get(device)
 
     def columns(self, part: int, ranks: int) -> Columns:
-        """What each of some ranks does with a slice in time, as columns."""
+        """The expected tasks of ranks 0 to ``ranks`` - 1 on a slice in time, as columns."""
         return self._columns[part, ranks]
 
     def _tasks(self, part: int) -> dict[int, Expected]:
@@ -60,7 +61,7 @@ class ViewedSignature:
 
 @dataclass(frozen=True)
 class Operation:
-    """An operator of the graph: what it makes, where, and whether it is recomputed."""
+    """An operator of the graph: its tasks, its results, and whether it is recomputed."""
 
     name: str
     work: ViewedSignature
@@ -69,37 +70,41 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class Joining:
-    """An operand of a join: which device's piece becomes which partial of the result."""
+class JoinOperand:
+    """An operand of a join. ``tasks``: the block of each device, and the partials of the result
+    that it becomes."""
 
     result: PlanTensor
     tasks: Mapping[int, Expected]
 
 
 @dataclass(frozen=True)
-class Called:
-    """A call of a program. ``plain``: the one that the plan has, where this one also gives
-    statistics (``also``); ``only``: it gives nothing else."""
+class CallMeaning:
+    """A call in a program, and the plan's operators with that call."""
 
     call: Call
     plain: Call
+    """The plan's call, which returns no statistics."""
     also: bool
+    """Whether ``call`` also returns statistics."""
     only: bool
+    """Whether ``call`` returns only statistics."""
     operations: dict[tuple[PlanTensor, ...], list[Operation]]
-    """By the tensors that it reads."""
+    """The plan's operators with the call ``plain``, by the tensors that they read."""
 
 
 class PlanMeaning:
-    """The tensors of a plan and the operators that make them."""
+    """The tensors of a plan and the operators that produce them."""
 
     def __init__(self, plan: Plan, where: str) -> None:
         self.plan, self.places = plan, Places()
         self.leaves: dict[str, PlanTensor] = {}
         """Inputs and weights by name."""
         self.operations: dict[Call, dict[tuple[PlanTensor, ...], list[Operation]]] = {}
-        self.joins: dict[PlanTensor, list[Joining]] = {}
+        """The operators by their call and the tensors that they read."""
+        self.joins: dict[PlanTensor, list[JoinOperand]] = {}
         self._where = where
-        self._called: dict[int, Called] = {}
+        self._called: dict[int, CallMeaning] = {}
         self._blocks: dict[tuple[int, Region], tuple[Leaf, Content]] = {}
         self._names = node_names(plan.graph)
         self._of: dict[Value, PlanTensor] = {}
@@ -111,26 +116,27 @@ class PlanMeaning:
             elif not node.is_parallel:
                 self._operator(node)
 
-    def called(self, call: Call) -> Called:
-        """What is known of a call. Calls are many and mostly the same objects, so that each is
-        compared once."""
-        known = self._called.get(id(call))
-        if known is None or known.call is not call:
+    def called(self, call: Call) -> CallMeaning:
+        """The meaning of a call. The result is kept by the call's id, because programs share the
+        objects of most calls."""
+        meaning = self._called.get(id(call))
+        if meaning is None or meaning.call is not call:
             norm = NORMS.get(call.operator.name)
             also = norm is not None and call.operator == norm[0]
             plain = norm[1](**call.values) if norm is not None and also else call
             only = call.operator in (STATISTICS, FIRST_STATISTICS)
             operations = self.operations.get(plain, {})
-            known = Called(call, plain, also, only, operations)
-            self._called[id(call)] = known
-        return known
+            meaning = CallMeaning(call, plain, also, only, operations)
+            self._called[id(call)] = meaning
+        return meaning
 
     def block(self, leaf: Leaf, region: Region) -> Content:
-        """A block of a leaf. Raises Unsound where there is none such."""
+        """A block of a leaf. Raises Unsound if the plan has no such leaf, or the region is not
+        inside of it."""
         key = id(leaf), region
-        known = self._blocks.get(key)
-        if known is not None and known[0] is leaf:
-            return known[1]
+        cached = self._blocks.get(key)
+        if cached is not None and cached[0] is leaf:
+            return cached[1]
         tensor = self.leaves.get(leaf.name)
         if tensor is None or tensor.value.node.leaf != leaf:
             raise Unsound(f"loads {leaf}, expected a leaf of the plan")
@@ -145,21 +151,21 @@ class PlanMeaning:
         return content
 
     def tensor(self, value: Value) -> PlanTensor:
-        """The tensor behind a value, and before the parallel operators that lead to it."""
+        """The tensor behind a value: the one before the parallel operators that lead to it."""
         tensor = self._of.get(value)
         if tensor is None:
             tensor = self._of[value] = self._of[trace(value)[0]]
         return tensor
 
     def whole(self, tensor: PlanTensor) -> Place:
-        """All of a tensor, added up."""
+        """The place of a whole tensor, all partials added up."""
         return self.places.of(0, tensor.partials, whole_region(tensor.shape))
 
     def _leaf(self, node: Node) -> None:
         value = node.value()
         name, shape = node.leaf.name, value.type.shape
-        made = PlanTensor(name, value, 1, shape, node.leaf.kind == "weight")
-        self._of[value] = self.leaves[name] = made
+        tensor = PlanTensor(name, value, 1, shape, node.leaf.kind == "weight")
+        self._of[value] = self.leaves[name] = tensor
 
     def _operator(self, node: Node) -> None:
         call = concrete(node.operator_call, self._where)
@@ -168,9 +174,9 @@ class PlanMeaning:
         results = self._results(node, call, reads, types)
         view = self.plan.views[node]
         if node.is_join:
-            for which, read in enumerate(reads):
-                tasks = joined(types[which], read.partials, view, which, self.places)
-                self.joins.setdefault(read, []).append(Joining(results[0], tasks))
+            for index, read in enumerate(reads):
+                tasks = joined(types[index], read.partials, view, index, self.places)
+                self.joins.setdefault(read, []).append(JoinOperand(results[0], tasks))
             return
         key = node.signature, tuple(read.partials for read in reads), view
         work = self._works.get(key)
@@ -187,7 +193,8 @@ class PlanMeaning:
         reads: tuple[PlanTensor, ...],
         types: tuple[ParallelTensor, ...],
     ) -> tuple[PlanTensor, ...]:
-        """The tensors that an operator makes, those of an equal one if there is such."""
+        """The results of an operator. An operator with the same call, tensors and types shares
+        them."""
         key = call, reads, types
         tensors = self._made.get(key)
         if tensors is None:

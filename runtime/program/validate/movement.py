@@ -1,4 +1,4 @@
-"""Compute what registers hold after a communication."""
+"""Compute the contents of registers after a communication."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from runtime.program.validate.transposed import LinearMap, linear_map
 
 
 class Member(NamedTuple):
-    """A rank's part of a collective. ``shape``: of its target."""
+    """A rank's part of a collective. ``shape``: the shape of its target."""
 
     rank: int
     instruction: Collective
@@ -28,8 +28,11 @@ class Member(NamedTuple):
 
 
 def collected(members: Sequence[Member], places: Places) -> list[Content]:
-    """What each member of a collective holds after it, worked out once for collectives that do the
-    same to other tensors. Raises Unsound where that is no block of a tensor."""
+    """The content of each member's target after a collective. Collectives that differ only in the
+    tensor share one computation.
+
+    Raises Unsound if a target is not a block of one tensor.
+    """
     maps = [linear_map(member.instruction) for member in members]
     tensor = members[0].source.tensor
     if any(member.source.tensor is not tensor for member in members):
@@ -40,13 +43,13 @@ def collected(members: Sequence[Member], places: Places) -> list[Content]:
             for member, own in zip(members, maps, strict=True)
         ]
     )
-    known = places.collected.get(key)
-    if known is None:
+    cached = places.collected.get(key)
+    if cached is None:
         contents = _collected(members, maps, places)
-        # With what the key knows by object, which has to live as long.
+        # The maps are kept because the key contains ids of their parts.
         places.collected[key] = maps, [content.place for content in contents]
         return contents
-    return [Content(tensor, place) for place in known[1]]
+    return [Content(tensor, place) for place in cached[1]]
 
 
 def _collected(
@@ -58,27 +61,27 @@ def _collected(
                 raise Unsound(f"has {len(side)} regions, expected {len(members)}, one a member")
     if len({elements(side[0]) if (side := own.sends) else -1 for own in maps}) > 1:
         raise Unsound("members give parts of different sizes")
-    alike = all(m.source.place.region == members[0].source.place.region for m in members) and all(
-        own.sends == maps[0].sends for own in maps
-    )
-    if alike and maps[0].receives is None and all(own.receives is None for own in maps):
+    have_same_block = all(
+        m.source.place.region == members[0].source.place.region for m in members
+    ) and all(own.sends == maps[0].sends for own in maps)
+    if have_same_block and maps[0].receives is None and all(own.receives is None for own in maps):
         return _summed(members, maps[0].sends, places)
-    made: dict[object, Content] = {}
+    by_key: dict[object, Content] = {}
     contents: list[Content] = []
     for number, (member, own) in enumerate(zip(members, maps, strict=True)):
-        # What all give to all is the same for members that put it in the same places.
+        # If members send everything to all, members with the same regions get the same content.
         key = (number if maps[0].sends is not None else -1, own.receives, member.shape)
-        content = made.get(key)
+        content = by_key.get(key)
         if content is None:
-            given = [
+            fragments = [
                 fragment(
-                    other.source,
-                    None if theirs.sends is None else theirs.sends[number],
+                    sender.source,
+                    None if of_sender.sends is None else of_sender.sends[number],
                     None if own.receives is None else own.receives[index],
                 )
-                for index, (other, theirs) in enumerate(zip(members, maps, strict=True))
+                for index, (sender, of_sender) in enumerate(zip(members, maps, strict=True))
             ]
-            content = made[key] = assemble(given, member.shape, places)
+            content = by_key[key] = assemble(fragments, member.shape, places)
         contents.append(content)
     return contents
 
@@ -86,7 +89,7 @@ def _collected(
 def _summed(
     members: Sequence[Member], sends: tuple[Region, ...] | None, places: Places
 ) -> list[Content]:
-    """What members hold after a collective on one block, of which each has other partials."""
+    """The contents after a collective that sums different partials of the same block."""
     shape = members[0].source.place.extent
     whole = assemble([fragment(m.source, None, None) for m in members], shape, places)
     contents: list[Content] = []
@@ -104,7 +107,7 @@ def _summed(
 
 
 def sent(exchange: Exchange, source: Content | None) -> dict[int, list[Fragment]]:
-    """What goes to each peer, in order."""
+    """The fragments that go to each peer, in the order of the exchange."""
     fragments: dict[int, list[Fragment]] = {}
     for part in exchange.sends:
         if source is None:
@@ -116,23 +119,27 @@ def sent(exchange: Exchange, source: Content | None) -> dict[int, list[Fragment]
 def arrived(
     exchange: Exchange, source: Content | None, received: Mapping[int, Sequence[Fragment]]
 ) -> list[Fragment]:
-    """All that is added to the target of messages: what was kept and what has come, in the order in
-    which both ends list it."""
+    """All fragments that an exchange adds to its target: local copies, then messages.
+
+    ``received``: the fragments from each peer, in the order in which it lists them. Raises Unsound
+    if they differ from the regions that the exchange expects.
+    """
     fragments: list[Fragment] = []
     for kept in exchange.kept:
         if source is None:
             raise Unsound("keeps something and has no source")
         fragments.append(fragment(source, kept.source, kept.target))
-    left = {peer: list(given) for peer, given in received.items()}
+    queues = {peer: list(from_peer) for peer, from_peer in received.items()}
     for part in exchange.receives:
-        if not left.get(part.peer):
+        if not queues.get(part.peer):
             raise Unsound(f"expects more than {part.peer} sends")
-        got = left[part.peer].pop(0)
-        if extent(got.region) != extent(part.region):
-            own, theirs = list(extent(part.region)), list(extent(got.region))
-            raise Unsound(f"expects a block of shape {own} from {part.peer}, which sends {theirs}")
-        fragments.append(got._replace(at=part.region))
-    if any(left.values()):
-        peer = next(peer for peer, given in left.items() if given)
+        received_part = queues[part.peer].pop(0)
+        if extent(received_part.region) != extent(part.region):
+            expected, sent_shape = list(extent(part.region)), list(extent(received_part.region))
+            problem = f"expects a block of shape {expected} from {part.peer}"
+            raise Unsound(f"{problem}, which sends {sent_shape}")
+        fragments.append(received_part._replace(at=part.region))
+    if any(queues.values()):
+        peer = next(peer for peer, queue in queues.items() if queue)
         raise Unsound(f"{peer} sends more than is expected")
     return fragments

@@ -1,13 +1,16 @@
-"""Check that communication ends: simulate who waits for whom, with the queues of NCCL.
+"""Check that all communication ends, by a simulation with the queues of NCCL.
 
-A group of ranks does one thing after the other: what a rank posts to it begins when all that this
-rank posted to it before has ended, which takes its peers too. A message has ended when it is
-received. Ranks do nothing but post and wait, in an order that is theirs alone, so whether all end
-does not depend on who is faster: one run tells. With gloo, where the pairs of ranks of a group wait
-for each other only, fewer wait, so that what ends here ends there.
+Problem. Ranks post operations to groups and wait for them. Show that no rank waits for ever.
 
-Each rank is a generator that posts and yields what it waits for. Complexity: a few dictionary
-operations for everything that is posted and everybody that takes part in it.
+Method. A group executes operations one after the other: an operation that a rank posts to a group
+begins when the earlier operations of this rank on this group have ended, which depends on other
+ranks. A message ends when it is received. Each rank is a generator, which posts operations and
+yields those for which it waits. The order in which a rank posts and waits does not depend on other
+ranks. So whether all ranks end does not depend on their speeds, and a single simulation decides.
+With gloo, only the two ranks of a pair wait for each other. That is less waiting, so a program that
+ends here ends with gloo, too.
+
+Complexity. A few dictionary operations per operation and participant. Exact.
 """
 
 from __future__ import annotations
@@ -21,25 +24,30 @@ from runtime.program.program import Group
 from runtime.program.validate.errors import Unsound
 
 Key = object
-"""What tells apart groups that ranks have created: its members, or the name of a channel."""
+"""The identity of a group: its members, or the name of a channel."""
 
 
 @dataclass(eq=False, slots=True)
 class Posted:
-    """What a rank posts. Of messages ``sends`` and ``receives`` are left, by peer; of a collective
-    all members have to be there. ``what``: in words; ``token``: the same for all that take part."""
+    """An operation that a rank posts: messages, or its part of a collective. A collective begins
+    when all members have posted it."""
 
     rank: int
     what: object
+    """The operation, for messages."""
     token: object
+    """A value that must be equal for all participants."""
     group: Group = ()
+    """The members of a collective. Empty for messages."""
     payload: Any = None
     sends: dict[int, Any] = field(default_factory=dict[int, Any])
+    """The payloads of messages that have not been sent yet, by peer."""
     receives: dict[int, Any] = field(default_factory=dict[int, Any])
+    """The peers whose messages have not arrived yet, as keys."""
     meet: Callable[[list[Posted]], None] | None = None
-    """Of a collective: what becomes of it, once, with all members by rank."""
+    """For a collective: called once with the operations of all members, in the order of ranks."""
     found: Any = None
-    """What becomes of it here."""
+    """The result on this rank, set by ``meet`` or by the arrival of messages."""
     is_done: bool = False
 
 
@@ -47,11 +55,11 @@ Ranks = Generator[Posted, None, None]
 
 
 def nothing(members: list[Posted]) -> None:
-    """What becomes of a collective that brings nothing that is followed."""
+    """The ``meet`` of a collective whose result is not followed."""
 
 
-class Blame(Exception):
-    """What goes wrong between ranks: at whose operation, and why."""
+class OrderError(Exception):
+    """Operations of several ranks do not fit together. ``operation``: one of them."""
 
     def __init__(self, operation: Posted, problem: str) -> None:
         super().__init__(problem)
@@ -60,12 +68,14 @@ class Blame(Exception):
 
 @dataclass(eq=False)
 class Channel:
-    """What the members of a group have posted to it, by rank. ``there``: how many members have a
-    collective in front; ``key``: which keeps the object alive that it is known by."""
+    """The operations that the members of a group have posted to it and that have not ended."""
 
     key: Key
+    """Kept alive here, because ``Lanes`` looks keys up by id."""
     lanes: dict[int, deque[Posted]] = field(default_factory=dict[int, "deque[Posted]"])
+    """The operations of each rank, in their order."""
     there: int = 0
+    """How many members have a collective as their first operation."""
 
     def front(self, rank: int) -> Posted | None:
         lane = self.lanes.get(rank)
@@ -73,15 +83,15 @@ class Channel:
 
 
 class Lanes:
-    """What all ranks have posted, by group."""
+    """The operations that all ranks have posted, by group. Methods raise OrderError."""
 
     def __init__(self) -> None:
         self._channels: dict[Key, Channel] = {}
-        self._known: dict[int, tuple[Key, Channel]] = {}
-        """By object that is a key: groups are long, and mostly the same objects."""
+        self._by_id: dict[int, tuple[Key, Channel]] = {}
+        """Channels by the id of their key: groups are long, and many calls share one object."""
         self._fronts: deque[tuple[Channel, Posted]] = deque()
-        self.woken: list[Posted] = []
-        """What has ended since it was last asked."""
+        self.ended: list[Posted] = []
+        """The operations that have ended since ``run`` last cleared this list."""
 
     def post(self, key: Key, operation: Posted) -> Posted:
         """Add to the end of a rank's lane."""
@@ -97,22 +107,22 @@ class Lanes:
         return operation
 
     def left(self) -> list[Posted]:
-        """The front of each lane that is not empty."""
+        """The first operation of each lane that is not empty."""
         channels = self._channels.values()
         return [lane[0] for channel in channels for lane in channel.lanes.values() if lane]
 
     def _channel(self, key: Key) -> Channel:
-        known = self._known.get(id(key))
-        if known is not None and known[0] is key:
-            return known[1]
+        cached = self._by_id.get(id(key))
+        if cached is not None and cached[0] is key:
+            return cached[1]
         channel = self._channels.get(key)
         if channel is None:
             channel = self._channels[key] = Channel(key)
-        self._known[id(key)] = key, channel
+        self._by_id[id(key)] = key, channel
         return channel
 
     def _reach(self, channel: Channel, operation: Posted) -> None:
-        """Something has come to the front of its lane."""
+        """Handle an operation that has become the first of its lane."""
         if operation.meet is not None:
             channel.there += 1
             if channel.there == len(operation.group):
@@ -128,28 +138,31 @@ class Lanes:
                 self._hand(channel, other, operation)
         self._end(channel, operation)
 
-    def _meet(self, channel: Channel, one: Posted) -> None:
+    def _meet(self, channel: Channel, last: Posted) -> None:
+        """Execute a collective that all members have reached. ``last``: the operation of the last
+        one."""
         members: list[Posted] = []
-        group, token = one.group, one.token
+        group, token = last.group, last.token
         for rank in group:
             other = channel.front(rank)
-            assert other is not None, "counted"
+            assert other is not None, "all members have a collective as their first operation"
             if other.token != token or (other.group is not group and other.group != group):
-                raise Blame(other, f"meets another of rank {one.rank}: {one.what}")
+                raise OrderError(other, f"meets another of rank {last.rank}: {last.what}")
             members.append(other)
         channel.there = 0
-        assert one.meet is not None, "a collective"
+        assert last.meet is not None, "a collective"
         try:
-            one.meet(members)
+            last.meet(members)
         except Unsound as error:
-            raise Blame(one, str(error)) from error
+            raise OrderError(last, str(error)) from error
         for member in members:
             member.is_done = True
             self._leave(channel, member)
 
     def _hand(self, channel: Channel, sender: Posted, receiver: Posted) -> None:
         if sender.token != receiver.token:
-            raise Blame(receiver, f"receives what rank {sender.rank} sends with: {sender.what}")
+            problem = f"receives what rank {sender.rank} sends with: {sender.what}"
+            raise OrderError(receiver, problem)
         receiver.found = receiver.found or {}
         receiver.found[sender.rank] = sender.sends.pop(receiver.rank)
         del receiver.receives[sender.rank]
@@ -164,18 +177,18 @@ class Lanes:
 
     def _leave(self, channel: Channel, operation: Posted) -> None:
         lane = channel.lanes[operation.rank]
-        assert lane[0] is operation, "only the front ends"
+        assert lane[0] is operation, "only the first operation of a lane can end"
         lane.popleft()
-        self.woken.append(operation)
+        self.ended.append(operation)
         if lane:
             self._fronts.append((channel, lane[0]))
 
 
 def run(ranks: Mapping[int, Ranks], lanes: Lanes) -> None:
-    """Let all ranks come to their ends. Raises Blame where some never do, or leave something that
-    nobody takes."""
+    """Run all ranks to their ends. Raises OrderError if a rank waits for ever, or posts an
+    operation that does not end."""
     waiting: dict[Posted, int] = {}
-    # Who was woken last goes on first: a small group stays in the processor's caches for a while.
+    # The rank that became ready last goes on first, so that few ranks occupy the processor's cache.
     ready = list(reversed(list(ranks)))
     while ready:
         rank = ready.pop()
@@ -183,16 +196,17 @@ def run(ranks: Mapping[int, Ranks], lanes: Lanes) -> None:
             if not awaited.is_done:
                 waiting[awaited] = rank
                 break
-        for woken in lanes.woken:
-            if woken in waiting:
-                ready.append(waiting.pop(woken))
-        lanes.woken.clear()
+        for operation in lanes.ended:
+            if operation in waiting:
+                ready.append(waiting.pop(operation))
+        lanes.ended.clear()
     stuck = list(waiting) or lanes.left()
     if stuck:
-        raise Blame(stuck[0], _why(stuck[0], bool(waiting)))
+        raise OrderError(stuck[0], _problem(stuck[0], bool(waiting)))
 
 
-def _why(operation: Posted, waits: bool) -> str:
+def _problem(operation: Posted, waits: bool) -> str:
+    """Describe an operation that does not end. ``waits``: whether its rank waits for it."""
     ends = "never ends" if waits else "is left over"
     if operation.group:
         return f"{ends}, expected all of ranks {', '.join(map(str, operation.group))} in it"

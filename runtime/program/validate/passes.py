@@ -1,7 +1,7 @@
-"""Follow one training step of a rank, symbolically.
+"""Follow a training step of a rank, symbolically.
 
-It goes step by step as ``runtime.execute.executor``, ``passes`` and ``batch`` do in what they post,
-wait for and make, with what registers hold in place of numbers.
+It posts, waits and produces registers step by step as ``executor``, ``passes`` and ``batch`` of
+``runtime.execute`` do. Registers hold contents in place of numbers.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from runtime.program.pipelined import Pipelined
+from runtime.program.pipelined import PipelineProgram
 from runtime.program.program import Instruction, Load, Program, Run
 from runtime.program.validate.content import Content, Fragment
 from runtime.program.validate.errors import Unsound
-from runtime.program.validate.frame import FrameCheck, Rank, Waits
+from runtime.program.validate.frame import FrameCheck, RankState, Waits
 from runtime.program.validate.local import Holdings
 from runtime.program.validate.order import Posted, nothing
 from runtime.program.validate.segments import (
@@ -25,40 +25,46 @@ from runtime.program.validate.segments import (
 )
 from runtime.program.validate.sync import Sync
 
-Done = Callable[[int], None]
+BlockDone = Callable[[int], None]
+"""Called with the number of each block whose backward pass has finished."""
 BATCHES = 3
-"""Enough of them to follow one that begins before the last one has ended, and ends after the next
-one has begun."""
+"""The number of overlapping batches to follow: the middle one begins before the one before has
+ended, and ends after the next one has begun."""
 
 
 @dataclass
-class Batch:
-    """One batch that is taken slice by slice: ``runtime.execute.batch.SlicedBatch``."""
+class SlicedBatchCheck:
+    """A batch that is cut in slices, as ``runtime.execute.batch.SlicedBatch`` runs it."""
 
     number: int
     passes: PassesCheck
-    pipeline: Pipelined
+    pipeline: PipelineProgram
     started: list[int] = field(init=False)
+    """By chunk: how many slices have gone forward through it."""
     frames: dict[tuple[int, int], FrameCheck] = field(
         default_factory=dict[tuple[int, int], FrameCheck]
     )
+    """The frames between forward and backward pass, by slice and chunk."""
     sums: dict[str, list[Fragment]] = field(default_factory=dict[str, list[Fragment]])
+    """As ``FrameCheck.sums``."""
     known: set[str] = field(default_factory=set[str])
+    """The registers in ``sums`` that have a gradient."""
 
     def __post_init__(self) -> None:
         self.before = self.passes.frame(self.number, "before", self.passes.before)
         self.started = [0] * self.pipeline.interleave
         self.tail: FrameCheck | None = None
         self.left: set[tuple[int, int]] = set()
-        """Slices that have gone back and not yet had their pass for weights, by chunk."""
+        """The slices between backward pass and pass for weights, each with its chunk."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether all slices have gone forward through all chunks, and back, and for weights."""
-        went = set(self.started) == {len(self.pipeline.slices)}
-        return went and not self.frames and not self.left
+        """Whether all slices have had all their passes in all chunks."""
+        all_started = set(self.started) == {len(self.pipeline.slices)}
+        return all_started and not self.frames and not self.left
 
     def forward(self, part: int, chunk: int) -> Waits:
+        """Follow the forward pass of a slice through a chunk."""
         passes = self.passes
         rank, pipeline = passes.rank, self.pipeline
         if part != self.started[chunk] or (chunk and (part, chunk - 1) not in self.frames):
@@ -79,7 +85,8 @@ class Batch:
         yield from frame.forward()
         self.started[chunk] += 1
 
-    def backward(self, part: int, chunk: int, done: Done) -> Waits:
+    def backward(self, part: int, chunk: int, done: BlockDone) -> Waits:
+        """Follow the backward pass of a slice through a chunk."""
         passes = self.passes
         self._enter(part)
         frame = self.frames.pop((part, chunk), None)
@@ -94,7 +101,7 @@ class Batch:
         passes.lost(frame)
 
     def weights(self, part: int, chunk: int) -> None:
-        """The pass for weights of a slice."""
+        """Follow the pass for weights of a slice through a chunk."""
         rank = self.passes.rank
         if (part, chunk) not in self.left:
             problem = f"slice {part} has its pass for weights, expected it to have gone back"
@@ -106,7 +113,8 @@ class Batch:
         if part == len(self.passes.slices) - 1:
             self.passes.weights_done()
 
-    def finish(self, done: Done) -> Waits:
+    def finish(self, done: BlockDone) -> Waits:
+        """Follow the tail after the last slice."""
         passes = self.passes
         tail = self._tail(checks=self.before.checks)
         self.tail = tail
@@ -123,7 +131,8 @@ class Batch:
             yield from _go_back(tail, done, len(passes.before))
             passes.lost(tail)
 
-    def go_back(self, done: Done) -> Waits:
+    def go_back(self, done: BlockDone) -> Waits:
+        """Follow the backward pass of the part before the slices."""
         yield from _go_back(self.before, done, 0)
         self.passes.lost(self.before)
 
@@ -137,8 +146,8 @@ class Batch:
         return tail
 
     def _gradients_of_joined(self) -> Waits:
-        """With zeros: what the tail joins is not known yet, and its gradient does not depend on
-        it."""
+        """Follow the tail forward and backward on zeros, before the slices. The gradients of the
+        joined registers do not depend on their values."""
         passes = self.passes
         tail = self._tail(checks=False)
         tail.token = (self.number, "zeros", 0)
@@ -148,11 +157,11 @@ class Batch:
         self.known = tail.needed & set(self.pipeline.joined)
         if not self.pipeline.tail_trains:
             self._demand_no_other()
-        # What depends on the values is taken with the right ones, in the end.
+        # Other gradients depend on the values. The second run of the tail, in finish, has these.
         self.before.needed.clear()
 
     def _demand_no_other(self) -> None:
-        """The tail has gradients for slices alone. Raises ProgramError where it has others."""
+        """Raise ProgramError if the tail has gradients for other registers than the joined ones."""
         contents = self.before.kept.contents
         for name in sorted(self.before.needed & contents.tensors.keys()):
             if contents.tensors[name].trains:
@@ -166,10 +175,10 @@ class Batch:
 
 
 class PassesCheck:
-    """A rank's steps. What registers hold is followed in the first one."""
+    """The training steps of a rank. The contents of registers are followed in the first one."""
 
-    def __init__(self, rank: Rank, sync: Sync) -> None:
-        """``sync``: the sums of the rank's gradients."""
+    def __init__(self, rank: RankState, sync: Sync) -> None:
+        """``sync`` follows the sums of the rank's gradients."""
         self.rank, program = rank, rank.device.program
         self.program: Program = program
         self.pipeline = program.pipeline
@@ -191,18 +200,18 @@ class PassesCheck:
         self._closing: dict[int, list[str]] = {}
         self._late = {w.register for w in program.trained if w.late is not None}
         self.late_in_pass = tuple(self._put_off())
-        """The weights whose gradients come in passes for weights, in the order in which they do."""
+        """The weights whose gradients are computed in passes for weights, in that order."""
         for weight in program.trained:
             if weight.register in closing:
                 self._closing.setdefault(closing[weight.register], []).append(weight.register)
-        self._under_way: Batch | None = None
+        self._under_way: SlicedBatchCheck | None = None
         self._totals: list[Posted] = []
         self.made: Holdings = Holdings()
-        """What the rank holds after the first step."""
+        """The contents of the rank's registers after the first step."""
 
     def steps(self) -> Waits:
-        """Every step that there is any need to follow."""
-        count = BATCHES if self.pipeline is not None and self.pipeline.runs_on else 1
+        """Follow one step, or ``BATCHES`` steps if batches overlap."""
+        count = BATCHES if self.pipeline is not None and self.pipeline.overlaps_batches else 1
         for number in range(count):
             self._sync.batch = number
             if self.pipeline is None:
@@ -212,8 +221,8 @@ class PassesCheck:
             yield from self._close(number)
 
     def back_alone(self, kept: Holdings) -> Waits:
-        """The first step from the end of its forward pass on, without slices. ``kept``: what was
-        found to be held then."""
+        """Follow the first step of a program without slices, from the end of its forward pass on.
+        ``kept``: the contents of registers at that time."""
         frame = self.frame(0, "before", self.before)
         frame.kept = kept
         yield from self._back(frame, 0)
@@ -241,7 +250,7 @@ class PassesCheck:
         return frame
 
     def load(self, frame: FrameCheck, instructions: Iterable[Instruction]) -> None:
-        """Put what is loaded into a frame."""
+        """Follow the loads among some instructions."""
         for load in instructions:
             if not isinstance(load, Load):
                 continue
@@ -260,7 +269,7 @@ class PassesCheck:
             frame.need(self.program.loss)
 
     def lost(self, frame: FrameCheck) -> None:
-        """Raise ProgramError where a gradient is lost."""
+        """Raise ProgramError if a gradient of a frame is lost."""
         if frame.checks and (name := frame.lost()) is not None:
             raise self.rank.wrong(name, "has a gradient and is not active, so that it is lost")
 
@@ -277,12 +286,13 @@ class PassesCheck:
         yield from frame.backward(self._done)
         self.lost(frame)
 
-    def _sliced(self, pipeline: Pipelined, number: int, more: bool) -> Waits:
-        batch, self._under_way = self._under_way or Batch(number, self, pipeline), None
-        ahead = Batch(number + 1, self, pipeline) if more and pipeline.lead else None
+    def _sliced(self, pipeline: PipelineProgram, number: int, more: bool) -> Waits:
+        batch = self._under_way or SlicedBatchCheck(number, self, pipeline)
+        self._under_way = None
+        ahead = SlicedBatchCheck(number + 1, self, pipeline) if more and pipeline.lead else None
         self.rank.batch = number
-        early = self.program.loss is None
-        if early:
+        has_no_loss = self.program.loss is None
+        if has_no_loss:
             self._tell_loss(number)
         for kind, part, chunk in pipeline.turns:
             if not 0 <= chunk < pipeline.interleave:
@@ -304,25 +314,25 @@ class PassesCheck:
             self.made = batch.tail.kept
             before = batch.before.kept
             self.made.contents.update(before.contents)
-        if not early:
+        if not has_no_loss:
             self._tell_loss(number)
         yield from batch.go_back(self._done)
         self._under_way = ahead
 
     def _put_off(self) -> Iterator[str]:
-        """The weights of products that put their gradients off to a pass for weights. Raises
-        ProgramError where there is none."""
+        """The weights whose gradients are put off to the pass for weights, as the last slice has
+        them. Raises ProgramError for one outside of slices."""
         slices = self.pipeline.slices if self.pipeline else ()
         for number, part in enumerate((self.program.instructions, *slices)):
-            for own in reversed(part):
-                if isinstance(own, Run) and own.late is not None and own.late.in_weights_pass:
+            for run in reversed(part):
+                if isinstance(run, Run) and run.late is not None and run.late.in_weights_pass:
                     if not number:
-                        raise self.rank.wrong(own, "puts a gradient off, and is of no slice")
+                        raise self.rank.wrong(run, "puts a gradient off, and is of no slice")
                     if number == len(slices):
-                        yield own.operands[own.late.operand]
+                        yield run.operands[run.late.operand]
 
     def weights_done(self) -> None:
-        """The pass for weights of the last slice has been."""
+        """Handle the end of the last slice's pass for weights: its gradients are complete."""
         for register in self.late_in_pass:
             self._sync.complete(register)
 
@@ -331,25 +341,25 @@ class PassesCheck:
         if len(ranks) == 1:
             return
         what, rank = "the sum of the loss", self.rank.device.rank
-        made = Posted(rank, what, ("loss", number), ranks, meet=nothing)
-        self._totals.append(self.rank.lanes.post("total", made))
+        operation = Posted(rank, what, ("loss", number), ranks, meet=nothing)
+        self._totals.append(self.rank.lanes.post("total", operation))
 
     def _statistics(self, number: int) -> Waits:
         ranks = tuple(range(self.program.ranks))
         if len(ranks) == 1 or not any(running.is_known for running in self.program.running):
             return
         what, rank = "the sum of statistics", self.rank.device.rank
-        made = Posted(rank, what, ("statistics", number), ranks, meet=nothing)
-        yield self.rank.lanes.post(ranks, made)
+        operation = Posted(rank, what, ("statistics", number), ranks, meet=nothing)
+        yield self.rank.lanes.post(ranks, operation)
 
     def _done(self, number: int) -> None:
-        """A block has gone back."""
+        """Handle the end of a block's backward pass: send buckets that are complete."""
         for register in self._closing.get(number, ()):
             if register in self.rank.graded and register not in self._late:
                 self._sync.complete(register)
-        done = self.backward_blocks[number] if number < len(self.backward_blocks) else None
-        if isinstance(done, MeetingBlock):
-            self._sync.flush(done.instruction.position)
+        block = self.backward_blocks[number] if number < len(self.backward_blocks) else None
+        if isinstance(block, MeetingBlock):
+            self._sync.flush(block.instruction.position)
         if not number:
             return
         following = self.backward_blocks[number - 1]
@@ -359,7 +369,8 @@ class PassesCheck:
             self._sync.flush(following.position + 1)
 
 
-def _go_back(frame: FrameCheck, done: Done | None, first: int) -> Waits:
+def _go_back(frame: FrameCheck, done: BlockDone | None, first: int) -> Waits:
+    """Follow the backward pass of a frame, whose blocks are numbered from ``first`` on."""
     if done is None:
         yield from frame.backward()
         return

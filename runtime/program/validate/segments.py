@@ -1,6 +1,6 @@
-"""Split a rank's program into segments and the communication between them.
+"""Split a rank's program into segments and the communications between them.
 
-``runtime.execute.segment`` splits it in the same way, which a test compares.
+``runtime.execute.segment`` splits it in the same way. A test compares the two.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from runtime.program.validate.alike import Forms, Row
 
 @dataclass(frozen=True)
 class SegmentBlock:
-    """Instructions in a row that need no other rank, those of them that are operators together."""
+    """A sequence of instructions that need no other rank. Operators without another instruction in
+    between are joined to rows."""
 
     parts: tuple[Row | Local, ...]
 
 
 @dataclass(eq=False, slots=True)
 class MeetingBlock:
-    """A communication, or what is moved into a register that slices add to, and its backward
-    pass."""
+    """A communication and its backward pass. A local exchange is one, too, if its target is a
+    register to which slices add."""
 
     instruction: Communication
     adjoint: Communication = field(init=False)
@@ -43,7 +44,7 @@ class MeetingBlock:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedBlock:
-    """A communication that is done again in the backward pass."""
+    """A communication that the backward pass repeats, before the backward pass of ``position``."""
 
     instruction: Communication
     position: int
@@ -57,8 +58,8 @@ def blocks_of(
     joined: frozenset[str] = frozenset(),
     forms: Forms | None = None,
 ) -> tuple[Block, ...]:
-    """Instructions as blocks; loads are done before. ``joined``: what slices add to; ``forms``:
-    of operators that are known."""
+    """Split instructions into blocks. Loads are left out. ``joined``: the registers to which slices
+    add. ``forms``: where the forms of rows are kept."""
     forms = Forms() if forms is None else forms
     blocks: list[Block] = []
     parts: list[Row | Local] = []
@@ -90,7 +91,7 @@ def blocks_of(
 
 
 def made_by(blocks: Iterable[Block]) -> set[str]:
-    """The registers that blocks make."""
+    """The registers that blocks write."""
     made: set[str] = set()
     for part in _parts(blocks):
         made.update(part.form.made if isinstance(part, Row) else targets(part))
@@ -98,11 +99,12 @@ def made_by(blocks: Iterable[Block]) -> set[str]:
 
 
 def first_readers(blocks: Iterable[Block], names: frozenset[str]) -> dict[str, int]:
-    """By register, of some, the first block that reads it: the last one to add to its gradient."""
+    """The first block that reads each of some registers, by register. In the backward pass it is
+    the last one to add to the register's gradient."""
     readers: dict[str, int] = {}
     for number, block in enumerate(blocks):
         for part in _parts([block]):
-            read = part.form.touched if isinstance(part, Row) else sources(part)
+            read = part.form.operands if isinstance(part, Row) else sources(part)
             for name in names.intersection(read):
                 readers.setdefault(name, number)
     return readers

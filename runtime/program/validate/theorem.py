@@ -1,10 +1,12 @@
-"""Compute the blocks that each task reads and makes, as the typing theorem says.
+"""Compute the blocks that each task reads and writes by the typing theorem.
 
-The theorem (``verifier.trusted.proof.local``) is about a grid of tasks with a digit for each index
-of the equation that is cut, one for partials that pass through, and copies. A task computes the
-equation with every cut index in its own block, from its own blocks of the operands; an index that
-is summed away turns its digit into one of the result's partial. Here the digits become numbers, of
-the types of a plan's graph and the machine views, and of nothing that was lowered from them.
+The theorem (``verifier.trusted.proof.local``) is about a grid of tasks. A task has a digit for each
+index of the equation that is cut, a digit for partials that pass through, and one for copies. It
+computes the equation with every cut index restricted to its own block, from its own blocks of the
+operands. The digit of an index that is summed away becomes a digit of the result's partial.
+
+This module evaluates the digits as numbers. It uses only the types of the plan's graph and the
+machine views, and nothing that was lowered from them.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ Starts = tuple[tuple[int, ...], ...]
 
 @dataclass(slots=True)
 class Expected:
-    """What the theorem asks of one device."""
+    """The task of a device that the theorem requires: the places of its operands and results, the
+    sizes and ranges of its indices, and the global index of each operand's first element."""
 
     operands: tuple[Place, ...]
     results: tuple[Place, ...]
@@ -38,13 +41,15 @@ class Expected:
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     starts: Starts = ()
     task: KernelTask | None = None
-    """One that was right, with where its operands start."""
+    """A task of a program that was compared and is right."""
     task_starts: Starts | None = None
+    """The starts of that task's operands."""
 
     def task_problem(
         self, task: KernelTask, starts: Starts, attributes: Mapping[str, Any]
     ) -> str | None:
-        """What is wrong with a task, if anything. One that was right is remembered."""
+        """How a task differs from this one. None if it does not; then the task is remembered, so
+        that the same object need not be compared again."""
         if task is self.task and starts is self.task_starts:
             return None
         if dict(task.attributes) != dict(attributes):
@@ -62,8 +67,8 @@ class Expected:
 def tasks_of(
     signature: Signature, partials: Sequence[int], view: MachineView, part: int, places: Places
 ) -> dict[int, Expected]:
-    """What each device of a view has to do. ``partials``: of the tensors behind the operands, some
-    of which were added up; ``part``: the slice in time. Digits are taken an axis at a time."""
+    """The expected task of each device of a view, on slice ``part`` in time. ``partials``: those of
+    the tensors behind the operands, of which an operand may be a partial sum."""
     types, call = signature.operands, signature.call
     typing = typing_of(call, types)
     axes = [(axis, _degree(axis, types)) for axis in typing.axes]
@@ -77,22 +82,23 @@ def tasks_of(
         _results(t, [a.outputs[i] for a, _ in axes], [d for _, d in axes], digits)
         for i, t in enumerate(infer(call, types))
     ]
-    asked = zip(
+    by_task = zip(
         view.devices,
-        _rows([own.places(places, part) for own in operands], view.size),
-        _rows([own.places(places, part) for own in results], view.size),
+        _rows([pieces.places(places, part) for pieces in operands], view.size),
+        _rows([pieces.places(places, part) for pieces in results], view.size),
         _ranges(axes, digits, sizes, types, part),
         strict=True,
     )
     return {
-        device: Expected(given, made, sizes, ranges, tuple([place.start for place in given]))
-        for device, given, made, ranges in asked
+        device: Expected(reads, writes, sizes, ranges, tuple([place.start for place in reads]))
+        for device, reads, writes, ranges in by_task
     }
 
 
 @dataclass
 class Columns:
-    """What the theorem asks, by rank; None for one that has nothing to do."""
+    """The expected tasks, and the columns of places of each operand and result, by rank. None for a
+    rank without a task."""
 
     tasks: list[Expected | None]
     operands: list[list[Place | None]]
@@ -100,32 +106,35 @@ class Columns:
 
 
 def columns(tasks: Mapping[int, Expected], ranks: int) -> Columns:
-    """Tasks of devices, by rank."""
-    given: list[list[Place | None]] = []
-    made: list[list[Place | None]] = []
-    for device, own in tasks.items():
-        if not given and not made:
-            given = [[None] * ranks for _ in own.operands]
-            made = [[None] * ranks for _ in own.results]
-        for column, place in zip((*given, *made), (*own.operands, *own.results), strict=True):
+    """The tasks of ranks 0 to ``ranks`` - 1 as columns."""
+    operands: list[list[Place | None]] = []
+    results: list[list[Place | None]] = []
+    for device, task in tasks.items():
+        if not operands and not results:
+            operands = [[None] * ranks for _ in task.operands]
+            results = [[None] * ranks for _ in task.results]
+        columns_and_places = zip(
+            (*operands, *results), (*task.operands, *task.results), strict=True
+        )
+        for column, place in columns_and_places:
             column[device] = place
-    return Columns([tasks.get(rank) for rank in range(ranks)], given, made)
+    return Columns([tasks.get(rank) for rank in range(ranks)], operands, results)
 
 
 def joined(
-    operand: ParallelTensor, partials: int, view: MachineView, which: int, places: Places
+    operand: ParallelTensor, partials: int, view: MachineView, index: int, places: Places
 ) -> dict[int, Expected]:
-    """What each device does with operand ``which`` of a join, whose pieces become partials of one
-    tensor: those of the first operand, then those of the second."""
-    own = [(n, task) for n, task in enumerate(view.tasks()) if task[0] == which]
-    if not own:
+    """The tasks of a join for its operand number ``index``. The partials of the result are those of
+    the first operand, then those of the second."""
+    tasks = [(n, task) for n, task in enumerate(view.tasks()) if task[0] == index]
+    if not tasks:
         return {}
-    digits = tuple(zip(*[task for _, task in own], strict=True))
-    given = _operands(operand, digits[1:-2], digits[-2], partials)
-    made = tuple([which * operand.degrees.partials + sigma for sigma in digits[-2]])
-    results = replace(given, first=made, sums=1)
-    ends = zip(own, given.places(places, 0), results.places(places, 0), strict=True)
-    return {view.devices[n]: Expected((one,), (other,)) for (n, _), one, other in ends}
+    digits = tuple(zip(*[task for _, task in tasks], strict=True))
+    reads = _operands(operand, digits[1:-2], digits[-2], partials)
+    result_partials = tuple([index * operand.degrees.partials + sigma for sigma in digits[-2]])
+    writes = replace(reads, first=result_partials, sums=1)
+    by_task = zip(tasks, reads.places(places, 0), writes.places(places, 0), strict=True)
+    return {view.devices[n]: Expected((read,), (write,)) for (n, _), read, write in by_task}
 
 
 def _degree(axis: Axis, types: Sequence[ParallelTensor]) -> int:
@@ -135,27 +144,27 @@ def _degree(axis: Axis, types: Sequence[ParallelTensor]) -> int:
 
 
 Column = tuple[int, ...]
-"""A digit of each task."""
+"""One digit of each task."""
 
 
 @dataclass(frozen=True)
-class Pieces:
-    """Which piece of a tensor each task has: partials [first, first + sums), and a block."""
+class TaskPieces:
+    """The piece of a tensor that each task has: partials [first, first + sums), and a block."""
 
     tensor: ParallelTensor
     first: Column
     sums: int
     block: tuple[Column | None, ...]
-    """By dimension; None for one that is not cut."""
+    """The digits of the block, by dimension. None for a dimension that is not cut."""
 
     def places(self, places: Places, part: int) -> tuple[Place, ...]:
-        """Of a slice in time, the same for tensors alike."""
+        """The place of each task's piece on a slice in time."""
         key = self, part
         row = places.rows.get(key)
         if row is None:
             regions = regions_of(self.tensor, self.block, part, len(self.first))
-            own = zip(self.first, regions, strict=True)
-            row = tuple([places.of(at, at + self.sums, where) for at, where in own])
+            by_task = zip(self.first, regions, strict=True)
+            row = tuple([places.of(first, first + self.sums, where) for first, where in by_task])
             places.rows[key] = row
         return row
 
@@ -172,12 +181,13 @@ def _columns(
 
 def _operands(
     tensor: ParallelTensor, block: tuple[Column | None, ...], sigma: Column, partials: int
-) -> Pieces:
-    """Blocks of an operand: each of its partials is the sum of as many of the tensor behind it."""
-    own = tensor.degrees.partials
-    sums = partials // own
-    first = tuple([at * sums for at in sigma]) if own > 1 else (0,) * len(sigma)
-    return Pieces(tensor, first, sums, block)
+) -> TaskPieces:
+    """The pieces of an operand. Each of its partials is the sum of equally many partials of the
+    tensor behind it, which has ``partials``."""
+    own_partials = tensor.degrees.partials
+    sums = partials // own_partials
+    first = tuple([s * sums for s in sigma]) if own_partials > 1 else (0,) * len(sigma)
+    return TaskPieces(tensor, first, sums, block)
 
 
 def _results(
@@ -185,48 +195,49 @@ def _results(
     dims: Sequence[int | None],
     degrees: Sequence[int],
     digits: Sequence[Column],
-) -> Pieces:
-    """Blocks of a result: the digit of an index that is summed away is one of its partial."""
+) -> TaskPieces:
+    """The pieces of a result. The digit of an index that is summed away becomes a digit of the
+    partial."""
     sigma = digits[-2]
     for dim, degree, column in zip(dims, degrees, digits, strict=False):
         if dim is None:
-            sigma = tuple([at * degree + digit for at, digit in zip(sigma, column, strict=True)])
-    return Pieces(tensor, sigma, 1, _columns(tensor.rank, dims, digits))
+            sigma = tuple([s * degree + digit for s, digit in zip(sigma, column, strict=True)])
+    return TaskPieces(tensor, sigma, 1, _columns(tensor.rank, dims, digits))
 
 
 def region(tensor: ParallelTensor, block: Sequence[int], part: int) -> Region:
-    """The global indices of a block of a slice: slices of a dimension come first, blocks cut each;
-    a halo reaches as far as the slice goes."""
-    (only,) = regions_of(tensor, [(at,) for at in block], part, 1)
-    return only
+    """The global indices of a block of a slice. A dimension is cut in slices first, and each slice
+    in blocks. A halo does not reach beyond the slice."""
+    (single,) = regions_of(tensor, [(digit,) for digit in block], part, 1)
+    return single
 
 
 def regions_of(
     tensor: ParallelTensor, block: Sequence[Column | None], part: int, count: int
 ) -> list[Region]:
-    """The global indices of ``count`` blocks of a slice. ``block``: their digits by dimension."""
+    """The global indices of ``count`` blocks of a slice. ``block``: their digits, by dimension."""
     d = tensor.degrees
     widths: dict[int, tuple[int, int]] = {halo.dim: halo.widths for halo in d.halos}
     spans: list[Iterable[tuple[int, int]]] = []
-    for dim, (size, cuts, slices, own) in enumerate(
+    for dim, (size, cuts, slices, column) in enumerate(
         zip(tensor.shape, d.dims, d.slices, block, strict=True)
     ):
-        settled = size, cuts, slices, widths.get(dim)
-        if own is None:
-            spans.append(repeat(_span(*settled, 0, part), count))
+        dimension = size, cuts, slices, widths.get(dim)
+        if column is None:
+            spans.append(repeat(_span(*dimension, 0, part), count))
         else:
-            known = {at: _span(*settled, at, part) for at in set(own)}
-            spans.append([known[at] for at in own])
+            by_digit = {digit: _span(*dimension, digit, part) for digit in set(column)}
+            spans.append([by_digit[digit] for digit in column])
     return _rows(spans, count)
 
 
 def _span(
-    size: int, cuts: int, slices: int, widths: tuple[int, int] | None, at: int, part: int
+    size: int, cuts: int, slices: int, widths: tuple[int, int] | None, digit: int, part: int
 ) -> tuple[int, int]:
-    """A dimension of a region. The sizes and cuts of a model are few."""
+    """The indices [start, stop) of a block in one dimension. ``widths``: of a halo, if any."""
     length = size // slices
     first = part * length if slices > 1 else 0
-    start, stop = at * (length // cuts), (at + 1) * (length // cuts)
+    start, stop = digit * (length // cuts), (digit + 1) * (length // cuts)
     if widths is not None:
         before, after = widths
         start, stop = max(0, start - before), min(length, stop + after)
@@ -240,7 +251,7 @@ def _ranges(
     types: Sequence[ParallelTensor],
     part: int,
 ) -> list[dict[str, tuple[int, int]]]:
-    """The block of each cut index, by task."""
+    """The range [start, stop) of each cut index, by task."""
     names = [axis.name for axis, _ in axes]
     columns: list[list[tuple[int, int]]] = []
     for (axis, degree), column in zip(axes, digits, strict=False):
@@ -253,11 +264,11 @@ def _ranges(
         first = part * (sizes[axis.name] // slices) if slices > 1 else 0
         starts = [first + digit * length for digit in column]
         columns.append([(start, start + length) for start in starts])
-    return [dict(zip(names, own, strict=True)) for own in _rows(columns, len(digits[-1]))]
+    return [dict(zip(names, row, strict=True)) for row in _rows(columns, len(digits[-1]))]
 
 
 def _rows(columns: Sequence[Iterable[T]], count: int) -> list[tuple[T, ...]]:
-    """So many rows, of a number of columns that may be 0."""
+    """The ``count`` rows of some columns. There may be no columns."""
     return list(zip(*columns, strict=True)) if columns else [()] * count
 
 

@@ -1,10 +1,11 @@
 """Check that the backward pass of a communication is the transpose of its forward pass.
 
-All communication is one kind of linear map: of the members of a group, member i adds region
-``receives[j]`` of its target up from region ``sends[i]`` of the source of each member j. Its matrix
-has a 1 where an element goes from one register to another, and its transpose goes from there to
-here. So a rank's part of the transpose sends what that of the map receives, in the same order, and
-the other way round; and where that is so on all ranks, the whole is the transpose of the whole.
+All communication is one kind of linear map. Member i of a group adds to region ``receives[j]`` of
+its target the region ``sends[i]`` of the source of each member j. The matrix of the map has a 1
+where an element goes from one register to another. In the transpose the element goes back. So each
+rank's part of the transpose sends the regions that its part of the map receives, in the same order,
+and receives the regions that it sends. If this holds on all ranks, the whole communication is the
+transpose of the other.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from runtime.program.program import (
 
 
 class LinearMap(NamedTuple):
-    """What of its source a rank gives to each member, and where it adds what comes from each;
-    None: all of it, to or from all."""
+    """A rank's part of a communication in a group. ``sends[j]``: the region of its source that goes
+    to member j. ``receives[j]``: the region of its target to which the part of member j is added.
+    None stands for the whole register, to or from each member."""
 
     group: Group
     sends: tuple[Region, ...] | None
@@ -34,7 +36,7 @@ class LinearMap(NamedTuple):
 
 
 def linear_map(collective: Collective) -> LinearMap:
-    """A collective as the linear map that it is."""
+    """The linear map of a collective."""
     match collective:
         case AllReduce(group=group):
             return LinearMap(group, None, None)
@@ -46,21 +48,21 @@ def linear_map(collective: Collective) -> LinearMap:
             return LinearMap(group, sends, receives)
 
 
-def is_transposed(there: Communication, back: Communication) -> bool:
-    """Whether one is the transpose of the other."""
-    if (there.source, there.target) != (back.target, back.source):
+def is_transposed(forward: Communication, backward: Communication) -> bool:
+    """Whether a rank's part of one communication is the transpose of its part of the other."""
+    if (forward.source, forward.target) != (backward.target, backward.source):
         return False
-    if there.position != back.position:
+    if forward.position != backward.position:
         return False
-    if isinstance(there, Exchange) or isinstance(back, Exchange):
+    if isinstance(forward, Exchange) or isinstance(backward, Exchange):
         return (
-            isinstance(there, Exchange)
-            and isinstance(back, Exchange)
-            and there.sends == back.receives
-            and there.receives == back.sends
-            and there.active == back.active
-            and [(k.source, k.target) for k in there.kept]
-            == [(k.target, k.source) for k in back.kept]
+            isinstance(forward, Exchange)
+            and isinstance(backward, Exchange)
+            and forward.sends == backward.receives
+            and forward.receives == backward.sends
+            and forward.active == backward.active
+            and [(k.source, k.target) for k in forward.kept]
+            == [(k.target, k.source) for k in backward.kept]
         )
-    one, other = linear_map(there), linear_map(back)
-    return one == LinearMap(other.group, other.receives, other.sends)
+    transpose = linear_map(backward)
+    return linear_map(forward) == LinearMap(transpose.group, transpose.receives, transpose.sends)

@@ -1,7 +1,7 @@
-"""Enumerates algebraic candidates: pairs of graphs of computing operators of equal values.
+"""Enumerates algebraic candidates: pairs of graphs of compute operators with equal values.
 
-Each world (``substitutions.generate.algebra.worlds``) is searched on its own, and its candidates
-come back as text, which crosses between processes.
+Each world (``substitutions.generate.algebra.worlds``) is searched independently. Its candidates are
+returned as text, which can be sent between processes.
 """
 
 from __future__ import annotations
@@ -19,28 +19,29 @@ from substitutions.generate.algebra.selection import GraphPair, PairSearch, Plac
 from substitutions.generate.algebra.table import ClassTable
 from substitutions.generate.algebra.terms import INPUTS
 from substitutions.generate.algebra.worlds import AlgebraWorld
-from substitutions.rules.candidate import Candidate, Enumerated
+from substitutions.rules.candidate import Candidate, Enumeration
 
 FIELD = PrimeField(generic=True)
 
 MOST = 6
-"""Terms beside the least of a class, for all pairs of them to be candidates; where there are more,
-each is one with the least."""
+"""The most terms of a class, besides the least, of which all pairs are candidates. If there are
+more, only their pairs with the least term are."""
 
 
-def algebra(world: AlgebraWorld, size: int, jobs: int = 1) -> Enumerated:
-    """The candidates among the graphs of up to ``size`` operators of a world. ``jobs``: processes
-    to share the work where it is much."""
+def algebra(world: AlgebraWorld, size: int, jobs: int = 1) -> Enumeration:
+    """The candidates among the graphs of up to ``size`` operators of a world. ``jobs``: the number
+    of processes that share the work if it is much."""
     search = PairSearch(ClassTable(world, FIELD), min(size, world.most), jobs)
     candidates: dict[Candidate, None] = {}
     for candidate, pair in _candidates(search):
         if _has_one_rank(candidate) and _reads(candidate) <= INPUTS and _binds(pair):
             candidates.setdefault(candidate)
-    return Enumerated(search.graphs, search.distinct, tuple(_distinct(candidates)))
+    return Enumeration(search.graphs, search.distinct, tuple(_distinct(candidates)))
 
 
 def _distinct(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
-    """Those that are no other with inputs or symbols renamed, or taken to be equal."""
+    """Yield the candidates that are no other candidate with inputs or symbols renamed or
+    identified."""
     seen: dict[tuple[int, str, bool], list[tuple[str, ...]]] = defaultdict(list)
     texts = ((candidate, f"{candidate.left} == {candidate.right}") for candidate in candidates)
     named = [(c, _NAME.sub("_", text), tuple(_NAME.findall(text))) for c, text in texts]
@@ -52,11 +53,11 @@ def _distinct(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
 
 
 _NAME = re.compile(r"(?<![\w*])(?:[a-z]\b(?![(=])|(?<==)[a-z][\w*]*)")
-"""The name of an input, or the symbols of an attribute."""
+"""Matches the name of an input, or the value of an attribute that is a product of symbols."""
 
 
 def _renames(general: Sequence[str], special: Sequence[str]) -> bool:
-    """Whether equal names of the first are equal names of the second."""
+    """Whether ``special`` is ``general`` with names replaced: equal names by equal names."""
     image: dict[str, str] = {}
     return all(image.setdefault(a, b) == b for a, b in zip(general, special, strict=True))
 
@@ -69,7 +70,7 @@ def _candidates(search: PairSearch) -> Iterator[tuple[Candidate, GraphPair]]:
         if not least.size or len(others) > MOST:
             continue
         for i, j in combinations(range(len(others)), 2):
-            # By way of the least term it takes two steps, if both are rules.
+            # If both pairs with the least term are rules, this pair follows from them in two steps.
             candidate, pair = _candidate(search, others[j], others[i])
             yield replace(candidate, steps=2), pair
     for pair in (*search.mirrored(), *search.several()):
@@ -84,13 +85,14 @@ def _candidate(
 
 
 def _has_one_rank(candidate: Candidate) -> bool:
-    """Whether every input has one rank on both sides."""
+    """Whether every input has the same rank on both sides."""
     return len({name for name, _ in candidate.inputs}) == len(candidate.inputs)
 
 
 def _reads(candidate: Candidate) -> int:
-    """How often a side reads one input, a shared operator counted for each of its users. Beyond
-    four, as in powers of a matrix, a proof has to try too many orders of equal factors."""
+    """How often a side reads the same input, at most; a shared operator counts once per user. With
+    more than four reads, as in powers of a matrix, a proof has too many orders of equal factors to
+    try."""
     return max(
         (
             len(re.findall(rf"\b{name}\b", side))
@@ -102,8 +104,8 @@ def _reads(candidate: Candidate) -> int:
 
 
 def _binds(pair: GraphPair) -> bool:
-    """Whether one side has all inputs, of which there are some, and the other none of its own; and
-    no side has an output twice."""
+    """Whether the sides differ, have inputs, one side has all inputs of the other, and neither has
+    the same output twice."""
     left, right = (_names(side) for side in pair)
     apart = all(len(set(side)) == len(side) for side in pair)
     different = pair[0] != pair[1] and bool(left | right)

@@ -1,8 +1,9 @@
-"""Confirms equal values a second time: over another prime, on fresh inputs.
+"""Confirms equal values a second time: over another prime field, on other inputs.
 
-The table tells values apart by hashes over one field. What has the same hash is evaluated again
-here, element by element; only what agrees becomes a candidate. Two different polynomials of degree
-d agree in one element with a chance of at most d over the product of both primes.
+The table tells values apart by hashes over one field. Terms with the same hash are evaluated again
+here, element by element, and only terms that agree become candidates. Two different polynomials of
+degree d agree in an element over both fields with a probability of at most d^2 over the product of
+both primes.
 """
 
 from __future__ import annotations
@@ -34,15 +35,16 @@ class Confirmation:
             self._inputs[shape] = drawn
 
     def agreeing(self, terms: Sequence[tuple[ClassTerm, TermNames]]) -> list[list[int]]:
-        """Which of some terms are equal, by their places. Variable i of all is what each calls
-        ``names[i]``; other variables of a term must not matter, and differ from all of these."""
+        """The positions of equal terms, in groups. Input i is the variable ``names[i]`` of each
+        term. The other variables of a term must not matter to its value; they get further
+        inputs."""
         groups: dict[bytes, list[int]] = defaultdict(list)
         for place, (term, names) in enumerate(terms):
             groups[self.value(term, names).tobytes()].append(place)
         return list(groups.values())
 
     def value(self, term: ClassTerm, names: TermNames) -> FieldArray:
-        """The value of a term whose variable ``names[i]`` is input i."""
+        """The value of a term with input i for its variable ``names[i]``."""
         number = {name: i for i, name in enumerate(names)}
         env: dict[int, FieldArray] = {}
         for part, own in term[1]:
@@ -52,7 +54,7 @@ class Confirmation:
         return self._term(term, env)
 
     def part(self, part: TermPart) -> FieldArray:
-        """The value of a class whose variables have these names, each the input of that number."""
+        """The value of a class with its variables named by numbers of inputs."""
         number, names = part
         shapes = self._classes[number].variables
         return self._part(

@@ -1,7 +1,7 @@
 """Evaluates the terms of a table over the values of its classes, many terms at a time.
 
-A class has few terms, and an operator takes few classes of a kind: what numpy is called for would
-be lost in the calls. So terms of one operator are evaluated together, whatever their classes are.
+A class has few terms, so numpy calls for single classes would cost more than the work in them. So
+the terms of one operator are evaluated together, whatever the classes of their operands.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from substitutions.generate.algebra.terms import ORDERS, Hasher, TermBatch, Term
 from substitutions.generate.algebra.worlds import ShapedOutput
 
 ROWS = 1 << 15
-"""Rows (terms times orders) that are evaluated at once."""
+"""The most rows (terms times orders) that are evaluated at once."""
 
 BatchRows = tuple[TermBatch, range]
-"""Some terms of a batch, by their rows."""
+"""A range of terms of a batch."""
 ClassNumbers = NDArray[np.integer[Any]]
 
 _renaming = lru_cache(maxsize=None)(renaming)
@@ -30,9 +30,9 @@ _SAME = np.arange(len(ORDERS))
 
 
 @dataclass(frozen=True)
-class Evaluated:
-    """Some terms of a batch with their values (terms, orders, elements) and hashes
-    (terms, orders)."""
+class EvaluatedTerms:
+    """A range of terms of a batch with their values, of shape (terms, orders, elements), and
+    hashes, of shape (terms, orders)."""
 
     batch: TermBatch
     rows: range
@@ -41,7 +41,7 @@ class Evaluated:
 
 
 class Evaluation:
-    """The values of classes, which are numbered as they come, and of terms over them."""
+    """The values of classes, numbered in the order of ``append``, and of terms over them."""
 
     def __init__(self, steps: Sequence[ShapedOutput], hasher: Hasher) -> None:
         self._steps, self._hasher = steps, hasher
@@ -51,14 +51,14 @@ class Evaluation:
         self._fresh: dict[Shape, list[TermValues]] = {}
 
     def append(self, shape: Shape, values: TermValues) -> None:
-        """The values of the next class, (orders, elements)."""
+        """Add the values of the next class, of shape (orders, elements)."""
         place = self._counts.get(shape, 0)
         self._counts[shape] = place + 1
         self._places.append(place)
         self._fresh.setdefault(shape, []).append(values)
 
-    def of(self, batches: Iterable[TermBatch]) -> Iterator[Evaluated]:
-        """The values of the terms of some batches over the classes that there are."""
+    def of(self, batches: Iterable[TermBatch]) -> Iterator[EvaluatedTerms]:
+        """Yield the values of the terms of the batches over the classes added so far."""
         self._stack()
         places = np.array(self._places, np.intp)
         for pieces in _together(batches):
@@ -70,7 +70,9 @@ class Evaluation:
             self._stacks[shape] = np.concatenate([*known, np.stack(values)])
         self._fresh.clear()
 
-    def _evaluated(self, pieces: Sequence[BatchRows], places: ClassNumbers) -> Iterator[Evaluated]:
+    def _evaluated(
+        self, pieces: Sequence[BatchRows], places: ClassNumbers
+    ) -> Iterator[EvaluatedTerms]:
         step = self._steps[pieces[0][0].step]
         count = sum(len(rows) for _, rows in pieces)
         operands = [
@@ -86,13 +88,14 @@ class Evaluation:
         start = 0
         for batch, rows in pieces:
             own = slice(start, start + len(rows))
-            yield Evaluated(batch, rows, values[own], hashes[own])
+            yield EvaluatedTerms(batch, rows, values[own], hashes[own])
             start = own.stop
 
     def _operand(
         self, pieces: Sequence[BatchRows], position: int, places: ClassNumbers, shape: Shape
     ) -> NDArray[np.int64]:
-        """The values of one operand of every term, as that sees its variables: (rows, elements)."""
+        """The values of one operand of every term, of shape (rows, elements), with the operand's
+        variables renamed as in the term."""
         stack = self._stacks[shape]
         renamed = [batch.second is not None and position != batch.swapped for batch, _ in pieces]
         if any(renamed):
@@ -110,7 +113,8 @@ class Evaluation:
 
 
 def _together(batches: Iterable[TermBatch]) -> Iterator[list[BatchRows]]:
-    """Batches in a row that apply one operator, as many terms as are evaluated at once."""
+    """Yield consecutive batches of the same operator together, up to the number of terms that are
+    evaluated at once."""
     most = ROWS // len(ORDERS)
     pieces: list[BatchRows] = []
     room = most
@@ -131,7 +135,7 @@ def _together(batches: Iterable[TermBatch]) -> Iterator[list[BatchRows]]:
 
 
 def _operands(pieces: Sequence[BatchRows]) -> list[ClassNumbers]:
-    """The classes of the operands of some terms, in order."""
+    """The classes of each operand of the terms, in order."""
     columns = [_classes(batch, rows) for batch, rows in pieces]
     return [np.concatenate(column) for column in zip(*columns, strict=True)]
 

@@ -1,8 +1,8 @@
 """Evaluates an operator's equation on many operands at once, over a prime field.
 
-``compile_call`` turns the equation at concrete shapes into a list of numpy steps; everything that
-depends on indices alone (which elements are read, and which reads fall outside) is computed once.
-Tensors are arrays of shape (batch, elements), elements in row-major order.
+``compile_call`` compiles the equation at concrete shapes to numpy functions. Everything that
+depends on indices alone is computed once: which elements are read, and which reads fall outside.
+Tensors are arrays of shape (batch, elements), with elements in row-major order.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pcg.types.operator import Call
 FieldArray = NDArray[np.int64]
 Shape = tuple[int, ...]
 Evaluate = Callable[[Sequence[FieldArray]], FieldArray]
-"""From operands of shape (batch, elements) to values of shape (batch or 1, *grid)."""
+"""A function from operands of shape (batch, elements) to values of shape (batch or 1, *grid)."""
 
 GridScope = tuple[tuple[str, int], ...]
 """The indices of the grid with their sizes."""
@@ -35,14 +35,16 @@ GridScope = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True)
 class CompiledCall:
-    """An operator at concrete shapes: of each output its shape, and how to compute it."""
+    """An operator at concrete shapes: the shape of each output, and the function that computes
+    it."""
 
     shapes: tuple[Shape, ...]
     outputs: tuple[Evaluate, ...]
 
 
 def compile_call(call: Call, shapes: Sequence[Shape], field: PrimeField) -> CompiledCall:
-    """Raises OperatorError where the shapes or attributes do not fit the operator."""
+    """Compile a call at concrete shapes. Raises OperatorError if the shapes or attributes do not
+    fit the operator."""
     equation = call.instance(tuple(len(shape) for shape in shapes))
     sizes = bind_sizes(call, equation, list(shapes))
     if wrong := [name for name, size in sizes.items() if name.startswith("|") and size < 1]:
@@ -156,7 +158,7 @@ def _total(body: Evaluate, inner: GridScope, field: PrimeField) -> Evaluate:
 
     def run(operands: Sequence[FieldArray]) -> FieldArray:
         values = body(operands)
-        if values.shape[-1] != size:  # the body does not depend on the index
+        if values.shape[-1] != size:  # The body does not depend on the index.
             return field.times(values.sum(-1), np.int64(size % field.prime))
         return field.total(values, len(inner))
 

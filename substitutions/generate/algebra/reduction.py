@@ -1,11 +1,13 @@
-"""Tells which terms of a table smaller equalities make less.
+"""Decides which terms of a table are reducible by smaller equalities.
 
-Problem: most equalities between terms follow from smaller ones. Method: ordered rewriting, as in
-unfailing completion (Bachmair, Dershowitz and Plaisted, 1989). A term is *reducible* where its
-root, or its root with operands opened, is an instance of a smaller term whose class has another
-member that makes it less. Terms are ordered by their operators, then in a fixed way. Complexity:
-openings of a term times members of a class times its symmetries. Exact: what is reducible follows
-in a step; operands are opened one at a time or all at once, and no deeper.
+Problem: most equalities between terms follow from smaller ones.
+Method: ordered rewriting, as in unfailing completion (Bachmair, Dershowitz and Plaisted, 1989). A
+term is *reducible* if it is an instance of a smaller term (the pattern), at its root or at its root
+with operands opened, and replacing the pattern by another member of the pattern's class gives a
+lesser term. Terms are ordered by their number of operators, then in a fixed way.
+Complexity: openings of a term times members of a class times its symmetries.
+Exact: the equality of a reducible term with its class follows in one step. Operands are opened one
+at a time or all together, one level deep, so a reducible term may be missed.
 """
 
 from __future__ import annotations
@@ -23,37 +25,38 @@ from substitutions.generate.algebra.terms import (
 )
 
 REMEMBERED = 1 << 16
-"""Terms of which forms and measures are kept: neighbours in the table ask for the same ones."""
+"""The number of terms whose forms and measures are cached: neighbours in the table need the same
+ones."""
 
 TermMeasure = tuple[int, int, tuple[TermPart, ...]]
-Opened = tuple[TermPart, tuple[TermPart, ...]]
-"""A term with inputs for its operands: the class of that, and the operands, each the input of its
-number; in the variables of the term's class."""
+OpenedTerm = tuple[TermPart, tuple[TermPart, ...]]
+"""An opened term: the class of the term with inputs for its operands, and the operands, in order of
+these inputs. The operands are in the variables of the opened term's class."""
 
 
 class Reduction:
-    """Tells which terms of a table are reducible. ``more``: further members of classes, beside
-    those that the table has."""
+    """Decides which terms of a table are reducible. ``more``: members of classes besides those in
+    the table."""
 
     def __init__(self, table: ClassTable) -> None:
         self.table = table
         self.more: dict[int, list[ClassMember]] = {}
-        # A class never changes, and the table is full: what is remembered stays true.
+        # A class never changes and the table is complete, so cached results stay valid.
         self._form = lru_cache(REMEMBERED)(self._canonical)
         self._opened = lru_cache(REMEMBERED)(self._openings_of)
         self.measure = lru_cache(REMEMBERED)(self._measured)
         self._counted = lru_cache(REMEMBERED)(self._operators)
 
     def canonical(self, step: int, parts: Sequence[TermPart]) -> tuple[ClassTerm, TermNames]:
-        """A term with its variables named in order, and which variable each was."""
+        """A term with its variables named in order of use, and the old names of these variables."""
         return self._form(step, tuple(parts))
 
     def _canonical(self, step: int, parts: tuple[TermPart, ...]) -> tuple[ClassTerm, TermNames]:
         return canonical(step, parts, self.table.steps, self.table.classes)
 
     def is_irreducible(self, term: ClassTerm) -> bool:
-        """Whether no smaller equality makes a term less. Of equals the names of variables decide:
-        a term is to be asked for once more after it has been named canonically."""
+        """Whether no smaller equality makes a term less. Terms of equal size are compared by the
+        names of variables too, so the answer may change when the term is named canonically."""
         return not any(
             self._reduces(term, pattern, bound) for pattern, bound in self._patterns(term)
         )
@@ -61,7 +64,7 @@ class Reduction:
     # -- instances ----------------------------------------------------------------------------
 
     def _patterns(self, term: ClassTerm) -> Iterator[tuple[ClassTerm, list[TermPart]]]:
-        """Smaller terms of which a term is an instance, with what their variables stand for."""
+        """Yield smaller terms that a term is an instance of, with the values of their variables."""
         step, parts = term
         mine = self.canonical(step, parts)[0]
         for opened in self._openings(parts):
@@ -79,9 +82,9 @@ class Reduction:
             if small != mine:
                 yield small, [binding[v] for v in used]
 
-    def _openings(self, parts: Sequence[TermPart]) -> Iterator[Mapping[TermPart, Opened]]:
-        """Which operands to look into, as which of the terms of their classes: none, each one, or
-        all of them."""
+    def _openings(self, parts: Sequence[TermPart]) -> Iterator[Mapping[TermPart, OpenedTerm]]:
+        """Yield the choices of operands to open, each as a term of its class: none, each operand by
+        each of its terms, and all operands by their least terms."""
         yield {}
         computed = {part: terms for part in parts if (terms := self._opened(part[0]))}
         for part, terms in computed.items():
@@ -93,12 +96,12 @@ class Reduction:
             if None not in firsts.values():
                 yield {part: first for part, first in firsts.items() if first is not None}
 
-    def _openings_of(self, number: int) -> tuple[Opened | None, ...]:
-        """The terms of a class, the least first; None for one whose operands are no inputs of the
-        world."""
+    def _openings_of(self, number: int) -> tuple[OpenedTerm | None, ...]:
+        """The terms of a class, opened, the least first; None for a term of whose operands some
+        have a shape that no input of the world has."""
         if self.table.classes[number].term is None:
             return ()
-        openings: list[Opened | None] = []
+        openings: list[OpenedTerm | None] = []
         for member in self.table.found[number]:
             step, parts = member.term
             place = {there: v for v, there in enumerate(member.names)}
@@ -108,7 +111,7 @@ class Reduction:
                 )
         return tuple(openings)
 
-    def _opening(self, step: int, parts: Sequence[TermPart]) -> Opened | None:
+    def _opening(self, step: int, parts: Sequence[TermPart]) -> OpenedTerm | None:
         binding: list[TermPart] = []
         inner = [self._variable(part, binding) for part in parts]
         if any(p is None for p in inner):
@@ -116,8 +119,9 @@ class Reduction:
         made = self._class(step, [p for p in inner if p is not None])
         return None if made is None else (made, tuple(binding))
 
-    def _placed(self, opened: Opened, names: TermNames, binding: list[TermPart]) -> TermPart:
-        """An opened operand whose class has these names, its own operands bound."""
+    def _placed(self, opened: OpenedTerm, names: TermNames, binding: list[TermPart]) -> TermPart:
+        """An opened operand in a pattern. ``names``: the names of its class's variables. Its own
+        operands are added to ``binding``."""
         (number, own), bound = opened
         places: list[int] = []
         for c, under in bound:
@@ -128,7 +132,8 @@ class Reduction:
         return number, tuple(places[v] for v in own)
 
     def _variable(self, part: TermPart, binding: list[TermPart]) -> TermPart | None:
-        """An input for an operand: one for equal operands."""
+        """An input in the place of an operand, the same for equal operands. None if no input has
+        the operand's shape."""
         part = least_names(part, self.table.classes)
         number = self.table.variable(self.table.classes[part[0]].shape)
         if number is None:
@@ -138,7 +143,7 @@ class Reduction:
         return number, (binding.index(part),)
 
     def _class(self, step: int, parts: Sequence[TermPart]) -> TermPart | None:
-        """The class of a step applied to classes, if it is known."""
+        """The class of a step applied to classes; None if it is not known."""
         term, used = self.canonical(step, parts)
         known = self.table.index.get(term)
         if known is None:
@@ -147,20 +152,20 @@ class Reduction:
         return number, tuple(used[v] for v in names)
 
     def _reduces(self, term: ClassTerm, pattern: ClassTerm, bound: Sequence[TermPart]) -> bool:
-        """Whether another member of the pattern's class makes the term less."""
+        """Whether another member of the pattern's class, in its place, makes the term less."""
         known = self.table.index.get(pattern)
         if known is None:
             return False
         number, names = known
         more, symmetries = self.more.get(number, ()), self.table.classes[number].symmetries
         if self.table.classes[number].term is None:
-            return True  # the pattern is one of its own inputs
+            return True  # The pattern equals one of its own inputs.
         members = (*self.table.found[number], *more)
         if len(members) == len(symmetries) == 1:
-            return False  # the pattern is all that its class has, and makes the term itself
+            return False  # The pattern is the only member of its class.
         mine = self.measure(term)
         for member in members:
-            # As it stands, the pattern itself makes the term again.
+            # The pattern itself, with its variables as they are, gives the same term.
             options = symmetries if member.term != pattern else symmetries[1:]
             for option in options:
                 # Variable i of the class is names[i] of the pattern, found.names[i] of the other.
@@ -194,7 +199,7 @@ class Reduction:
         return self._class(step, inner)
 
     def _measured(self, term: ClassTerm) -> TermMeasure:
-        """Terms are ordered by their operators, then in a fixed way."""
+        """The measure by which terms are ordered: the number of operators, then a fixed order."""
         step, parts = term
         ordered = tuple(least_names(part, self.table.classes) for part in parts)
         if self.table.steps[step].call.operator.commutative:
@@ -205,7 +210,8 @@ class Reduction:
         return self.operators(term[1]) + 1
 
     def operators(self, parts: Sequence[TermPart]) -> int:
-        """How many operators the first terms of some classes have, shared ones counted once."""
+        """The number of operators of the least terms of the classes; shared operators count
+        once."""
         return self._counted(tuple(parts))
 
     def _operators(self, parts: tuple[TermPart, ...]) -> int:

@@ -1,9 +1,8 @@
-"""Selects candidates: pairs of terms of one class that no smaller equality explains.
+"""Selects candidates: pairs of terms of one class that do not follow from smaller equalities.
 
-A term is *reducible* where its root, or its root with one operand opened, is an instance of a
-smaller term whose class has another member that makes it less (``reduction``). Its equality with
-the class then follows from that of the smaller term, in one step, and from what is less. Every pair
-of the terms that are left is a candidate: all of a class, not all against one.
+The equality of a *reducible* term (``reduction``) with its class follows in one step from a smaller
+equality, and from the equality of a lesser term with the class. So reducible terms are left out.
+All pairs of irreducible terms of a class are candidates, not only the pairs with its least term.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pcg.graph.graph import Node, Value, tensor
 from pcg.graph.pairs import GraphPair
 from substitutions.generate.algebra.confirm import Confirmation
 from substitutions.generate.algebra.reduction import Reduction
-from substitutions.generate.algebra.table import ClassMember, ClassTable, Large
+from substitutions.generate.algebra.table import ClassMember, ClassTable, LargeTerms
 from substitutions.generate.algebra.terms import ClassTerm, TermNames, TermPart
 from substitutions.rules.workers import parallel_map
 
@@ -30,7 +29,7 @@ NAMES = ("x", "y", "z", "w", "u", "v")
 
 @dataclass(frozen=True)
 class PlacedTerm:
-    """A term of any size with the variables of its class. ``size``: its operators."""
+    """A term with the names of its class's variables. ``size``: the number of its operators."""
 
     term: ClassTerm
     names: TermNames
@@ -42,7 +41,7 @@ def _of(placed: PlacedTerm) -> tuple[ClassTerm, TermNames]:
 
 
 def _texts(placed: PlacedTerm) -> dict[int, str]:
-    """What the variables of a term are called: as its class names them; others are new."""
+    """The names of a term's variables in graphs: those of its class in order, then further ones."""
     of_class = {v: NAMES[i] for i, v in enumerate(placed.names)}
     fresh = iter(NAMES[len(placed.names) :])
     every = sorted({v for _, names in placed.term[1] for v in names})
@@ -50,18 +49,18 @@ def _texts(placed: PlacedTerm) -> dict[int, str]:
 
 
 FEW_ROWS = 1 << 12
-"""Terms that one process looks at sooner than several are started."""
+"""Up to so many terms, one process is faster than starting several."""
 
 
 class PairSearch:
-    """Looks for candidates among the terms of up to ``size`` operators. ``jobs``: processes that
-    share the terms of the greatest size."""
+    """Searches for candidates among the terms of up to ``size`` operators. ``jobs``: the number of
+    processes that share the terms of the greatest size."""
 
     def __init__(self, table: ClassTable, size: int, jobs: int = 1) -> None:
         self.table, self._jobs = table, jobs
         for smaller in range(1, size):
             table.grow(smaller)
-        self.large: list[Large] = list(table.large(size))
+        self.large: list[LargeTerms] = list(table.large(size))
         self.size = size
         self._reduction = Reduction(table)
         self._confirmation = Confirmation(table)
@@ -72,19 +71,19 @@ class PairSearch:
 
     @cached_property
     def distinct(self) -> int:
-        """How many values there are."""
+        """The number of different values."""
         fresh = np.setdiff1d(self._large_keys(), self._known_keys())
         return len(self.table.classes) + len(fresh)
 
     def _large_keys(self) -> np.ndarray:
-        """Of the terms of the greatest size, of which there may be none."""
+        """The keys of the terms of the greatest size."""
         return np.concatenate([np.zeros(0, np.uint64), *(large.keys for large in self.large)])
 
     def _known_keys(self) -> np.ndarray:
         return np.array(list(self.table.numbers), np.uint64)
 
     def groups(self) -> Iterator[list[PlacedTerm]]:
-        """The irreducible terms of each class that has several, least first."""
+        """Yield the irreducible terms of each class that has several, the least first."""
         gathered: dict[int, list[PlacedTerm]] = defaultdict(list)
         for number, members in enumerate(self.table.found):
             for member in members:
@@ -93,7 +92,7 @@ class PairSearch:
                         PlacedTerm(member.term, member.names, self._reduction.size(member.term))
                     )
         large, fresh = self._large_terms()
-        # What a class of smaller terms has among the large ones explains further large ones.
+        # Large terms of known classes make further large terms reducible.
         for number, members in large.items():
             self._reduction.more[number] = [ClassMember(p.term, p.names) for p in members]
         for number, members in large.items():
@@ -107,7 +106,7 @@ class PairSearch:
             yield from self._sorted([p for p in members if self._reduction.is_irreducible(p.term)])
 
     def _sorted(self, members: list[PlacedTerm]) -> Iterator[list[PlacedTerm]]:
-        """What is confirmed to be equal."""
+        """Yield the groups of members that are confirmed to be equal, each sorted."""
         if len(members) < 2:
             return
         for group in self._confirmation.agreeing([_of(p) for p in members]):
@@ -115,8 +114,8 @@ class PairSearch:
                 yield sorted((members[i] for i in group), key=lambda p: (p.size, p.term))
 
     def _large_terms(self) -> tuple[dict[int, list[PlacedTerm]], list[list[PlacedTerm]]]:
-        """The terms of the greatest size that no smaller ones explain: those of known classes, and
-        those that are equal to one another."""
+        """The irreducible terms of the greatest size: those of known classes, by class, and groups
+        of terms with equal values of no known class."""
         keys = self._large_keys()
         unique, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
         wanted = ((counts > 1) | np.isin(unique, self._known_keys()))[inverse]
@@ -137,10 +136,10 @@ class PairSearch:
         return {number: list(group.values()) for number, group in known.items()}, groups
 
     def _irreducible(
-        self, batch: tuple[Large, NDArray[np.intp]]
+        self, batch: tuple[LargeTerms, NDArray[np.intp]]
     ) -> list[tuple[int, int | None, PlacedTerm]]:
-        """Of some terms of a batch, those that no smaller ones explain, each with its key and the
-        class that is known to have it."""
+        """The irreducible ones of the given rows of a batch, each with its key and its known class,
+        if any."""
         large, rows = batch
         step = large.batch.step
         irreducible: list[tuple[int, int | None, PlacedTerm]] = []
@@ -162,8 +161,8 @@ class PairSearch:
         return irreducible
 
     def several(self) -> Iterator[GraphPair]:
-        """Operators with several outputs, each of which is less by itself: what they compute
-        against the least terms of the same classes."""
+        """Yield pairs about operators with several outputs of which each has a lesser term: the
+        operator's outputs against the least terms of their classes."""
         for term in list(self.table.index):
             yield from self._several(term, self.table.index.get)
         if self.large:
@@ -181,7 +180,7 @@ class PairSearch:
             return
         operands = [c for c in classes if c is not None]
         if any(self.table.classes[c].term in terms for c, _ in operands):
-            return  # an output that is nothing less
+            return  # An output without a lesser term.
         if self._reduction.operators(operands) > self.size:
             return
         names = tuple(sorted({v for _, own in parts for v in own}))
@@ -193,7 +192,7 @@ class PairSearch:
         yield tuple(self._operand(part, text) for part in operands), right
 
     def _large_several(self) -> Iterator[GraphPair]:
-        """The same for the terms of the greatest size, whose classes are known by their keys."""
+        """The same for the terms of the greatest size, whose classes are found by their keys."""
         rows: dict[ClassTerm, TermPart] = {}
         wanted = [large for large in self.large if self.table.siblings(large.batch.step)]
         known = self._known_keys()
@@ -209,8 +208,8 @@ class PairSearch:
             yield from self._several(term, rows.get)
 
     def mirrored(self) -> Iterator[GraphPair]:
-        """Each irreducible term against itself with its variables changed in ways that leave its
-        value as it is, but not the term: x + (y + z) against y + (x + z)."""
+        """Yield pairs of an irreducible term and the same term with its variables permuted, if the
+        values are equal and the terms are not: x + (y + z) and y + (x + z)."""
         for number, members in enumerate(self.table.found):
             for member in members:
                 placed = PlacedTerm(member.term, member.names, self._reduction.size(member.term))
@@ -236,7 +235,7 @@ class PairSearch:
         return (self._value(left),), (self._value(right),)
 
     def ones(self, *terms: PlacedTerm) -> tuple[tuple[str, int], ...]:
-        """The axes of the inputs of some terms of one class that have one element."""
+        """The axes of the terms' inputs that have one element."""
         axes: set[tuple[str, int]] = set()
         for placed in terms:
             text = _texts(placed)

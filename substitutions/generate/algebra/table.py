@@ -1,4 +1,4 @@
-"""Fills the table of classes of equal values (``terms``), size by size."""
+"""Fills the table of classes of equal values (see ``terms``), size by size."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcg.readings.ring import PrimeField
-from substitutions.generate.algebra.evaluation import Evaluated, Evaluation
+from substitutions.generate.algebra.evaluation import EvaluatedTerms, Evaluation
 from substitutions.generate.algebra.prime_field import Shape
 from substitutions.generate.algebra.terms import (
     INPUTS,
     ORDERS,
-    Class,
     ClassTerm,
     Hasher,
     TermBatch,
     TermNames,
     TermPart,
     TermValues,
+    ValueClass,
     canonical,
     fixed_inputs,
     ignores_input,
@@ -32,7 +32,7 @@ from substitutions.generate.algebra.terms import (
 from substitutions.generate.algebra.worlds import AlgebraWorld, ShapedOutput
 
 ClassSignature = tuple[Shape, tuple[Shape, ...]]
-"""The shape of a class and those of its variables."""
+"""The shape of a class and the shapes of its variables."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,9 @@ class ClassMember:
 
 
 @dataclass(frozen=True)
-class Large:
-    """Some terms of a batch of the greatest size, of which only keys are kept."""
+class LargeTerms:
+    """A range of terms of the greatest size, with only their keys, and for each the number of the
+    order with the least hash."""
 
     batch: TermBatch
     rows: range
@@ -54,17 +55,21 @@ class Large:
 
 
 class ClassTable:
-    """Classes of values of up to ``size`` operators, and all terms of each."""
+    """Classes of equal values, and all terms of each class.
+
+    ``found``: the members of each class. ``index``: the class of each term, and the names of the
+    class's variables in the term. ``terms``: how many terms have been recorded.
+    """
 
     def __init__(self, world: AlgebraWorld, field: PrimeField, seed: int = 0) -> None:
         self.world, self.field = world, field
         self.steps: list[ShapedOutput] = world.steps(field)
-        self.classes: list[Class] = []
+        self.classes: list[ValueClass] = []
         self.found: list[list[ClassMember]] = []
         self.index: dict[ClassTerm, tuple[int, TermNames]] = {}
         self.terms = 0
         self.numbers: dict[int, int] = {}
-        """The class that has a key."""
+        """The class of each key."""
         self._least: list[tuple[int, ...]] = []
         self._hasher = Hasher(field, seed)
         self._evaluation = Evaluation(self.steps, self._hasher)
@@ -79,20 +84,20 @@ class ClassTable:
         numbers: dict[object, int] = {}
         self.calls = [numbers.setdefault((s.call, s.inputs), len(numbers)) for s in self.steps]
         for shape, values in fixed_inputs(shapes, field, seed + 1).items():
-            variable = Class(shape, (shape,), 0, None, ((0,),))
+            variable = ValueClass(shape, (shape,), 0, None, ((0,),))
             self._append(variable, values, self._hasher.hashes(values.astype(np.int64), shape))
 
     def grow(self, size: int) -> None:
-        """Add the classes of values of ``size`` operators; all smaller ones are there."""
+        """Add the classes of values of ``size`` operators. All smaller ones have to be there."""
         for evaluated in self._evaluation.of(list(self.batches(size))):
             self._record(evaluated)
 
-    def large(self, size: int) -> Iterator[Large]:
-        """The keys of the terms of a size, which are not kept."""
+    def large(self, size: int) -> Iterator[LargeTerms]:
+        """Yield the keys of the terms of a size without recording the terms."""
         pieces = self._evaluation.of(self.batches(size, last=True))
         for evaluated in pieces:
             least_keys, least = keys(evaluated.hashes)
-            yield Large(evaluated.batch, evaluated.rows, least_keys, least.astype(np.uint8))
+            yield LargeTerms(evaluated.batch, evaluated.rows, least_keys, least.astype(np.uint8))
 
     def parts(self, batch: TermBatch, row: int) -> tuple[TermPart, ...]:
         """The operands of one term of a batch."""
@@ -103,17 +108,19 @@ class ClassTable:
         return key == self._hasher.zeros[self.steps[step].shape]
 
     def variable(self, shape: Shape) -> int | None:
-        """The class of an input of a shape, if the world has such inputs."""
+        """The class of an input of a shape; None if the world has no such input."""
         return self._variables.get(shape)
 
     def named(self, least: int, used: TermNames) -> TermNames:
-        """The variables of a term, canonical by ``used``, in the order of the four inputs that
-        they are under the order ``least``: alike for all terms of a class."""
+        """The variables of a term in an order that is the same for all terms of its class: that of
+        the inputs that they are under the order ``least``. ``used``: the old names of the
+        canonical term's variables."""
         given = [ORDERS[least][v] for v in used]
         return tuple(sorted(range(len(used)), key=given.__getitem__))
 
     def names_in(self, number: int, least: int, used: TermNames) -> TermNames | None:
-        """Which variable of a term, canonical by ``used``, each variable of its class is."""
+        """The variable of a term for each variable of its class; None if the term lacks one.
+        ``used``: the old names of the canonical term's variables."""
         given = [ORDERS[least][v] for v in used]
         wanted = self._least[number]
         return tuple(given.index(w) for w in wanted) if set(wanted) <= set(given) else None
@@ -121,8 +128,8 @@ class ClassTable:
     # -- what to evaluate ---------------------------------------------------------------------
 
     def batches(self, size: int, *, last: bool = False) -> Iterator[TermBatch]:
-        """All terms of a size, each at most twice. Inputs of inner shapes occur in smaller terms
-        only: patterns need them, of which larger terms are instances."""
+        """Yield all terms of a size, each at most twice. With ``last``, terms have no inputs of
+        inner shapes: these are needed only in smaller terms, as patterns of larger ones."""
         self._last = last
         for number, step in enumerate(self.steps):
             match len(step.inputs):
@@ -161,25 +168,27 @@ class ClassTable:
                             yield TermBatch(number, *pair, names, size, cross=True)
 
     def _shared(self, number: int, step: ShapedOutput, size: int) -> Iterator[TermBatch]:
-        """Operands of which one is a part of the other, or both are outputs of one operator."""
+        """Yield the terms of which one operand is a part of the other, or both are outputs of the
+        same operator."""
         grouped: dict[tuple[ClassSignature, TermNames, bool], list[tuple[int, int]]] = defaultdict(
             list
         )
         for signature, members in self._of_size(size - 1):
-            for whole in members:
-                for part, names in self._within(whole):
+            for outer in members:
+                for part, names in self._within(outer):
                     shapes = (signature[0], self.classes[part].shape)
                     if shapes == step.inputs:
-                        grouped[signature, names, False].append((whole, part))
-                    flipped = not step.call.operator.commutative and whole != part
+                        grouped[signature, names, False].append((outer, part))
+                    flipped = not step.call.operator.commutative and outer != part
                     if flipped and shapes[::-1] == step.inputs:
-                        grouped[signature, names, True].append((whole, part))
+                        grouped[signature, names, True].append((outer, part))
         for (_, names, swapped), pairs in grouped.items():
             first, second = _ids([a for a, _ in pairs]), _ids([b for _, b in pairs])
             yield TermBatch(number, first, second, names, size, cross=False, swapped=swapped)
 
     def _within(self, number: int) -> Iterator[TermPart]:
-        """A class itself, and what its first term computes on the way, in its own variables."""
+        """Yield a class itself and the classes that its least term computes, in its own
+        variables."""
         own = self.classes[number]
         yield number, tuple(range(len(own.variables)))
         if own.term is None:
@@ -195,11 +204,11 @@ class ClassTable:
                 yield known
 
     def siblings(self, step: int) -> tuple[int, ...]:
-        """The steps that are the other outputs of the same operator."""
+        """The steps that are other outputs of the same operator."""
         return self._siblings[step]
 
     def _ports(self) -> dict[int, tuple[int, ...]]:
-        """Of each step, the other outputs of the same operator."""
+        """For each step, the steps that are other outputs of the same operator."""
         by_call: dict[object, list[int]] = defaultdict(list)
         for number, step in enumerate(self.steps):
             by_call[step.call, step.inputs].append(number)
@@ -211,7 +220,7 @@ class ClassTable:
 
     # -- classes ------------------------------------------------------------------------------
 
-    def _record(self, evaluated: Evaluated) -> None:
+    def _record(self, evaluated: EvaluatedTerms) -> None:
         batch, hashes = evaluated.batch, evaluated.hashes
         least_keys, least = keys(hashes)
         shape = self.steps[batch.step].shape
@@ -246,14 +255,14 @@ class ClassTable:
             shapes.update(zip(names, self.classes[number].variables, strict=True))
         variables = tuple(shapes[v] for v in range(len(shapes)))
         return self._append(
-            Class(
+            ValueClass(
                 self.steps[step].shape, variables, size, term, symmetries(hashes, len(variables))
             ),
             values,
             hashes,
         )
 
-    def _append(self, new: Class, values: TermValues, hashes: NDArray[np.uint64]) -> int:
+    def _append(self, new: ValueClass, values: TermValues, hashes: NDArray[np.uint64]) -> int:
         number = len(self.classes)
         self.classes.append(new)
         self._evaluation.append(new.shape, values)
@@ -269,7 +278,7 @@ def _ids(numbers: Sequence[int]) -> NDArray[np.int32]:
     return np.array(numbers, np.int32)
 
 
-def _parts(batch: TermBatch, row: int, classes: Sequence[Class]) -> tuple[TermPart, ...]:
+def _parts(batch: TermBatch, row: int, classes: Sequence[ValueClass]) -> tuple[TermPart, ...]:
     """The operands of one term of a batch."""
     if batch.first is None:
         return ()
@@ -286,7 +295,7 @@ def _parts(batch: TermBatch, row: int, classes: Sequence[Class]) -> tuple[TermPa
 
 
 def _reordering(used: TermNames) -> NDArray[np.int64]:
-    """For each order of a canonical term's variables, that of the term as it was evaluated."""
+    """For each order of a canonical term's variables, the order of the evaluated term's."""
     rest = [v for v in range(INPUTS) if v not in used]
     full = (*used, *rest)
     place = {order: i for i, order in enumerate(ORDERS)}

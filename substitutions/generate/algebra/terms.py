@@ -1,22 +1,22 @@
 """Represents all graphs up to a size as classes of equal values.
 
-Method: the table is an e-graph that is built bottom up (equality by evaluation, as in Ruler, Nandi
-et al., OOPSLA 2021): a *term* is an operator applied to classes, and a class holds the terms that
-compute the same. So a sub-graph is evaluated once, and graphs that differ only by an equality of
-their parts are one term. Inputs are variables; a class is known up to their names: its values are
-kept for every way to hand out four fixed random inputs of each shape to its variables, and the
-least hash over these is its key. Commuted operands, renamings and symmetries of a class are divided
-out where terms are made.
+Method: the table is an e-graph that is built bottom up, with equality by evaluation (as in Ruler,
+Nandi et al., OOPSLA 2021). A *term* is an operator applied to classes, and a class holds the terms
+with the same value. So a sub-graph is evaluated once, and graphs that differ only by an equality of
+their parts are one term. Inputs are variables, and the key of a class does not depend on their
+names. There are four fixed random inputs of each shape. A class has one value for every order in
+which these are given to its variables, and its key is the least hash over these orders. Commuted
+operands, renamings and symmetries of classes are divided out when terms are built.
 
-Complexity: memory grows with the number of classes below the greatest size; of the terms of that
-size, which are most, hashes are all that is kept.
+Complexity: memory grows with the number of classes below the greatest size. Terms of the greatest
+size, which are most, are represented by hashes alone.
 
-Exact: a true match is never missed, as values are equal where functions are, and the key does not
-depend on names. Chance of a false match: hashes are linear in the values over the field of p =
-2**31 - 1 with two independent random vectors, so two different tensors agree with probability
-p**-2, and two different polynomials of degree d on random inputs in one element with at most d/p
-(Schwartz and Zippel). What agrees by chance is compared again on fresh inputs at other sizes before
-any proof is tried (``verifier.decide``).
+Exact: a true match is never missed, since equal functions have equal values, and keys do not depend
+on names. False matches have a small probability. Hashes are linear in the values over the field of
+p = 2**31 - 1 with two independent random vectors, so two different tensors agree with probability
+p**-2. Two different polynomials of degree d agree in one element on random inputs with probability
+at most d/p (Schwartz and Zippel). Matches are compared again on other inputs and at other sizes
+before a proof is tried (``verifier.decide``).
 """
 
 from __future__ import annotations
@@ -35,23 +35,24 @@ from substitutions.generate.algebra.prime_field import Shape
 from substitutions.generate.algebra.worlds import ShapedOutput
 
 INPUTS = 4
-"""Variables of a graph: three operators of two operands have no more."""
+"""The most variables of a graph: three operators with two operands each have no more."""
 
 ORDERS = tuple(permutations(range(INPUTS)))
 _PLACE = {order: place for place, order in enumerate(ORDERS)}
 
 TermNames = tuple[int, ...]
 TermPart = tuple[int, TermNames]
-"""A class, and the variables of the term that its own stand for."""
+"""An operand: a class, and the names in the term of the class's variables."""
 ClassTerm = tuple[int, tuple[TermPart, ...]]
 """(step, operands)."""
 TermValues = NDArray[np.uint32]
 
 
 @dataclass(frozen=True)
-class Class:
-    """Equal values. ``term``: the first term found, which has the fewest operators; None for an
-    input. ``symmetries``: renamings of its variables that change nothing."""
+class ValueClass:
+    """A class of terms with equal values. ``term``: the first term found, which has the fewest
+    operators; None for an input. ``symmetries``: the renamings of its variables that do not change
+    its value."""
 
     shape: Shape
     variables: tuple[Shape, ...]
@@ -62,9 +63,9 @@ class Class:
 
 @dataclass(frozen=True)
 class TermBatch:
-    """Terms to evaluate together: a step on every pair (or each) of some classes.
+    """Terms to evaluate together: a step applied to pairs of classes, or to single classes.
 
-    ``names``: which variable of the term each variable of the second operand is.
+    ``names``: the names in the term of the second operand's variables.
     """
 
     step: int
@@ -73,9 +74,10 @@ class TermBatch:
     names: TermNames
     size: int
     cross: bool = False
-    """Whether every first goes with every second, or they are paired."""
+    """Whether every class of ``first`` is combined with every one of ``second``; else they are
+    paired in order."""
     swapped: bool = False
-    """Whether the second is the operand before the first."""
+    """Whether ``second`` has the first operands and ``first`` the second ones."""
 
     @property
     def terms(self) -> int:
@@ -85,7 +87,7 @@ class TermBatch:
 
 
 def fixed_inputs(shapes: Sequence[Shape], field: PrimeField, seed: int) -> dict[Shape, TermValues]:
-    """For each shape, the values of an input under every order: (orders, elements)."""
+    """For each shape, the values of an input under every order, of shape (orders, elements)."""
     rng = np.random.default_rng(seed)
     inputs: dict[Shape, TermValues] = {}
     for shape in shapes:
@@ -95,15 +97,15 @@ def fixed_inputs(shapes: Sequence[Shape], field: PrimeField, seed: int) -> dict[
 
 
 def renaming(names: TermNames) -> NDArray[np.int64]:
-    """For each order of the term's variables, the order in which an operand sees its own."""
+    """For each order of a term's variables, the order of an operand's variables."""
     rest = [v for v in range(INPUTS) if v not in names]
     full = (*names, *rest)
     return np.array([_PLACE[tuple(order[v] for v in full)] for order in ORDERS])
 
 
 def namings(own: Sequence[Shape], taken: Sequence[Shape]) -> Iterator[TermNames]:
-    """Every way to name an operand's variables, given those of the operand before: each is one of
-    those, of the same shape, or the next new one."""
+    """Yield every way to name an operand's variables, given those of the operand before it: each is
+    one of these with the same shape, or the next new variable."""
 
     def extend(chosen: TermNames, fresh: int) -> Iterator[TermNames]:
         if len(chosen) == len(own):
@@ -120,7 +122,7 @@ def namings(own: Sequence[Shape], taken: Sequence[Shape]) -> Iterator[TermNames]
 
 
 class Hasher:
-    """Hashes of values that are linear over the field."""
+    """Computes hashes that are linear in the values over the field."""
 
     def __init__(self, field: PrimeField, seed: int) -> None:
         self._field = field
@@ -132,7 +134,8 @@ class Hasher:
         """The hash of a tensor of zeros, by its shape."""
 
     def hashes(self, values: NDArray[np.int64], shape: Shape) -> NDArray[np.uint64]:
-        """Of values of shape (rows, elements), one hash a row; equal for equal shape and values."""
+        """One hash for each row of values, of shape (rows, elements). Equal values of the same
+        shape have equal hashes."""
         halves: list[NDArray[np.uint64]] = []
         for vector in self._vectors[shape]:
             products = values * vector[:-1] % self._field.prime
@@ -144,13 +147,14 @@ class Hasher:
 
 
 def keys(hashes: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.intp]]:
-    """The least hash over the orders of each term (rows of shape (terms, orders)), and where."""
+    """The least hash of each term over its orders, and the number of that order. ``hashes`` has the
+    shape (terms, orders)."""
     least = hashes.argmin(1)
     return np.take_along_axis(hashes, least[:, None], 1)[:, 0], least
 
 
 def symmetries(hashes: NDArray[np.uint64], variables: int) -> tuple[TermNames, ...]:
-    """The renamings of the variables under which the hashes of one term stay as they are."""
+    """The renamings of the variables that do not change the hash of a term."""
     renamings: list[TermNames] = []
     for names in permutations(range(variables)):
         place = _PLACE[(*names, *range(variables, INPUTS))]
@@ -160,8 +164,8 @@ def symmetries(hashes: NDArray[np.uint64], variables: int) -> tuple[TermNames, .
 
 
 def ignores_input(hashes: NDArray[np.uint64], variables: int) -> bool:
-    """Whether a term's value does not depend on one of its variables; it is then a constant, or a
-    function of fewer, for which there is another term or no operator."""
+    """Whether a term's value does not depend on one of its variables. Then another term with fewer
+    variables has the same value, or no operator computes it."""
     for v in range(variables if variables < INPUTS else 0):
         order = list(range(INPUTS))
         order[v], order[variables] = order[variables], order[v]
@@ -170,8 +174,8 @@ def ignores_input(hashes: NDArray[np.uint64], variables: int) -> bool:
     return False
 
 
-def least_names(part: TermPart, classes: Sequence[Class]) -> TermPart:
-    """An operand named as its class' symmetries allow at best."""
+def least_names(part: TermPart, classes: Sequence[ValueClass]) -> TermPart:
+    """An operand with the least names that the symmetries of its class allow."""
     number, names = part
     options = classes[number].symmetries
     if len(options) == 1:
@@ -180,11 +184,14 @@ def least_names(part: TermPart, classes: Sequence[Class]) -> TermPart:
 
 
 def canonical(
-    step: int, parts: Sequence[TermPart], steps: Sequence[ShapedOutput], classes: Sequence[Class]
+    step: int,
+    parts: Sequence[TermPart],
+    steps: Sequence[ShapedOutput],
+    classes: Sequence[ValueClass],
 ) -> tuple[ClassTerm, TermNames]:
-    """A term with its variables named in order of first use, and which variable each was.
+    """A term with its variables named in order of first use, and the old names of these variables.
 
-    Among the orders of commuting operands and the symmetries of classes, the least.
+    It is the least over the orders of commuting operands and the symmetries of classes.
     """
     orders = [tuple(parts)]
     if len(parts) == 2 and steps[step].call.operator.commutative:

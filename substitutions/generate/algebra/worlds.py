@@ -1,10 +1,11 @@
-"""Declares what the algebraic enumeration ranges over: operators, shapes, values of attributes.
+"""Declares the worlds of the algebraic enumeration: operators, shapes and values of attributes.
 
-A world fixes sizes. They are as equal as graphs of three operators allow: one base size, and what
-two or three parts of it make, so that whatever can be typed alike is. A rule that holds for all
-sizes holds at these too, hence a true rule is never missed; what holds at these alone is told apart
-afterwards, at pairwise different sizes, and by the proof. Ranks are the least at which an operator
-shows all that it does: axes beyond are found by generalisation (``substitutions.rules.general``).
+A world fixes sizes. They are as equal as graphs of three operators allow: one base size, and its
+sums of two or three. So all values that can have the same type do. A rule that holds for all sizes
+holds at these too, so no true rule is missed. Equalities that hold at these sizes alone are
+excluded later: at pairwise different sizes, and by the proof. Ranks are the least at which an
+operator shows all of its behaviour. Further axes are added by generalisation
+(``substitutions.rules.general``).
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from substitutions.generate.algebra.enumerate import edge_ranks
 from substitutions.generate.algebra.prime_field import Evaluate, Shape, compile_call
 
 PADDED = ("enlarge", "pad")
-"""Operators that add zeros, as they should."""
+"""Operators whose outputs have elements that are always 0, by definition."""
 
 DRAWS = 32
-"""An element that is 0 on so many random operands is taken to be 0 always."""
+"""An element that is 0 on so many random operands is assumed to be 0 always."""
 
 AttributeChoice = int | str
 """A size; or a polynomial of the symbols of real attributes, as text."""
@@ -40,8 +41,11 @@ AttributeChoice = int | str
 
 @dataclass(frozen=True)
 class AlgebraWorld:
-    """``inputs``: shapes of inputs; ``inner``: further shapes that values may have.
-    ``attributes``: what each attribute may be; sizes of equal value have one symbol."""
+    """A set of operators, shapes and values of attributes for the enumeration.
+
+    ``inputs``: the shapes of inputs. ``inner``: the further shapes that values may have.
+    ``attributes``: the values of each attribute. Equal sizes have the same symbol.
+    """
 
     name: str
     operators: tuple[str, ...]
@@ -51,7 +55,7 @@ class AlgebraWorld:
         default_factory=dict[str, tuple[AttributeChoice]]
     )
     most: int = 4
-    """Operators that a side has at most here."""
+    """The most operators of a side in this world."""
 
     def steps(self, prime_field: PrimeField) -> list[ShapedOutput]:
         """Every output of every operator at every choice of shapes and attributes."""
@@ -66,7 +70,7 @@ class AlgebraWorld:
         return outputs
 
     def _calls(self, operator: Operator, given: Sequence[Shape]) -> Iterator[tuple[Call, Call]]:
-        """Calls with symbols, and with the values that these stand for."""
+        """Yield each call twice: with symbols, and with the values of the symbols."""
         names = (*operator.sizes, *operator.reals)
         choices = [self._choices(operator, name) for name in names]
         for positions in _placements(operator, tuple(len(shape) for shape in given)):
@@ -83,18 +87,19 @@ class AlgebraWorld:
                 yield operator(**symbols), operator(**actual)
 
     def _choices(self, operator: Operator, name: str) -> tuple[AttributeChoice, ...]:
-        """What an attribute may be: of this operator, or of any."""
+        """The values of an attribute: those for this operator, or else those for any operator."""
         return self.attributes.get(f"{operator.name}.{name}") or self.attributes.get(name, ())
 
     def _number(self, name: str, value: int) -> str:
-        """Tells the values of one attribute apart, whichever operator has it."""
+        """The number of a value among all values of an attribute, as the end of a symbol; empty for
+        the first."""
         every = (v for key, v in self.attributes.items() if key.rpartition(".")[2] == name)
         known = list(dict.fromkeys(value for values in every for value in values))
         return str(known.index(value) + 1) if known.index(value) else ""
 
     @cached_property
     def _sizes(self) -> dict[str, Poly]:
-        """What the first symbol of each size stands for."""
+        """The values of the first symbol of each size."""
         pairs = ((name, values[0]) for name, values in self.attributes.items())
         return {name: Poly.of(value) for name, value in pairs if isinstance(value, int)}
 
@@ -133,8 +138,8 @@ def _steps(
 def _reads_nothing(
     call: Call, evaluate: Evaluate, given: tuple[Shape, ...], prime_field: PrimeField
 ) -> bool:
-    """Whether some element is 0 whatever the operands are, as beyond the end of a slice or in a
-    window that lies wholly outside: equalities at such sizes hold by accident."""
+    """Whether some element is 0 for all operands, as one beyond the end of a slice, or of a window
+    that lies outside of its operand. At such sizes, equalities hold by accident."""
     if call.name in PADDED or not given:
         return False
     rng = np.random.default_rng(0)
@@ -143,7 +148,7 @@ def _reads_nothing(
 
 
 def _placements(operator: Operator, ranks: tuple[int, ...]) -> Iterator[dict[str, int]]:
-    """The positions at which the indices of an operator may stand in operands of these ranks."""
+    """Yield the positions that the indices of an operator may have in operands of these ranks."""
     most = max(ranks, default=0)
     seen: set[tuple[int, ...]] = set()
     for lengths in product(range(most + 1), repeat=len(operator.runs)):
@@ -161,7 +166,8 @@ def _placements(operator: Operator, ranks: tuple[int, ...]) -> Iterator[dict[str
 
 
 _UNIT = dict.fromkeys(("stride_h", "stride_w", "dilation_h", "dilation_w"), (1,))
-"""Steps of windows: equal ones are told apart from equal sizes by the proof."""
+"""The strides and dilations of windows. The proof excludes equalities that hold only since these
+are equal to sizes."""
 
 MATRICES = AlgebraWorld(
     "matrices",
@@ -203,7 +209,7 @@ WINDOWS = AlgebraWorld(
 PIECES = AlgebraWorld(
     "pieces", ("concat", "split"), ((2,), (4,), (6,)), ((8,), (10,), (12,)), {"at": (2, 4)}
 )
-"""What is cut at two places."""
+"""Tensors that are cut at two places."""
 
 GROUPS = AlgebraWorld(
     "groups",
@@ -215,7 +221,8 @@ GROUPS = AlgebraWorld(
     ((6,), (4, 2), (2, 4), (12, 2), (2, 12), (6, 4), (4, 6), (6, 6), (18, 2), (2, 18)),
     {"factor": ("factor", "times"), "at": (2, 6), "times": (3,)},
 )
-"""What is repeated and summed in groups along an axis: of three, as a sum of two is an addition."""
+"""Tensors that are repeated and summed in groups along an axis. Groups have three elements, since a
+sum of two is an addition."""
 
 _SLICED = (
     *("add", "multiply", "scale", "pointwise", "concat", "split"),
@@ -240,7 +247,8 @@ SLICES = AlgebraWorld(
     },
     most=2,
 )
-"""Linear layers whose operands hold slices. What holds for axes of one element alone says so."""
+"""Linear layers whose operands hold slices. Rules that hold only for axes of one element state
+that."""
 
 SINGLE_SLICES = AlgebraWorld(
     "single slices",
@@ -249,15 +257,18 @@ SINGLE_SLICES = AlgebraWorld(
     ((1, 8, 4), (1, 4, 8), (1, 2, 4), (1, 4, 2)),
     {"times": (2,), "shares": (1,)},
 )
-"""The same with one slice each, of which three operators make less than the others do."""
+"""The same with one slice each: so few graphs that those of three operators are enumerated too."""
 
 WORLDS = (MATRICES, PIECES, WINDOWS, GROUPS, SLICES, SINGLE_SLICES)
 
 
 def worlds(names: frozenset[str]) -> list[AlgebraWorld]:
-    """The worlds of some operators, the longest to search first. What is element-wise is in all of
-    them by its stand-in; constants come with the operators that they are about. Beside the common
-    worlds, a world is about what matrices lack: all else is found among these."""
+    """The worlds of the given operators, the longest search first.
+
+    Element-wise operators are in every world by their stand-ins, and constants with the operators
+    that they are about. A world other than the common ones is searched only for operators that the
+    world of matrices lacks: all other candidates are found there.
+    """
     chosen: list[AlgebraWorld] = []
     for world in sorted(WORLDS, key=lambda w: -len(w.operators) * len(w.inputs + w.inner)):
         kept = tuple(n for n in world.operators if n in names or n in STAND_INS or n in CONSTANTS)

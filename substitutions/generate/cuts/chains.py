@@ -1,15 +1,18 @@
-"""Finds the rules between chains of parallel operators: what cancels, commutes and splits.
+"""Finds the rules between chains of parallel operators: which cancel, commute and split.
 
-Problem: which few equalities of chains generate all others? Method: a chain means its input, so two
-chains are equal if they give the same type. Chains of up to three operators are enumerated over two
-axes of a tensor of any rank, with degrees that are equal or not, and of up to two operators with
-degrees that are products too. In order of size, a chain that known rules do not take to the least
-one of its type makes a new rule with it. Complexity: chains times the steps within ``REACH``. Exact
-for these lengths; a longer way between two chains is not looked for.
+Problem: find a few equalities of chains that generate all others.
+Method: a chain means its input, so two chains are equal if they give the same type. Chains of up to
+three operators are enumerated over two axes of a tensor of any rank, with equal and different
+degrees. Chains of up to two operators are also enumerated with degrees that are products. In order
+of size, each chain is compared with the least chain of its type. If known rules do not rewrite the
+one to the other, their equality is a new rule.
+Complexity: chains times the steps within ``REACH``.
+Exact for chains of these lengths and derivations within ``REACH``; longer derivations are not
+searched.
 
-A partition with a halo is one of the operators; it leaves all degrees as they are where its own is
-1. That operators of one kind commute follows in two steps from how degrees split, but only where a
-degree is known as a product, so it is a rule too.
+A partition with a halo is one of the operators; with degree 1 it changes no degree. That operators
+of one kind commute follows in two steps from the splitting of degrees, but only for degrees that
+are known products. So commutation is a rule too.
 """
 
 from __future__ import annotations
@@ -27,27 +30,27 @@ from pcg.language.poly import Poly
 from pcg.language.poly import product as product_of
 from pcg.memo import Answers
 from pcg.ops import OPERATORS
-from substitutions.rules.candidate import Candidate, Enumerated
+from substitutions.rules.candidate import Candidate, Enumeration
 
 FAMILY = "move"
 AXES = (0, 1)
 SYMBOLS = ("k", "k2", "k3")
 AROUND = ("halo_before", "halo_after")
-"""The symbols of how far a halo reaches."""
+"""The symbols of the widths of a halo."""
 LONGEST = 3
 REACH = 3
-"""Steps from each of two chains to one between."""
+"""The most steps from each of two chains to a common chain."""
 
 ENTRIES = {"partition": "dims", "combine": "dims", "pipeline": "slices", "batch": "slices"}
-"""Where several operators change one entry of a type, what that is called."""
+"""The names of the entries of a type that several operators change."""
 
 DegreeProduct = tuple[str, ...]
 """A product of symbols, sorted; empty for 1."""
 
 
 class ParallelOp(NamedTuple):
-    """A parallel operator. ``axis``: -1 for those that have none. ``haloed``: a partition that
-    states a halo."""
+    """A parallel operator. ``axis``: the axis that it cuts or joins, or -1. ``haloed``: whether it
+    is a partition with a halo."""
 
     name: str
     axis: int
@@ -61,18 +64,18 @@ class ParallelOp(NamedTuple):
 
     @property
     def power(self) -> int:
-        """Whether it multiplies or divides that entry."""
+        """1 if it multiplies that entry by its degree, -1 if it divides it."""
         return -1 if self.name in ("combine", "batch", "reduce") else 1
 
 
 Chain = tuple[ParallelOp, ...]
-"""Parallel operators, the one that is applied first in front."""
+"""Parallel operators in the order in which they are applied."""
 Type = tuple[tuple[tuple[tuple[str, int], str], int], ...]
 
 
 @dataclass(frozen=True)
 class Rewrite:
-    """An equality of chains, to be used from left to right. Its symbols stand for any degrees."""
+    """An equality of chains, used from left to right. Its symbols stand for any degrees."""
 
     left: Chain
     right: Chain
@@ -82,7 +85,7 @@ class Rewrite:
         return frozenset(m.axis for m in self.left + self.right if m.axis >= 0)
 
     def images(self, word: Chain) -> Iterator[Chain]:
-        """What it makes of a chain that is an instance of its left side."""
+        """Yield the chains that replace ``word``, if that is an instance of the left side."""
         if len(word) != len(self.left):
             return
         for renamed in ({0: 0}, {0: 1}) if self.axes == frozenset((0,)) else ({0: 0, 1: 1},):
@@ -99,7 +102,7 @@ def _matches(
     axes: Mapping[int, int],
     degrees: dict[str, DegreeProduct],
 ) -> Iterator[dict[str, DegreeProduct]]:
-    """The degrees that make a pattern the word."""
+    """Yield the values of the pattern's symbols at which it is the word."""
     if not pattern:
         yield degrees
         return
@@ -112,7 +115,7 @@ def _matches(
 
 
 def _splits(pattern: DegreeProduct, given: DegreeProduct) -> Iterator[dict[str, DegreeProduct]]:
-    """All ways to share out the factors of a degree among the symbols of another."""
+    """Yield all ways to distribute the factors of a degree over the symbols of another."""
     if len(pattern) < 2:
         if pattern or not given:
             yield dict.fromkeys(pattern, given)
@@ -120,17 +123,17 @@ def _splits(pattern: DegreeProduct, given: DegreeProduct) -> Iterator[dict[str, 
     first, *others = pattern
     for count in range(len(given) + 1):
         for places in combinations(range(len(given)), count):
-            own = tuple(given[i] for i in places)
+            share = tuple(given[i] for i in places)
             rest = tuple(s for i, s in enumerate(given) if i not in places)
             for more in _splits(tuple(others), rest):
-                yield {first: own} | more
+                yield {first: share} | more
 
 
 def _image(degree: DegreeProduct, degrees: Mapping[str, DegreeProduct]) -> DegreeProduct:
     return tuple(sorted(symbol for s in degree for symbol in degrees[s]))
 
 
-def chain_rules() -> Enumerated:
+def chain_rules() -> Enumeration:
     """The general rules between chains of parallel operators."""
     plain = [(symbol,) for symbol in SYMBOLS]
     products = [(), SYMBOLS[:1], SYMBOLS[1:2], SYMBOLS[:2]]
@@ -138,7 +141,7 @@ def chain_rules() -> Enumerated:
     rules = basis(every)
     candidates = [Candidate.of(pair(*rule), FAMILY) for rule in rules]
     graphs = sum(map(len, every.values()))
-    return Enumerated(graphs, len(every), tuple(candidates))
+    return Enumeration(graphs, len(every), tuple(candidates))
 
 
 def _words(longest: int, degrees: Sequence[DegreeProduct]) -> Iterator[Chain]:
@@ -147,7 +150,7 @@ def _words(longest: int, degrees: Sequence[DegreeProduct]) -> Iterator[Chain]:
 
 
 def _parallel_ops(degrees: Sequence[DegreeProduct]) -> list[ParallelOp]:
-    """Every parallel operator at some degrees; of degree 1, only the exchange of a halo."""
+    """Every parallel operator at the given degrees; at degree 1, only the partition with a halo."""
     operators: list[ParallelOp] = []
     for degree in degrees:
         for axis in AXES:
@@ -159,7 +162,8 @@ def _parallel_ops(degrees: Sequence[DegreeProduct]) -> list[ParallelOp]:
 
 
 def type_of(word: Chain) -> Type | None:
-    """How a chain changes a type without halos; None if it cuts where there is a halo."""
+    """The change that a chain makes to a type without halos. None if it cuts an axis that has a
+    halo."""
     halos = _halos(word)
     if halos is None:
         return None
@@ -172,7 +176,7 @@ def type_of(word: Chain) -> Type | None:
 
 
 def _halos(word: Chain) -> set[int] | None:
-    """The axes that have a halo after a chain; None if it cuts where there is one."""
+    """The axes that have a halo after a chain. None if it cuts an axis that has one."""
     halos: set[int] = set()
     for op in word:
         if op.name == "partition" and op.axis in halos:
@@ -185,7 +189,8 @@ def _halos(word: Chain) -> set[int] | None:
 
 
 def _classes(words: Sequence[Chain]) -> dict[Type, list[Chain]]:
-    """The chains that have a type, by type, least first."""
+    """The chains by type, the least chain of each type first. Chains without a type are left
+    out."""
     by_type: dict[Type, dict[Chain, None]] = defaultdict(dict)
     for word in words:
         key = type_of(word)
@@ -195,8 +200,9 @@ def _classes(words: Sequence[Chain]) -> dict[Type, list[Chain]]:
 
 
 def _order(word: Chain) -> tuple[int, int, Chain]:
-    """Chains by stage, small ones first: of one symbol a degree, with exchanges of halos, with
-    products, and those of three operators, which bring little that is new."""
+    """A sort key for chains: by stage, then length. The stages are degrees of one symbol,
+    partitions with a halo at degree 1, degrees that are products, and chains of three operators,
+    which give few new rules."""
     degrees = [op.degree for op in word]
     is_product = max(map(len, degrees), default=1) > 1
     stage = 3 if len(word) > 2 else 2 if is_product else int(() in degrees)
@@ -204,7 +210,7 @@ def _order(word: Chain) -> tuple[int, int, Chain]:
 
 
 def basis(classes: Mapping[Type, Sequence[Chain]]) -> list[tuple[Chain, Chain]]:
-    """Equalities that generate all others within the classes; the longer side first."""
+    """Equalities that generate all others within the classes, each with the longer side first."""
     equalities: list[tuple[Chain, Chain]] = []
     rewriter = ChainRewriter(equalities)
     options: dict[tuple[Chain, Chain], None] = {}
@@ -222,7 +228,8 @@ def basis(classes: Mapping[Type, Sequence[Chain]]) -> list[tuple[Chain, Chain]]:
 
 
 def _size(pair: tuple[Chain, Chain]) -> tuple[object, ...]:
-    """Small pairs first; of these the ones with many symbols, of which others are instances."""
+    """A sort key for pairs: small pairs first, and of equal size those with many symbols, which
+    have others as instances."""
     orders = sorted(map(_order, pair), reverse=True)
     stages, sizes, _ = zip(*orders, strict=True)
     return (stages[0], sizes, -len(_symbols(pair[0] + pair[1])), orders)
@@ -233,8 +240,8 @@ def _symbols(word: Chain) -> tuple[str, ...]:
 
 
 def _is_wanted(pair: tuple[Chain, Chain]) -> bool:
-    """Whether its symbols are new ones in turn, one side has all of them, and its only axis, if it
-    has one, is the first."""
+    """Whether a pair is in normal form: its symbols are numbered in order of use, one side has all
+    of them, and if it uses only one axis, that is the first."""
     word, least = pair
     axes = {op.axis for op in word + least if op.axis >= 0}
     orders = (_symbols(word + least), _symbols(least + word))
@@ -246,14 +253,14 @@ def _is_wanted(pair: tuple[Chain, Chain]) -> bool:
 
 
 class ChainRewriter:
-    """Rewrites chains by the rules that it has learnt, in both directions but for those that would
-    make up a degree."""
+    """Rewrites chains by known rules, in both directions, except for a direction that would
+    introduce a new degree."""
 
     def __init__(self, known: Sequence[tuple[Chain, Chain]] = ()) -> None:
         self._rules: dict[tuple[str, ...], list[Rewrite]] = defaultdict(list)
         self._images = Answers(self._image)
         self.nexts = Answers(self._stepped)
-        """The chains that one step makes."""
+        """The chains that one step makes from a chain."""
         for left, right in known:
             self.learn(left, right)
 
@@ -265,7 +272,7 @@ class ChainRewriter:
                 self._rules[tuple(m.name for m in a)].append(Rewrite(a, b))
 
     def joins(self, first: Chain, second: Chain) -> bool:
-        """Whether a few steps from each of two chains lead to the same."""
+        """Whether at most ``REACH`` steps from each of two chains lead to a common chain."""
         if first == second:
             return True
         reached = ({first}, {second})
@@ -279,14 +286,14 @@ class ChainRewriter:
         return False
 
     def _stepped(self, word: Chain) -> frozenset[Chain]:
-        made: set[Chain] = set()
+        chains: set[Chain] = set()
         for start in range(len(word)):
             for end in range(start + 1, min(start + 2, len(word)) + 1):
                 for image in self._images[word[start:end]]:
                     chain = word[:start] + image + word[end:]
                     if len(chain) <= LONGEST + 1 and _halos(chain) is not None:
-                        made.add(chain)
-        return frozenset(made)
+                        chains.add(chain)
+        return frozenset(chains)
 
     def _image(self, part: Chain) -> frozenset[Chain]:
         rules = self._rules[tuple(op.name for op in part)]
@@ -294,7 +301,8 @@ class ChainRewriter:
 
 
 def pair(left: Chain, right: Chain) -> GraphPair:
-    """The chains as graphs, with free axes before, between and after those that they use."""
+    """The chains as graphs on a tensor with free axes before, between and after those that the
+    chains use."""
     axes = sorted({op.axis for op in left + right if op.axis >= 0})
     dims = {axis: 2 * i + 1 for i, axis in enumerate(axes)}
     x = tensor("x", 2 * len(axes) + 1)

@@ -1,24 +1,26 @@
 """Finds the rules around one operator, with up to one parallel operator on each of its edges.
 
-Method: two such graphs are equal if they are typed alike for all types of their inputs, since
-parallel operators never change what a tensor means; and types are linear in logarithms, so which
-graphs are typed alike is linear algebra (``derive``). It is done at one choice of ranks, where each
-run of indices has a few *active* axes, which may carry parallel operators. A rule is then written
-at ranks of its own: a run has the active axes that the rule uses, with a free axis before, between
-and after them, each of which may stand for any number of axes (``verifier.trusted.sizes.runs``). An
-element-wise operator has the rules of its stand-in; what is found for it beside these is that
-partial sums pass through it.
+Method: parallel operators never change what a tensor means. So two such graphs are equal if they
+have the same types for all types of their inputs. Types are linear in logarithms, so equal types
+are a question of linear algebra (``derive``). It is solved at one choice of ranks, where each run
+of indices has a few *active* axes, which may carry parallel operators. A rule is then written at
+other ranks: a run has the active axes that the rule uses, and a free axis before, between and after
+them, which may stand for any number of axes (``verifier.trusted.sizes.runs``). An element-wise
+operator has the rules of its stand-in, so only its further rules are found: that partial sums pass
+through it.
 
-Of a relation, one way to write it is a rule of its own: the one with the smallest side, operators
-that cut before and operators that join after. The other ways follow in one step, up to pairs of
-parallel operators that cancel, and are marked so.
+A *relation* between graphs can be written as several equalities. One of them is the rule: the one
+with the smallest side, with operators that cut before and operators that join after. The other
+equalities follow from it in one step, up to pairs of parallel operators that cancel, and are marked
+as derived.
 
 Exact: a chain of two operators, with parallel operators before, between and after them, has no
-rules of its own. What parallel operators before the first operator shift its output's type by,
-others on the edge between shift back: that is a relation around the first operator. What is left of
-a relation around the chain is then one around the second, with the edge between among its operands.
-So every relation is the sum of two, one around each operator; that copies and partials on the edge
-between never have to be taken where there are none is tested by exhaustive enumeration.
+rules of its own. Parallel operators before the first operator shift its output's type, and others
+on the edge between can shift it back: that is a relation around the first operator. The rest of a
+relation around the chain is then a relation around the second operator, with the edge between among
+its operands. So every relation is the sum of two, one around each operator. One step of this is not
+proved but tested by exhaustive enumeration: copies and partials on the edge between never have to
+be removed where there are none.
 """
 
 from __future__ import annotations
@@ -55,29 +57,32 @@ from substitutions.generate.cuts.derive import (
     RelationSteps,
     relations,
 )
-from substitutions.rules.candidate import Candidate, Enumerated
+from substitutions.rules.candidate import Candidate, Enumeration
 from verifier.trusted.sizes.degrees import Basis, Powers, entries, input_degrees, typings
 
 FAMILY = "cut"
 MOST_PLACES = 36
-"""Dimensions of all edges and their slices, for an operator to have two active axes in a run."""
+"""The most dimensions and slices of all edges with which an operator has two active axes per
+run."""
 MOST_CHOICES = 6
-"""Parallel operators of a rule that may stand on either side, for all ways to be written."""
+"""The most parallel operators that may stand on either side for which all equalities of a relation
+are written."""
 MOST_GRAPHS = 2_000_000
-"""Graphs around an operator, for those with active axes to be counted."""
+"""The most graphs around an operator for which graphs with active axes are counted."""
 
 PlacePower = tuple[EdgeEntry, int]
 PowerWord = tuple[PlacePower, ...]
-"""The parallel operators of a graph: a place, and 1 or -1 as they raise or lower its entry."""
+"""The parallel operators of a graph: each as a place, and 1 or -1 if it multiplies or divides the
+entry there."""
 
 
 @dataclass(frozen=True)
 class LinearTyping:
-    """One way to type an operator, as linear algebra in powers of k.
+    """A typing of an operator as a linear system in powers of k.
 
-    ``columns``: what parallel operators shift, for the places that relations may involve; all
-    others are fixed by an equation of their own. ``fixed``: those that have to be 1.
-    ``haloed``: places on operands that need a partition with a halo to be cut.
+    ``columns``: for each place, the shift that a parallel operator there makes. ``fixed``: the
+    places whose entry has to be 1; they have no column. ``haloed``: the places on operands that
+    only a partition with a halo can cut.
     """
 
     columns: Mapping[EdgeEntry, EntryColumn]
@@ -85,7 +90,7 @@ class LinearTyping:
     haloed: frozenset[EdgeEntry] = frozenset()
 
     def holds(self, relation: Relation) -> bool:
-        """Whether its sides are typed alike."""
+        """Whether both sides of a relation have the same types."""
         total: dict[int, int] = {}
         for place, power in relation:
             if place not in self.columns:
@@ -97,8 +102,8 @@ class LinearTyping:
 
 @dataclass(frozen=True)
 class CutRelation:
-    """A relation that is a rule, written as its two graphs, and by how many steps it follows from
-    the others."""
+    """A relation as an equality of two graphs. ``steps``: the number of steps by which it follows
+    from the rules of the basis; 0 for these."""
 
     relation: Relation
     words: tuple[PowerWord, PowerWord]
@@ -106,21 +111,21 @@ class CutRelation:
     haloed: frozenset[EdgeEntry]
 
 
-def cut_rules(operator: Operator) -> Enumerated:
-    """The general rules around an operator, and those that follow from one in one step."""
+def cut_rules(operator: Operator) -> Enumeration:
+    """The general rules around an operator, and those that follow from one of them in one step."""
     layout = OperatorCuts.of(operator) if operator.arity else None
     if layout is None:
-        return Enumerated(0, 0, ())
+        return Enumeration(0, 0, ())
     graphs, values = layout.count()
     candidates = dict.fromkeys(
         Candidate.of(layout.written(f), FAMILY, f.steps) for f in layout.found()
     )
-    return Enumerated(graphs, values, tuple(candidates))
+    return Enumeration(graphs, values, tuple(candidates))
 
 
 @dataclass(frozen=True)
 class OperatorCuts:
-    """An operator with a number of active axes in each run."""
+    """An operator with a number of active axes in each run, and the relations around it."""
 
     operator: Operator
     lengths: tuple[tuple[str, int], ...]
@@ -128,9 +133,8 @@ class OperatorCuts:
 
     @staticmethod
     def of(operator: Operator, active: int | None = None) -> OperatorCuts | None:
-        """With two active axes in a run where the operator is small, or else one.
-
-        None if it has no meaning there.
+        """The operator with ``active`` axes in each run; by default two if it has few places, else
+        one. None if it has no meaning at these ranks.
         """
         for number in (2, 1) if active is None else (active,):
             lengths = dict.fromkeys(runs_of(operator), number)
@@ -140,8 +144,8 @@ class OperatorCuts:
         return None
 
     def typings(self) -> list[LinearTyping]:
-        """As it is, once for each choice of operands that carry partials; and with each window cut
-        that may be."""
+        """The typings of the operator: one for each choice of operands that carry partials, and the
+        same again with each window cut that may be cut."""
         every = list(_typings(self.at, frozenset()))
         for window in self.at.call.typing(self.at.ranks).windows:
             if all(operand < self.operator.arity for operand, _ in window.places):
@@ -149,9 +153,9 @@ class OperatorCuts:
         return every
 
     def count(self) -> tuple[int, int]:
-        """How many graphs are typed, and how many types they have; once for each typing.
+        """The number of graphs that have types, and of their different types, summed over typings.
 
-        Those with active axes are left out of the count where there are too many.
+        If there are more than ``MOST_GRAPHS``, graphs with active axes are not counted.
         """
         typings = [typing for typing in self.typings() if not typing.haloed]
         if sum(_graphs(self.at, typing) for typing in typings) > MOST_GRAPHS:
@@ -163,7 +167,7 @@ class OperatorCuts:
         return sum(_graphs(self.at, typing) for typing in typings), values
 
     def found(self) -> list[CutRelation]:
-        """The rules, those of the stand-in left out."""
+        """The rules and the derived ones, without those of the stand-in."""
         general = stand_in(self.operator)
         known: list[Relation] = []
         if general is not None:
@@ -173,7 +177,7 @@ class OperatorCuts:
         return list(self._with_derived(self.basis(known)))
 
     def basis(self, known: Sequence[Relation]) -> list[CutRelation]:
-        """Relations that generate all others, together with those that are known."""
+        """Relations that generate all others together with those in ``known``."""
         typings = self.typings()
         options: dict[tuple[PowerWord, PowerWord], tuple[Relation, LinearTyping]] = {}
         for typing in typings:
@@ -203,7 +207,7 @@ class OperatorCuts:
                     yield CutRelation(rule.relation, words, 1, rule.haloed)
 
     def _ways(self, relation: Relation, edges: Edges) -> list[tuple[PowerWord, PowerWord]]:
-        """All ways to put the powers of a relation on two sides, each once up to direction."""
+        """The equalities that a relation can be written as, each once up to direction."""
         units = [(place, 1 if n > 0 else -1) for place, n in relation for _ in range(abs(n))]
         ways: dict[frozenset[PowerWord], tuple[PowerWord, PowerWord]] = {}
         for chosen in _choices([edges.side(*unit) for unit in units]):
@@ -246,21 +250,23 @@ class OperatorCuts:
         return left, right
 
     def _order(self, words: tuple[PowerWord, PowerWord]) -> tuple[int, int, tuple[object, ...]]:
-        """Natural equalities first, which cut before and join after; of these the small ones."""
+        """A sort key for equalities: first those that cut before and join after, then small
+        ones."""
         rank = self._rank(words)
         return sum(n for _, n, _ in rank), sum(size for size, _, _ in rank), rank
 
     def _rank(self, words: tuple[PowerWord, PowerWord]) -> tuple[tuple[int, int, PowerWord], ...]:
-        """Small sides first; among equals those that apply to whole tensors, with operators that
-        cut before and operators that join after."""
+        """A sort key for equalities: by the sizes of the sides, and among equals first those that
+        apply to whole tensors, with operators that cut before and operators that join after."""
         arity = self.operator.arity
         undone = [sum((n < 0) == (edge < arity) for (edge, _), n in word) for word in words]
         return tuple((len(word), n, word) for word, n in zip(words, undone, strict=True))
 
 
 def _choices(sides: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """All ways to choose a side where either will do (0); where that are many, those that put all
-    but one on the same."""
+    """Yield the choices of a side (1 or -1) for each unit that may stand on either (0). If there
+    are more than ``MOST_CHOICES`` such units, only choices that put all but one of them on the same
+    side."""
     if sides.count(0) <= MOST_CHOICES:
         yield from product(*((side,) if side else (1, -1) for side in sides))
         return
@@ -272,7 +278,8 @@ def _choices(sides: Sequence[int]) -> Iterator[tuple[int, ...]]:
 def decorated(
     at: RankedCall, powers: Mapping[EdgeEntry, int], haloed: frozenset[EdgeEntry] = frozenset()
 ) -> tuple[Value, ...]:
-    """An operator with a parallel operator at each of some places, on as many edges."""
+    """The outputs of an operator with a parallel operator at each place of ``powers``, at most one
+    on each edge."""
     symbols = (DEGREE, *(f"{DEGREE}{i}" for i in range(2, 9)))
     degree = Poly.of(next(s for s in symbols if s not in at.call.operator.attributes))
     moves = {place[0]: _move(at, place, power, degree, haloed) for place, power in powers.items()}
@@ -302,12 +309,12 @@ def _move(
 
 
 def _typings(at: RankedCall, haloed: frozenset[EdgeEntry]) -> Iterator[LinearTyping]:
-    """The typings of an operator of which some dimensions of operands have a halo."""
+    """Yield the typings of an operator whose operands have halos at the places ``haloed``."""
     names = input_names(len(at.ranks))
     leaves = [tensor(name, rank) for name, rank in zip(names, at.ranks, strict=True)]
     inputs = list(leaves)
     for edge, dim in sorted(haloed):
-        # The exchange of a halo, which leaves all degrees as they are.
+        # A partition of degree 1 with a halo: it changes no degree.
         call = OPERATORS["partition"](dim=dim, degree=1, before=1, after=1)
         inputs[edge] = Value(Node(call, (inputs[edge],)))
     node = Node(at.call, tuple(inputs))
@@ -330,7 +337,8 @@ def _linear(
     symbols: Mapping[str, EdgeEntry],
     haloed: frozenset[EdgeEntry],
 ) -> LinearTyping:
-    """The columns of a typing: what has to be 1 (``symbol / value``) and what the outputs are."""
+    """The linear system of a typing. Its rows are the conditions ``symbol / value = 1`` and the
+    entries of the outputs' types."""
     fixed = frozenset(symbols[s] for s, value in rows if s in symbols and not value.powers)
     forms = [value.over(Powers.of(symbol)) for symbol, value in rows] + list(outputs)
     columns: dict[EdgeEntry, dict[int, int]] = {place: {} for place in symbols.values()}
@@ -346,7 +354,7 @@ def _linear(
 
 
 def _output_place(at: RankedCall, number: int) -> EdgeEntry:
-    """The place of an entry of the outputs, counted through all of them."""
+    """The place of entry ``number`` of the outputs' types, counted through all outputs."""
     for port, rank in enumerate(at.outputs):
         if number < 2 * rank + 2:
             return len(at.ranks) + port, number
@@ -355,7 +363,8 @@ def _output_place(at: RankedCall, number: int) -> EdgeEntry:
 
 
 def _shifts(at: RankedCall, typing: LinearTyping, edge: int) -> Iterator[tuple[EdgeEntry, int]]:
-    """The parallel operators on an edge, but those that make degrees fractions of k."""
+    """Yield the parallel operators on an edge, as (place, power), without those that would make a
+    degree a fraction of k."""
     rank = at.edges[edge]
     for entry in range(2 * rank + 2):
         place = (edge, entry)
@@ -366,13 +375,13 @@ def _shifts(at: RankedCall, typing: LinearTyping, edge: int) -> Iterator[tuple[E
 
 
 def _graphs(at: RankedCall, typing: LinearTyping) -> int:
-    """How many graphs are typed."""
+    """The number of graphs around an operator that have types."""
     return prod(1 + len(list(_shifts(at, typing, edge))) for edge in range(len(at.edges)))
 
 
 def _values(at: RankedCall, typing: LinearTyping) -> int:
-    """How many types they have, told apart by a hash that is linear in the powers: it misses one
-    difference in 2**64."""
+    """The number of different types of these graphs. They are told apart by a 64-bit hash that is
+    linear in the powers."""
     random = Random(0)
     weights: dict[int, int] = defaultdict(lambda: random.getrandbits(64))
     others: dict[EdgeEntry, int] = defaultdict(lambda: random.getrandbits(64))
@@ -381,10 +390,10 @@ def _values(at: RankedCall, typing: LinearTyping) -> int:
         options = [0]
         for place, power in _shifts(at, typing, edge):
             if place in typing.columns:
-                own = sum(weights[row] * n for row, n in typing.columns[place].items())
+                shift = sum(weights[row] * n for row, n in typing.columns[place].items())
             else:
-                own = others[place]
-            options.append(own * power)
+                shift = others[place]
+            options.append(shift * power)
         shifts = np.array([option % 2**64 for option in options], np.uint64)
         total = (total[:, None] + shifts[None, :]).ravel()
     return len(np.unique(total))

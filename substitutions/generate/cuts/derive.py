@@ -1,19 +1,21 @@
-"""Derives which equalities around one operator are rules of their own, by linear algebra.
+"""Derives a basis of the equalities around one operator, by linear algebra.
 
 Problem: around one operator, a parallel operator on an edge shifts one entry of that edge's type by
-log k. A *place* is such an entry, (edge, entry), and a graph is a vector that counts the parallel
-operators at each place. Partition and combine undo each other, so their places count in integers,
-up and down. Nothing undoes replicate and reduce: counts of copies and partials never fall below 0.
+log k. A *place* is such an entry, (edge, entry). A graph is a vector that counts the parallel
+operators at each place. Partition and combine undo each other, so the counts of their places are
+any integers. Nothing undoes replicate and reduce, so counts of copies and partials never fall below
+0.
 
-Method: graphs that are typed alike differ by a *relation*: an integer vector that typing sends to
-0. What it adds at a place stands on the one side or, undone, on the other. If a relation is a sum
-of relations that agree with its signs, these can be applied one after the other, and no count ever
-falls below 0; so the relations that are no such sum generate all others (a Graver basis; Sturmfels,
-Gröbner Bases and Convex Polytopes, 1996, chapter 4). ``relations`` finds them, and of them
-``RelationSteps`` leaves out those that others reach by a longer way.
+Method: graphs with the same types differ by a *relation*: an integer vector that typing maps to 0.
+A positive component of it is a parallel operator on one side, or the opposite one on the other
+side. If a relation is a sum of relations with the same signs, these can be applied one after the
+other, and no count falls below 0. So the relations that are no such sum generate all others (a
+Graver basis; Sturmfels, Gröbner Bases and Convex Polytopes, 1996, chapter 4). ``relations`` finds
+them. ``RelationSteps`` finds those that follow from others in several steps, which are left out.
 
-Complexity: exponential in the edges, of which an operator has few. Exact for one parallel operator
-on an edge and side; a way of more than ``MAX_STEPS`` is not looked for.
+Complexity: exponential in the number of edges, of which an operator has few.
+Exact for one parallel operator on each edge and side. Derivations of more than ``MOST_STEPS`` are
+not searched.
 """
 
 from __future__ import annotations
@@ -28,30 +30,31 @@ EdgeEntry = tuple[int, int]
 Relation = tuple[tuple[EdgeEntry, int], ...]
 """Powers of k by place, sorted; the first one positive."""
 EntryColumn = Mapping[int, int]
-"""What one power of k at a place adds to each condition of typing and entry of the outputs."""
+"""The change that one power of k at a place makes to each row: a condition of typing, or an entry
+of the outputs."""
 
 MOST_STEPS = 6
 LIMIT = 2
-"""Counts beyond are not followed."""
+"""States with a count above this, or below its negative, are not followed."""
 WIDTH, ZERO, TOP = 5, 8, 16
+"""The bits of a field of a state, the number that stands for 0, and the top bit."""
 
 
 @dataclass(frozen=True)
 class Edges:
-    """The edges of an operator by rank, and where a count can only be taken up on one side.
-
-    ``sided``: places other than those of copies and partials whose positive powers stand on the
-    left only, and negative ones on the right.
+    """The edges of an operator. ``ranks``: the rank of each edge. ``sided``: places, other than
+    those of copies and partials, whose positive powers stand on the left only, and whose negative
+    powers on the right only.
     """
 
     ranks: tuple[int, ...]
     sided: frozenset[EdgeEntry] = frozenset()
 
     def side(self, place: EdgeEntry, power: int) -> int:
-        """Where a power has to stand: 1 left, -1 right, 0 if either will do.
+        """The side on which a power has to stand: 1 left, -1 right, 0 either.
 
-        A replicate raises copies; a reduce lowers partials. Elsewhere, what raises an entry on one
-        side may be what lowers it on the other.
+        A replicate raises copies; a reduce lowers partials. At other places, an operator that
+        raises the entry on one side is equivalent to one that lowers it on the other.
         """
         edge, entry = place
         copies = 2 * self.ranks[edge]
@@ -62,11 +65,11 @@ class Edges:
         return 0
 
     def counted(self, place: EdgeEntry) -> bool:
-        """Whether it counts copies or partials, which nothing undoes."""
+        """Whether a place is that of copies or partials, whose operators nothing undoes."""
         return place[1] >= 2 * self.ranks[place[0]]
 
     def fit(self, powers: Mapping[EdgeEntry, int], edge: int) -> bool:
-        """Whether an edge has room for its powers: one parallel operator on either side."""
+        """Whether the powers fit an edge, which has room for one parallel operator on each side."""
         sides = [
             self.side(place, power)
             for place, power in powers.items()
@@ -77,15 +80,16 @@ class Edges:
 
 
 def normal(powers: Mapping[EdgeEntry, int]) -> Relation:
-    """The relation with some powers; it is the same from right to left."""
+    """The relation with the given powers, with the first one positive: a relation and its reverse
+    are the same."""
     ordered = sorted(powers.items())
     sign = 1 if ordered[0][1] > 0 else -1
     return tuple((place, sign * power) for place, power in ordered)
 
 
 def relations(columns: Mapping[EdgeEntry, EntryColumn], edges: Edges) -> list[Relation]:
-    """The relations between graphs with up to one parallel operator on each edge that are no sum of
-    such relations of the same signs."""
+    """The relations between graphs with up to one parallel operator on each edge that are no sums
+    of such relations with the same signs."""
     finder = _Finder(columns, edges)
     related = finder.run()
     by_size = sorted(related, key=lambda r: sum(abs(power) for _, power in r))
@@ -96,9 +100,10 @@ def relations(columns: Mapping[EdgeEntry, EntryColumn], edges: Edges) -> list[Re
     return kept
 
 
-def _is_part(part: Relation, whole: Relation) -> bool:
-    """Whether a relation, or its reverse, is a summand of the same signs."""
-    powers = dict(whole)
+def _is_part(part: Relation, relation: Relation) -> bool:
+    """Whether ``part``, or its reverse, is a summand of ``relation`` with the same
+    signs."""
+    powers = dict(relation)
     shares = [(power, powers.get(place, 0)) for place, power in part]
     return all(0 < p <= q or q <= p < 0 for p, q in shares) or all(
         0 < -p <= q or q <= -p < 0 for p, q in shares
@@ -106,10 +111,10 @@ def _is_part(part: Relation, whole: Relation) -> bool:
 
 
 class _Finder:
-    """Grows vectors power by power, each to cancel what the ones before left over.
+    """Grows vectors power by power. Each power reduces the sum that the powers so far leave over.
 
-    Every relation that is no sum is found: of a part of it something is left over, and the rest of
-    it has a power that lowers just that.
+    Every relation that is no sum is found: a part of it leaves something over, and the rest of it
+    has a power that reduces that.
     """
 
     def __init__(self, columns: Mapping[EdgeEntry, EntryColumn], edges: Edges) -> None:
@@ -125,7 +130,7 @@ class _Finder:
     def run(self) -> list[Relation]:
         for place, column in self._columns.items():
             self._grow({place: 1}, dict(column))
-            # Relations with a power here, of either sign, are known up to reversal.
+            # All relations with a power at this place have been found, up to reversal.
             self._done.add(place)
         return list(self._found)
 
@@ -167,17 +172,18 @@ class _Step:
     """A relation read in one direction, as additions to a state (see ``RelationSteps``)."""
 
     needed: int
-    """Added to a state, it sets the top bit of each count that is as great as what is taken."""
+    """Added to a state, it sets the top bit of each field whose count is at least the amount that
+    the step takes."""
     tops: int
     change: int
 
 
 class RelationSteps:
-    """Relations as steps between states: what they reach, and how fast.
+    """Relations as steps between states, and the distances between states.
 
-    A state holds the powers of one side and, reversed, what has been undone. It is one integer with
-    a field of ``WIDTH`` bits for each place, so that a step is an addition; a field holds a count
-    plus ``ZERO``.
+    A state holds the powers of one side, with operators on the other side as negative powers. It is
+    one integer with a field of ``WIDTH`` bits for each place, so that a step is one addition. A
+    field holds a count plus ``ZERO``.
     """
 
     def __init__(self, edges: Edges) -> None:
@@ -185,7 +191,8 @@ class RelationSteps:
         places = [(e, n) for e, rank in enumerate(edges.ranks) for n in range(2 * rank + 2)]
         self._shifts = {place: WIDTH * i for i, place in enumerate(places)}
         self._top = self._fields(dict.fromkeys(places, TOP))
-        # Added to a state, they set the top bit of a field above LIMIT, or of one not below -LIMIT.
+        # Added to a state, these set the top bit of each field above LIMIT, or of each not below
+        # -LIMIT.
         self._above = self._fields(dict.fromkeys(places, TOP - ZERO - LIMIT - 1))
         self._not_below = self._fields(dict.fromkeys(places, TOP - ZERO + LIMIT))
         self._zero = self._fields(dict.fromkeys(places, ZERO))
@@ -193,8 +200,8 @@ class RelationSteps:
     def distance(
         self, relation: Relation, known: Iterable[Relation], most: int = MOST_STEPS
     ) -> int | None:
-        """By how many steps of the known relations one follows; None if by up to ``most`` it does
-        not."""
+        """The number of steps of the known relations by which a relation follows; None if that is
+        more than ``most``."""
         steps = [step for other in known for step in self._both_ways(other)]
         left, right = (self._zero + self._fields(side) for side in self.sides(relation))
         near, frontiers = [{left}, {right}], [{left}, {right}]
@@ -209,7 +216,8 @@ class RelationSteps:
         return None
 
     def sides(self, relation: Relation) -> tuple[dict[EdgeEntry, int], dict[EdgeEntry, int]]:
-        """What a relation replaces, and by what; all that may stand on the left does."""
+        """The powers of a relation's left and right side. Powers that may stand on either are on
+        the left."""
         left: dict[EdgeEntry, int] = {}
         right: dict[EdgeEntry, int] = {}
         for place, power in relation:

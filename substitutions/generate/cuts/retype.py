@@ -1,8 +1,8 @@
-"""Makes the types of a pair agree whose values do, by one parallel operator more.
+"""Makes the types of a pair with equal values agree, by one more parallel operator.
 
-Two tensors side by side as partials (join) mean their sum, but are no whole tensor. A candidate of
-which only the types differ is tried again with one parallel operator on its output or on an input
-of one side: so Add is found as Join then Reduce (the Unity paper, figure 11b).
+Two tensors side by side as partials (join) mean their sum, but have another type than the sum. A
+candidate whose types differ is tried again with one parallel operator on the output of one side. So
+Add is found to be Join then Reduce (the Unity paper, figure 11b).
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from substitutions.generate.algebra.enumerate import moves
 from substitutions.rules.rule import operators_in
 
 DEGREE = 2
-"""Both sides of a pair have two operands or none: the degree is theirs, and no symbol."""
+"""The degree of the parallel operator: join has two operands, so the degree is a number and no
+symbol."""
 MOST_OPERATORS = 2
 
 TYPES_DIFFER = "the types differ"
-"""The reason that ``verifier.decide`` gives."""
+"""The reason that ``verifier.decide`` gives for such a pair."""
 
 
 def retyped(pair: GraphPair) -> Iterator[GraphPair]:
-    """The pair with one parallel operator on the output of one side."""
+    """Yield the pair with one parallel operator on the output of one side."""
     left, right = pair
     if len(left) != 1 or max(operators_in(left), operators_in(right)) > MOST_OPERATORS:
         return

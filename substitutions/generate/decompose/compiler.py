@@ -1,11 +1,11 @@
 """Compiles a value of the index language into a graph of primitive operators.
 
-Method: every operator's equation can be read as a recipe: sums become ``sum_axis`` or matrix
-products, functions element-wise operators, comparisons of an id with an index look-ups.
-Exponentials that are summed are taken relative to the greatest of them, as ``exp(x - m)`` with ``m
-= max x``: the factor ``exp(m)`` is carried along beside the tensor and cancels in a quotient or
-becomes a summand in a logarithm. Exact: that is algebra, and nothing overflows. What has no such
-operators is refused.
+Method: an equation is translated part by part. Sums become ``sum_axis`` or matrix products,
+functions become element-wise operators, and comparisons of an id with an index become look-ups. A
+summed exponential becomes ``exp(x - m)`` with ``m = max x``, so that nothing overflows. Its factor
+``exp(m)`` is kept apart from the tensor: it cancels in a quotient, and becomes a summand in a
+logarithm.
+Exact: each step is an equality of real numbers. A value without such operators is refused.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ from substitutions.generate.decompose.product_form import (
 class Compiler:
     """Compiles values of one equation.
 
-    ``leaves``: its operands as tensors. ``bounds``: the size of each index, as the equation writes
-    it; ``known``: what its sizes and attributes are in the graph.
+    ``leaves``: the operands as tensors. ``bounds``: the size of each index, as in the equation.
+    ``known``: the values of the equation's sizes and attributes in the graph.
     """
 
     leaves: Sequence[NamedTensor]
@@ -73,22 +73,22 @@ class Compiler:
     order: tuple[str, ...]
     """The axes of the result."""
     runs: frozenset[str]
-    """The indices that stand in runs."""
+    """The indices that are in runs."""
     _summed: dict[Value, int] = field(default_factory=dict[Value, int])
-    """The tensors whose exponentials are summed, and along which of their dimensions."""
+    """The tensors whose exponentials are summed, each with the dimension that is summed."""
 
     def __post_init__(self) -> None:
         sizes = {name: self._size(bound) for name, bound in self.bounds.items()}
         self._primitives = Primitives(sizes, self.order, self.runs)
 
     def compile(self, value: Expr) -> Value:
-        """The tensor that a value is. Raises NotCompiled."""
+        """Return the tensor that a value is. Raises NotCompiled if no operators compute it."""
         self._note_sums(value)
         tensor = self._tensor(self._product(value))
         return self._primitives.spread(tensor, self.order).value
 
     def _note_sums(self, value: Expr) -> None:
-        """Find the exponentials that are summed, innermost sums first."""
+        """Record the exponentials that are summed, innermost sums first."""
         for child in children(value):
             self._note_sums(child)
         if not isinstance(value, Sum):
@@ -137,7 +137,8 @@ class Compiler:
         return Product(calls=(scale(factor=size),))
 
     def _guard(self, index: Poly) -> NamedTensor:
-        """1 where ``column <= row``."""
+        """The tensor that is 1 where ``column <= row`` and 0 elsewhere. Raises NotCompiled for
+        other conditions."""
         ends = {sign: [m for m, c in index.terms if c == sign and len(m) == 1] for sign in (1, -1)}
         rows, columns = ([m[0] for m in ends[sign]] for sign in (1, -1))
         both = len(rows) == len(columns) == 1 and len(index.terms) == 2
@@ -148,7 +149,8 @@ class Compiler:
         return NamedTensor(apply(call), (rows[0], columns[0]))
 
     def _element(self, access: Access) -> NamedTensor:
-        """An operand, read at one index for each dimension that runs over all of it."""
+        """An operand that is read at one index per dimension, each over the whole dimension. Raises
+        NotCompiled for other reads."""
         leaf = self.leaves[access.operand]
         read = [self._size(index) for index in access.index]
         index = _digits(read, leaf, self._primitives.sizes)
@@ -168,7 +170,7 @@ class Compiler:
         return total
 
     def _sum_of(self, terms: Sequence[Expr]) -> Product:
-        """A sum of values; what they are all taken relative to stays outside of it."""
+        """A sum of values. Factors ``exp(m)`` that all terms share stay outside of it."""
         products = [p for p in map(self._product, terms) if p.number]
         tensors = [p for p in products if not p.is_constant]
         if not tensors:
@@ -190,7 +192,7 @@ class Compiler:
         return Product(sum((p.number for p in products), Fraction(0)))
 
     def _difference(self, more: Sequence[NamedTensor], less: Sequence[NamedTensor]) -> NamedTensor:
-        """The sum of some tensors less that of others."""
+        """The sum of the tensors ``more`` minus the sum of the tensors ``less``."""
         make = self._primitives
         if not less:
             return make.fold(make.plus, more)
@@ -231,7 +233,7 @@ class Compiler:
         return Product(under=(below,), logs=tuple((t, -n) for t, n in product.logs))
 
     def _exponential(self, tensor: NamedTensor) -> Product:
-        """``exp(x)``; relative to the greatest x where such are summed."""
+        """``exp(x)``, or ``exp(x - m)`` with the factor ``exp(m)`` apart if it is summed."""
         axis = self._summed.get(tensor.value)
         if axis is None:
             return Product(over=(tensor.mapped(exp()),))
@@ -260,7 +262,7 @@ class Compiler:
         return Product(over=(self._primitives.greatest(tensor, var),))
 
     def _total(self, var: str, product: Product) -> Product:
-        """The sum over an index: what does not depend on it stays outside."""
+        """The sum over an index. Factors that do not depend on it stay outside."""
         product = self._settled(var, product)
         rows = [pick for pick in product.picks if pick.row == var]
         inside = [t for t in product.over if var in t.axes]
@@ -282,7 +284,7 @@ class Compiler:
         return outside.times(Product(over=(total,)))
 
     def _settled(self, var: str, product: Product) -> Product:
-        """The product with everything that depends on an index as tensors."""
+        """The product with all picks and logarithms that depend on the index as tensors."""
         make = self._primitives
         bound = [pick for pick in product.picks if var in pick.ids.axes]
         more = [make.picked(pick.ids, pick.row) for pick in bound]
@@ -295,7 +297,7 @@ class Compiler:
         )
 
     def _tensor(self, product: Product) -> NamedTensor:
-        """The one tensor that a product is. Raises NotCompiled where it is a constant."""
+        """The product as one tensor. Raises NotCompiled if it is a constant."""
         make = self._primitives
         over = [*product.over, *(make.picked(pick.ids, pick.row) for pick in product.picks)]
         over += [raised(t, n) for t, n in product.logs]
@@ -315,19 +317,19 @@ class Compiler:
 def _digits(
     read: Sequence[Poly], leaf: NamedTensor, sizes: Mapping[str, Poly]
 ) -> tuple[str, ...] | None:
-    """The index at each dimension of a leaf, merged dimensions taken apart; None where what is
-    read there is no index, or one that does not run over the whole of it."""
+    """The index at each dimension of a leaf, with merged dimensions split. None if a dimension is
+    not read at an index that runs over all of it."""
     names: list[str] = []
     for value in read:
         names += _merged(value, sizes)
     if len(names) != len(leaf.axes) or len(set(names)) < len(names):
         return None
-    whole = all(sizes.get(a) == sizes[b] for a, b in zip(names, leaf.axes, strict=True))
-    return tuple(names) if whole else None
+    runs_through = all(sizes.get(a) == sizes[b] for a, b in zip(names, leaf.axes, strict=True))
+    return tuple(names) if runs_through else None
 
 
 def _merged(value: Poly, sizes: Mapping[str, Poly]) -> Iterator[str]:
-    """The indices of which a position in a merged dimension is made, outermost first."""
+    """Yield the indices that make up a position in a merged dimension, outermost first."""
     if value.symbol is not None:
         yield value.symbol
         return
@@ -340,7 +342,7 @@ def _merged(value: Poly, sizes: Mapping[str, Poly]) -> Iterator[str]:
 
 
 def _linear_parts(value: Expr) -> Iterator[Expr]:
-    """The expression and the factors and terms that it is made of, not what functions are of."""
+    """Yield the expression and its factors and terms, without the arguments of functions."""
     yield value
     if isinstance(value, Add | Mul | Sum):
         for child in children(value):
@@ -349,7 +351,7 @@ def _linear_parts(value: Expr) -> Iterator[Expr]:
 
 @lru_cache(maxsize=1)
 def functions() -> Mapping[str, Operator]:
-    """The operator that applies each scalar function to all elements, by the function's name."""
+    """The element-wise operator of each scalar function, by the function's name."""
     by_function: dict[str, Operator] = {}
     for operator in sorted(BUILT_IN, key=lambda operator: operator.name):
         if stand_in(operator) is None or operator.attributes:
@@ -363,7 +365,7 @@ def functions() -> Mapping[str, Operator]:
 
 
 def binders(value: Expr) -> Iterator[tuple[str, Poly]]:
-    """The indices that a value sums or takes a maximum over, with their sizes."""
+    """Yield the indices that a value sums or takes a maximum over, with their sizes."""
     for part in walk(value):
         if isinstance(part, Sum | Max):
             yield part.var, indices(part)[0]

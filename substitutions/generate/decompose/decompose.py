@@ -1,18 +1,20 @@
 """Operators with an inner reduction as graphs of primitive ones, compiled from their equations.
 
-A softmax refuses a cut along its axis: it reads all of it at each of its elements. The graph
+A softmax refuses a cut along its axis, since each of its elements reads the whole axis. The graph
 
     divide(exp(x - m), expand(sum_axis(exp(x - m)), size))      with m = max_axis(x)
 
-says the same, and there each operator allows one: ``sum_axis`` of a cut axis leaves partial sums,
-the rest goes element by element. Nothing is written about any operator; what cannot be compiled is
-left out with a reason. A pair is a candidate until it is proved (``verifier.decide``).
+computes the same, and its operators allow the cut: ``sum_axis`` of a cut axis leaves partial sums,
+and the other operators are element-wise. No operator is treated specially. An operator that cannot
+be compiled is left out with a reason. A pair is a candidate until it is proved
+(``verifier.decide``).
 
-Where the graph of another operator occurs in that of one, there is a second graph that has that
-operator in its place (``folding``).
+If the graph of one operator contains the graph of another operator, there is a second graph with
+that operator in its place (``folding``).
 
-Reductions and repetitions have a form by blocks beside: ``max_axis`` of k blocks is that of the k
-maxima of each, which a cut axis can compute where no partial sums would do.
+Reductions and repetitions also have a form by blocks: ``max_axis`` of k blocks is the maximum of
+the k maxima of the blocks. Tasks on a cut axis can compute these, although they leave no partial
+sums.
 """
 
 from __future__ import annotations
@@ -41,25 +43,24 @@ from verifier.trusted.sizes.runs import free_runs
 from verifier.trusted.sizes.sizes import input_size
 
 MAX_LENGTH = 3
-"""How many axes a run has at most where the graph depends on their number."""
+"""The most axes of a run if the graph depends on their number."""
 MAX_RANK = 4
 BLOCKS = ("k", "n")
-"""The number of blocks of an axis, and the size of each."""
+"""The symbols of the number of blocks of an axis, and of the size of a block."""
 
 
 @dataclass(frozen=True)
 class Decomposition:
-    """An operator beside a graph of others that computes the same: one pair for each number of
-    axes that needs its own; or else the reason why there is none."""
+    """Pairs of an operator and an equal graph of other operators, one for each number of axes that
+    needs its own graph; or the reason why there is none."""
 
     pairs: tuple[GraphPair, ...] = ()
     reason: str = ""
 
 
 def decompositions(operator: Operator) -> tuple[GraphPair, ...]:
-    """An operator with an inner reduction as graphs of primitive operators, the same with smaller
-    operators folded in them, and those that work by blocks as the blocks of an axis. Candidates:
-    none is proved here."""
+    """The candidates for an operator: graphs of primitive operators, the same graphs with other
+    operators folded in them, and the forms by blocks."""
     pairs = decompose(operator).pairs
     again = (pair for pair in (folded(pair, _folding) for pair in pairs) if pair is not None)
     return (*pairs, *again, *by_blocks(operator))
@@ -67,7 +68,8 @@ def decompositions(operator: Operator) -> tuple[GraphPair, ...]:
 
 @lru_cache(maxsize=1)
 def _folding() -> tuple[GraphPair, ...]:
-    """The operators that fold, at each number of axes, with their decompositions."""
+    """The operators that save tensors (``folds``), with their decompositions, at each number of
+    axes."""
     pairs: list[GraphPair] = []
     for operator in sorted(BUILT_IN, key=lambda operator: operator.name):
         if decompose(operator).pairs:
@@ -76,7 +78,7 @@ def _folding() -> tuple[GraphPair, ...]:
 
 
 def decompose(operator: Operator) -> Decomposition:
-    """The operator as a graph of primitive ones, or the reason why there is none."""
+    """The operator as graphs of primitive operators, or the reason why there are none."""
     if operator.parallel is not None or not _reduces(operator):
         return Decomposition(reason="nothing is reduced in it")
     lengths = dict.fromkeys(operator.runs, 1)
@@ -92,13 +94,13 @@ def decompose(operator: Operator) -> Decomposition:
 
 
 def _variants(operator: Operator) -> Iterator[GraphPair]:
-    """The decompositions at each number of axes that fits, where one does not stand for all."""
+    """Yield the decompositions at each possible number of axes of the runs."""
     for chosen in product(range(MAX_LENGTH + 1), repeat=len(operator.runs)):
         lengths = dict(zip(operator.runs, chosen, strict=True))
         try:
             pair = _compiled(operator, lengths)
         except (NotCompiled, OperatorError):
-            continue  # such as a mean of nothing
+            continue  # Such as a mean of no elements.
         rank = max(node.ranks[0] for node in Graph(pair[0]).nodes)
         if rank <= MAX_RANK and not all(value.node.is_leaf for value in pair[1]):
             yield pair
@@ -123,7 +125,7 @@ def _covers_every_run(operator: Operator, pair: GraphPair) -> bool:
 def _instance(
     operator: Operator, lengths: Mapping[str, int]
 ) -> tuple[Equation, tuple[int, ...], dict[str, int]]:
-    """The equation for runs of given lengths, with the ranks of its operands and its positions."""
+    """The equation for runs of given lengths, the ranks of its operands, and its positions."""
     operands = edge_ranks(operator, lengths)[: operator.arity]
     positions = positions_at(operator.template, lengths)
     given = tuple(positions[name] for name in operator.template.positions)
@@ -144,8 +146,9 @@ def _compiled(operator: Operator, lengths: Mapping[str, int]) -> GraphPair:
 
 
 def _sizes(equation: Equation) -> dict[str, Poly]:
-    """What the sizes of an equation are in terms of those of the inputs. One that is what others
-    leave of a merged dimension gets a symbol of its own: conditions say what it is."""
+    """The sizes of an equation in terms of the sizes of its inputs. A size that is a merged
+    dimension divided by its other factors gets a new symbol, which the rule's conditions
+    determine."""
     known: dict[str, Poly] = {}
     for operand in equation.operands:
         for position, dim in enumerate(operand.dims):
@@ -166,7 +169,7 @@ def _output(
     runs: frozenset[str],
     inputs: Sequence[Value],
 ) -> Value:
-    """One output as a graph over the inputs."""
+    """One output as a graph of the inputs. Raises NotCompiled."""
     bounds = _bounds(equation, output)
     leaves: list[NamedTensor] = []
     for operand, value in zip(equation.operands, inputs, strict=True):
@@ -185,7 +188,7 @@ def _output(
 def _taken_apart(
     leaf: NamedTensor, names: tuple[str, ...], bounds: Mapping[str, Poly], known: Mapping[str, Poly]
 ) -> NamedTensor:
-    """The leaf with one more of its dimensions named; a merged one as several."""
+    """The leaf with names for one more dimension; a merged dimension is split into several."""
     value, axes = leaf.value, leaf.axes
     for i, name in enumerate(names[:-1]):
         inner = product_of(bounds[other].substitute(known) for other in names[i + 1 :])
@@ -196,8 +199,8 @@ def _taken_apart(
 
 
 def _bounds(equation: Equation, output: Output) -> dict[str, Poly]:
-    """The size of every index, as the equation writes it. Raises NotCompiled where a name stands
-    for indices of different sizes."""
+    """The size of every index, as in the equation. Raises NotCompiled if indices of different sizes
+    have the same name."""
     stated = dict(equation.bounds)
     sizes: dict[str, Poly] = {}
     dims = [dim for part in (*equation.operands, output) for dim in part.dims]
@@ -216,8 +219,8 @@ def _blocks() -> tuple[Poly, Poly]:
 
 
 def by_blocks(operator: Operator) -> tuple[GraphPair, ...]:
-    """An operator that takes away one axis, or makes one of a given size, as the same operator
-    twice: within the blocks of the axis, and over them."""
+    """An operator that removes one axis, or creates one of a given size, as the same operator
+    applied twice: within the blocks of the axis, and over the blocks. Empty for other operators."""
     dims = [part.dims for part in operator.template.placing]
     if operator.arity != 1 or len(dims) != 2 or operator.template.positions != ("axis",):
         return ()

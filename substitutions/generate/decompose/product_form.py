@@ -1,4 +1,4 @@
-"""Holds a value as a product of tensors and constants, while it is compiled."""
+"""Values as products of tensors and constants, during compilation."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from substitutions.generate.decompose.named_axes import NamedTensor
 
 
 class NotCompiled(Exception):
-    """A value for which there is no graph of primitive operators; the text says why."""
+    """No graph of primitive operators computes a value; the text says why."""
 
 
 @dataclass(frozen=True)
 class Pick:
-    """1 where the id is the index, else 0."""
+    """A factor that is 1 where the id is the index ``row``, and 0 elsewhere."""
 
     ids: NamedTensor
     row: str
@@ -30,8 +30,9 @@ class Pick:
 class Product:
     """A value as ``number * calls(over / under) * picks * exp(sum of power * log)``.
 
-    ``calls``: element-wise operators that multiply by a constant. ``logs``: the maxima that
-    exponentials were taken relative to, each with the power to which its exponential is there.
+    ``calls``: element-wise operators that multiply by a constant. ``logs``: the maxima m that
+    exponentials ``exp(x - m)`` were taken relative to, each with the power of its factor
+    ``exp(m)``.
     """
 
     number: Fraction = Fraction(1)
@@ -66,7 +67,7 @@ def raised(tensor: NamedTensor, exponent: int) -> NamedTensor:
 
 
 def _float(number: Fraction) -> float:
-    """A number as an attribute. Raises NotCompiled where it is none exactly."""
+    """A number as a real attribute. Raises NotCompiled if no float is equal to it."""
     value = float(number)
     if Fraction(value) != number:
         raise NotCompiled(f"{number} is no floating-point number")
@@ -80,7 +81,7 @@ def multiplied(number: Fraction) -> Iterable[Call]:
 
 
 def offset_of(constant: Product) -> Poly | float:
-    """A constant as a real attribute. Raises NotCompiled where it is none."""
+    """A constant as a real attribute. Raises NotCompiled if it is no constant or attribute."""
     if not constant.is_constant:
         raise NotCompiled("an exponent that is no constant")
     if not constant.calls:

@@ -146,7 +146,7 @@ def fails(x: Tensor, w: Tensor) -> Tensor:
         (lambda x, w: x.sum(), ROWS, "the loss depends on no weight"),
         (lambda x, w: 3, ROWS, "returns something that is no tensor"),
         (lambda x, w: (x @ w).sum(), ROWS, "torch.export: "),
-        (fails, ROWS, "chooses by the values of a tensor, which no graph can follow"),
+        (fails, ROWS, "branches on the values of a tensor, which no graph can follow"),
         (lambda x, w: (x[torch.randperm(4)] * w).sum(), ROWS, "draws random numbers"),
         (lambda x, w: (w * w.softmax(1).multinomial(1)).sum(), ROWS, "draws random numbers"),
     ],

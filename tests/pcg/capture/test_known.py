@@ -82,7 +82,7 @@ def test_a_choice_by_a_constant_is_followed(case: str) -> None:
 
 @pytest.mark.parametrize("case", a_third(VALUES))
 def test_a_choice_by_values_is_refused_by_its_line(case: str) -> None:
-    with pytest.raises(InputError, match=r"test_known.py: line \d+: chooses by the values"):
+    with pytest.raises(InputError, match=r"test_known.py: line \d+: branches on the values"):
         compared(Choosing(VALUES[case]), (torch.randn(3, 4),))
 
 

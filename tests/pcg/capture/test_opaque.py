@@ -184,7 +184,7 @@ class Unset(nn.Module):
     ("module", "problem"),
     [
         (Complex, "of complex numbers cannot be captured"),
-        (Unset, "happens to be in memory"),
+        (Unset, "returns uninitialized memory"),
     ],
 )
 def test_what_no_operator_can_hold_is_one_line(module: type[nn.Module], problem: str) -> None:

@@ -143,11 +143,11 @@ def test_tensors_and_weight_are_one_another(count: int, transposed: bool, rank: 
     back = record.tensors(weight)
     assert list(back) == list(names)
     assert all(torch.equal(back[name], state[name]) for name in names)
-    assert record.turned(weight.shape) == (count, *state["e.0"].shape)
+    assert record.reoriented(weight.shape) == (count, *state["e.0"].shape)
     assert record.misfit(weight.shape, state) is None
-    assert record.lacking(state) is None
+    assert record.missing_from(state) is None
     short = {name: tensor for name, tensor in state.items() if name != names[-1]}
-    assert record.lacking(short) == names[-1]
+    assert record.missing_from(short) == names[-1]
     wide = {**state, names[-1]: torch.zeros(9, 9, 9, 9)}
     misfit = record.misfit(weight.shape, wide)
     assert misfit is not None

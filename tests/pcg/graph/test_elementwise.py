@@ -124,8 +124,8 @@ def test_text_declares_it_and_any_shape_will_do() -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("aten.sort.default(x0) : float32 -> float32", "returns something else|element by element"),
-        ("aten.cumsum.default(x0, 0) : float32 -> float32", "is not element by element"),
+        ("aten.sort.default(x0) : float32 -> float32", "returns something else|element-wise"),
+        ("aten.cumsum.default(x0, 0) : float32 -> float32", "is not element-wise"),
         ("aten.dropout.default(x0, 0.5, True) : float32 -> float32", "may change its operands"),
         ("aten.relu_.default(x0) : float32 -> float32", "changes its operands"),
         ("aten.relu6.default(x0) : text -> float32", "unknown number format"),

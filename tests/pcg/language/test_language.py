@@ -117,7 +117,7 @@ def test_rational_constants_are_exact():
         ("x[i], y[i] -> out[j < 2] = x[j]; b[j < 3] = y[j]", "index 'j' has the sizes 2 and 3"),
         ("x[(i j)] -> out[(i j) < 6] = x[(i j)]", "state the sizes of i and j one by one"),
         ("x[i] -> let m[i@axis] = x[i]; out[i] = m[i]", "'@axis' in m, which is no tensor"),
-        ("x[a..., b...] -> out[a..., b...] = x[a..., b...]", "ranks do not tell how long a is"),
+        ("x[a..., b...] -> out[a..., b...] = x[a..., b...]", "ranks do not determine the length"),
         ("x[a..., i@at], y[i@at] -> out[a..., i] = x[a..., i]", "'@at' stands at 1 and 0"),
         ("out[i] = x[i]; out[i] = x[i]", "'out' is defined twice"),
         ("let y[i] = x[i]", "no output is defined"),

@@ -74,7 +74,7 @@ HEAD = "from pcg.types.operator import Operator\n\n"
         ),
         (
             HEAD + 'op = Operator("op", "x[a..., b...] -> out[a...] = sum b...: x[a..., b...]")',
-            ": line 3: operator op: operand x: ranks do not tell how long a is",
+            ": line 3: operator op: operand x: ranks do not determine the length of a",
         ),
         (
             HEAD + 'op = Operator("op", "out[i] = twice(x[i])")',

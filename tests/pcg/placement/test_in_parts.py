@@ -9,8 +9,8 @@ from support.graphs.strategies import parts_of_leaves, seeds
 from support.plans.by_device import RING, close, simulate
 
 from pcg.graph.graph import Graph, Node
-from pcg.placement.in_parts import InParts, in_parts, summed
-from pcg.placement.layout import grid, spread
+from pcg.placement.in_parts import TransferParts, layout_in_parts, layout_of_sums
+from pcg.placement.layout import default_layout, grid
 from pcg.placement.schedule import Reshard, Schedule, schedule
 from pcg.placement.view import MachineView
 from pcg.plan.text import parse_graph
@@ -149,15 +149,15 @@ def test_partial_sums_are_added_up_before_they_leave(rows, columns, terms, copie
 def test_partial_sums_that_their_devices_read_stay() -> None:
     tensor = ParallelTensor((4,), Degrees((1,), (1,), 1, 2))
     total = ParallelTensor((4,), Degrees((1,), (1,), 1, 1))
-    assert summed(spread(tensor, 0), spread(total, 1)) is None
-    assert summed(spread(tensor, 0), spread(total, 2)) is not None
+    assert layout_of_sums(default_layout(tensor, 0), default_layout(total, 1)) is None
+    assert layout_of_sums(default_layout(tensor, 0), default_layout(total, 2)) is not None
 
 
 @given(copies=st.integers(1, 6), parts=st.integers(1, 6), size=st.integers(1, 12))
 def test_parts_are_equal_and_fill_the_tensor(copies, parts, size):
     tensor = ParallelTensor((size,), Degrees((1,), (1,), copies, 1))
-    wanted, source = spread(tensor, 1), spread(ParallelTensor.whole((size,)), 0)
-    actual = in_parts(source, wanted, InParts(0, parts))
+    wanted, source = default_layout(tensor, 1), default_layout(ParallelTensor.whole((size,)), 0)
+    actual = layout_in_parts(source, wanted, TransferParts(0, parts))
     if parts == 1 or copies % parts or size % parts:
         assert actual is None
         return

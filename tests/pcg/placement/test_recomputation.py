@@ -7,7 +7,7 @@ from support.plans.small_plans import small_plan
 
 from pcg.graph.graph import Graph
 from pcg.placement.layout import grid
-from pcg.placement.recomputation import Again, again
+from pcg.placement.recomputation import RecomputedSteps, recomputed_steps
 from pcg.placement.saved import saved_tensors
 from pcg.placement.schedule import Compute, Reshard, Schedule, schedule
 from pcg.placement.view import MachineView
@@ -32,11 +32,11 @@ def names(steps: Schedule, numbers) -> list[str]:
     ]
 
 
-def done(steps: Schedule, wanted: set[str], stage: int | None = None) -> Again:
+def done(steps: Schedule, wanted: set[str], stage: int | None = None) -> RecomputedSteps:
     every = {n for s in steps.steps if isinstance(s, Compute) for n in (s.node, *ups(s))}
     assert {node.name for node in every} >= wanted
     nodes = [node for node in every if node.name in wanted]
-    return again(saved_tensors(steps), nodes, stage)
+    return recomputed_steps(saved_tensors(steps), nodes, stage)
 
 
 def ups(step: Compute):
@@ -47,7 +47,7 @@ def ups(step: Compute):
             value = value.node.inputs[0]
 
 
-def shown(steps: Schedule, remade: Again) -> dict[str, list[str]]:
+def shown(steps: Schedule, remade: RecomputedSteps) -> dict[str, list[str]]:
     return {names(steps, [reader])[0]: names(steps, own) for reader, own in remade.before.items()}
 
 
@@ -140,7 +140,7 @@ def test_in_micro_batches_weights_are_gathered_for_each(apart: bool):
 
 def test_nothing_is_done_again_for_nothing():
     steps = steps_of(parse_graph(CHAIN))
-    assert not again(saved_tensors(steps), ()).before
+    assert not recomputed_steps(saved_tensors(steps), ()).before
 
 
 def test_chains_may_be_as_long_as_graphs():
@@ -157,7 +157,7 @@ def test_nothing_is_done_again_across_the_chunks_of_a_stage():
     plan = small_plan("interleaved gathered")
     steps = schedule(plan.graph, plan.views)
     chunks = chunks_of(steps, 2, 2, 2)
-    remade = again(saved_tensors(steps), plan.recompute, 2, chunks.numbers)
+    remade = recomputed_steps(saved_tensors(steps), plan.recompute, 2, chunks.numbers)
     assert remade.moved
     every = chunks.with_moved(steps, remade.moved)
     number = {at: ends.source for at, ends in every.steps.items()}

@@ -11,7 +11,7 @@ from support.plans.by_device import RING, Array, close, simulate
 
 from pcg.errors import InputError
 from pcg.graph.graph import Graph, Node
-from pcg.placement.layout import grid, spread
+from pcg.placement.layout import default_layout, grid
 from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot, schedule
 from pcg.placement.view import MachineView
 from pcg.plan.text import parse_graph
@@ -163,8 +163,8 @@ def test_outputs_behind_parallel_operators_are_moved():
         return t, x
     """)
     assert [slot.layout for slot in made.outputs] == [
-        spread(parse_graph("t = input[4, 6]\nreturn t").outputs[0].type),
-        spread(parse_graph("t = input[4/2, 6]\nreturn t").outputs[0].type),
+        default_layout(parse_graph("t = input[4, 6]\nreturn t").outputs[0].type),
+        default_layout(parse_graph("t = input[4/2, 6]\nreturn t").outputs[0].type),
     ]
 
 

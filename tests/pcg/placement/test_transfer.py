@@ -14,7 +14,7 @@ from support.graphs.places import extent, halos, place, within
 from support.graphs.strategies import seeds
 
 from pcg.placement import transfer as module
-from pcg.placement.layout import Layout, Piece, spread
+from pcg.placement.layout import Layout, Piece, default_layout
 from pcg.placement.transfer import Message, Transfer, transfer
 from pcg.types.tensor import Degrees, ParallelTensor
 
@@ -32,7 +32,7 @@ def layouts(draw: DrawFn, shape: tuple[int, ...], partials: int) -> Layout:
     own = Degrees(dims, (1,) * len(shape), copies, partials, halos(dims, widths))
     tensor = ParallelTensor(shape, own)
     devices = draw(st.permutations(range(tensor.pieces + draw(st.integers(0, 2)))))
-    pieces = (piece for _, piece in spread(tensor).pieces)
+    pieces = (piece for _, piece in default_layout(tensor).pieces)
     return Layout(tensor, tuple(zip(devices, pieces, strict=False)))
 
 
@@ -173,8 +173,8 @@ def tensor(text_dims: tuple[int, ...], shape: tuple[int, ...], copies: int, part
 @pytest.mark.parametrize("devices", [2, 3, 4])
 def test_ring_all_reduce(devices: int):
     """Partials on n devices become copies on them: 2 (n - 1) elements for each of the tensor."""
-    source = spread(tensor((1, 1), (4, 6), 1, devices))
-    target = spread(tensor((1, 1), (4, 6), devices, 1))
+    source = default_layout(tensor((1, 1), (4, 6), 1, devices))
+    target = default_layout(tensor((1, 1), (4, 6), devices, 1))
     plan = transfer(source, target)
     assert plan.kind == "all_reduce"
     assert plan.groups == (tuple(range(devices)),)
@@ -183,7 +183,9 @@ def test_ring_all_reduce(devices: int):
 
 def test_two_devices_all_reduce_twice_the_tensor():
     shape = (64, 512)
-    plan = transfer(spread(tensor((1, 1), shape, 1, 2)), spread(tensor((1, 1), shape, 2, 1)))
+    plan = transfer(
+        default_layout(tensor((1, 1), shape, 1, 2)), default_layout(tensor((1, 1), shape, 2, 1))
+    )
     assert plan.elements == 2 * prod(shape)
 
 
@@ -197,7 +199,7 @@ def test_all_reduce_in_groups():
 
 
 def pieces_on(devices: tuple[int, ...], of: ParallelTensor) -> tuple[tuple[int, Piece], ...]:
-    return tuple(zip(devices, (piece for _, piece in spread(of).pieces), strict=True))
+    return tuple(zip(devices, (piece for _, piece in default_layout(of).pieces), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -215,12 +217,14 @@ def pieces_on(devices: tuple[int, ...], of: ParallelTensor) -> tuple[tuple[int, 
     ],
 )
 def test_known_transfers(source: ParallelTensor, target: ParallelTensor, kind: str, elements: int):
-    plan = transfer(spread(source), spread(target))
+    plan = transfer(default_layout(source), default_layout(target))
     assert (plan.kind, plan.elements) == (kind, elements)
 
 
 def test_a_device_keeps_what_it_has():
-    plan = transfer(spread(tensor((2,), (4,), 2, 1)), spread(tensor((1,), (4,), 4, 1)))
+    plan = transfer(
+        default_layout(tensor((2,), (4,), 2, 1)), default_layout(tensor((1,), (4,), 4, 1))
+    )
     own = [m for m in plan.messages if m.source == m.target]
     assert sorted(m.target for m in own) == [0, 1, 2, 3]
 

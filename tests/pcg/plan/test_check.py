@@ -123,7 +123,7 @@ FAULTS: list[tuple[str, Graph, str, str]] = [
     ("attributes", Graph((apply(scale(factor=Poly.of("k")), X),)), "t0", "factor is k, expected"),
     ("attributes", Graph((apply(scale(factor=float("nan")), X),)), "t0", "factor is nan"),
     ("attributes", Graph((apply(call("softmax", dim=1), X),)), "t0", "expected the attributes"),
-    ("degrees", Graph((apply(replicate(degree=1), X),)), "t0", "degree 1, expected a whole number"),
+    ("degrees", Graph((apply(replicate(degree=1), X),)), "t0", "degree 1, expected an integer"),
     ("degrees", Graph((apply(partition(dim=0, degree=-2), X),)), "t0", "degree -2"),
     ("degrees", Graph((apply(replicate(degree=2.0), X),)), "t0", "degree 2.0"),
     ("types", Graph((apply(relu(), apply(matmul(), X, X)),)), "t0",

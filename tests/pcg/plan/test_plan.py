@@ -148,7 +148,7 @@ MATMUL = ("decisions", "views", "t2")
         (set_in("decisions", "graph", 1, to="t0 = partition(x, dim=1, degree=3)"),
          ": decisions.graph", "degree 3 does not divide size 784"),
         (set_in("decisions", "graph", 1, to="t0 = partition(x, dim=1, degree=1)"),
-         ": decisions.graph", "degree 1, expected a whole number from 2 on"),
+         ": decisions.graph", "degree 1, expected an integer of at least 2"),
         (set_in("decisions", "graph", 0, to="x = input[32, 784]"), ": decisions.graph",
          "x: input of shape (32, 784), not in model.graph"),
         (set_in("decisions", "graph", 0, to="x = weight[64, 784]"), ": decisions.graph",

@@ -133,7 +133,7 @@ def test_names_avoid_those_of_leaves():
         ("x = input[4]\ny = softmax(x, axis=0, axis=0)", 2, "attribute axis is given twice"),
         ("x = input[4]\ny = scale(x, factor=)", 2, "expected a number or a symbol, got ')'"),
         ("x = input[4]\ny = scale(x, factor=1e999)", 2, "expected a number or a symbol"),
-        ("x = input[4]\ny = scale(x, factor=k + 0.5)", 2, "whole coefficients"),
+        ("x = input[4]\ny = scale(x, factor=k + 0.5)", 2, "integer coefficients"),
         ("x = input[4]\ny = scale(x, factor=2" + "0" * 5000 + ")", 2, "expected a number"),
         ("x = input[4]\ny = scale(x, factor=" + "-" * 5000 + "k)\nreturn z", 3, "unknown value"),
         ("x = input[4]\na, b = relu(x)", 2, "2 names for 1 outputs"),

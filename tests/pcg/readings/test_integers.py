@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pcg.plan.text import parse_graph
-from pcg.readings.integers import whole_values
+from pcg.readings.integers import integer_values
 
 CALLS = {
     "add(ids, others)": True,
@@ -35,4 +35,4 @@ def test_whole_numbers(call: str) -> None:
         return y
         """
     )
-    assert (graph.outputs[0] in whole_values(graph)) == CALLS[call]
+    assert (graph.outputs[0] in integer_values(graph)) == CALLS[call]

@@ -14,8 +14,8 @@ from support.graphs.random_graphs import random_graph
 from pcg.capture import capture
 from pcg.graph.graph import Graph, Node
 from pcg.plan.text import parse_graph
-from pcg.readings.kernel_use import APART
-from pcg.readings.kernels import kernel_uses, own_use
+from pcg.readings.kernel_use import SEPARATE
+from pcg.readings.kernels import kernel_uses, unfused_use
 from pcg.readings.saved import read_elements
 from pcg.readings.work import Work, gradient_nodes, work
 
@@ -58,7 +58,7 @@ def test_kernels_together_do_no_more_than_each_by_itself(seed: int):
 )
 def test_a_view_is_no_kernel(text: str, launches: bool):
     node = parse_graph(f"x = weight[4, 6]\nreturn {text}").outputs[0].node
-    use = own_use(node)
+    use = unfused_use(node)
     assert use.launches == launches
     done = work(node, frozenset({0}), 4, 4, use)
     assert bool(done.bytes_forward) == launches
@@ -69,11 +69,11 @@ def test_a_view_is_no_kernel(text: str, launches: bool):
 
 def test_the_gradient_of_a_sum_is_that_of_each_summand():
     node = parse_graph("x = weight[4]\ny = weight[4]\nreturn add(x, y)").outputs[0].node
-    assert own_use(node).as_is == {0, 1}
-    assert work(node, frozenset({0, 1}), 4, 4, own_use(node)).kernels_backward == 0
+    assert unfused_use(node).as_is == {0, 1}
+    assert work(node, frozenset({0, 1}), 4, 4, unfused_use(node)).kernels_backward == 0
     for other in ("multiply(x, y)", "subtract(x, y)"):
         node = parse_graph(f"x = weight[4]\ny = weight[4]\nreturn {other}").outputs[0].node
-        assert 1 not in own_use(node).as_is
+        assert 1 not in unfused_use(node).as_is
 
 
 LINEAR = """
@@ -141,4 +141,4 @@ def test_a_mask_that_is_drawn_is_a_byte_of_the_kernel_that_reads_it():
         elif node.name in ("negate", "shift", "scale", "clamp"):
             assert (done.bytes_forward, done.kernels_forward) == (0, 0)
         else:
-            assert use.drawn == APART.drawn
+            assert use.drawn == SEPARATE.drawn

@@ -11,7 +11,7 @@ from support.plans.walks import steps_from
 from pcg.errors import InputError, OperatorError
 from pcg.language.poly import Poly
 from pcg.ops import OPERATORS
-from pcg.placement.layout import grid, spread
+from pcg.placement.layout import default_layout, grid
 from pcg.placement.schedule import Reshard, schedule
 from pcg.placement.view import MachineView
 from pcg.plan.check import Placement, check_graph, check_placement
@@ -170,7 +170,7 @@ def test_text_that_is_no_halo(entry: str):
 )
 def test_a_degree_of_one_moves_a_halo_or_is_wrong(call: str, of: str):
     (problem,) = check_graph(parse_graph(f"x = input{of}\nreturn {call}"))
-    assert "degree 1, expected a whole number from 2 on" in problem.what
+    assert "degree 1, expected an integer of at least 2" in problem.what
 
 
 def test_a_halo_is_part_of_the_type():
@@ -218,7 +218,7 @@ def test_windows_are_derived_from_the_equation(equation: str, reaches: list[tupl
 
 
 def test_a_piece_holds_what_its_halo_reaches_as_far_as_the_tensor_goes():
-    layout = spread(typed("x = input[8, 12/3(1,3)]\nreturn x"))
+    layout = default_layout(typed("x = input[8, 12/3(1,3)]\nreturn x"))
     assert [layout.regions[device][1] for device in range(3)] == [(0, 7), (3, 11), (7, 12)]
     assert [layout.without_halos.regions[device][1] for device in range(3)] == [
         (0, 4),

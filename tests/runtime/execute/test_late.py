@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import linear
 
-from runtime.execute.late import PutOff, WeightsPass, parted
+from runtime.execute.late import DelayedGradient, WeightsPass, parted
 from runtime.execute.recompute import Notes
 
 
@@ -36,7 +36,11 @@ def leaves(seed: int, rows: int, width: int, bias: bool) -> list[Tensor]:
 @given(seed=st.integers(0, 99), rows=st.integers(1, 4), width=st.integers(1, 4), bias=st.booleans())
 def test_gradients_are_those_of_torch_and_the_weight_has_its_own_last(seed, rows, width, bias):
     compute: Callable = with_bias if bias else product
-    off, own, whole = PutOff(), leaves(seed, rows, width, bias), leaves(seed, rows, width, bias)
+    off, own, whole = (
+        DelayedGradient(),
+        leaves(seed, rows, width, bias),
+        leaves(seed, rows, width, bias),
+    )
     (expected,) = compute([torch.tanh(whole[0]), *whole[1:]])
     expected.square().sum().backward()
     order: list[str] = []
@@ -55,7 +59,7 @@ def test_gradients_are_those_of_torch_and_the_weight_has_its_own_last(seed, rows
 
 
 def test_no_more_than_one_is_put_off():
-    off, done = PutOff(), []
+    off, done = DelayedGradient(), []
     off.put_off(partial(done.append, 1), 3)
     off.put_off(partial(done.append, 2), 5)
     assert done == [1]
@@ -68,7 +72,7 @@ def test_no_more_than_one_is_put_off():
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_where_one_operand_has_no_gradient_nothing_is_put_off(which):
-    off, own = PutOff(), leaves(0, 2, 2, False)
+    off, own = DelayedGradient(), leaves(0, 2, 2, False)
     own[which].requires_grad_(False)
     (output,) = parted(product, 1, own[1], off.put_off, 1, own)
     output.sum().backward()
@@ -78,7 +82,7 @@ def test_where_one_operand_has_no_gradient_nothing_is_put_off(which):
 
 def test_what_was_multiplied_is_held_no_longer_than_torch_holds_it():
     """Of the product itself nothing is saved."""
-    off, (x, w) = PutOff(), leaves(0, 2, 2, False)
+    off, (x, w) = DelayedGradient(), leaves(0, 2, 2, False)
     saved: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
         (output,) = parted(product, 1, w, off.put_off, 1, [x * 1.0, w])

@@ -9,7 +9,7 @@ import torch
 
 from pcg.graph.graph import Leaf
 from pcg.types.tensor import ParallelTensor
-from runtime.inputs.prefetch import Ahead
+from runtime.inputs.prefetch import Prefetcher
 
 X = Leaf("input", "x", 1, ParallelTensor.whole((4,)), None)
 LEFT, RIGHT = ((0, 2),), ((2, 4),)
@@ -32,7 +32,7 @@ class Read:
 
 
 def ahead(source, end):
-    made = Ahead(source, [(X, LEFT), (X, RIGHT)], torch.float64, torch.device("cpu"))
+    made = Prefetcher(source, [(X, LEFT), (X, RIGHT)], torch.float64, torch.device("cpu"))
     made.end = end
     return made
 

@@ -18,7 +18,7 @@ from pcg.plan.plan import Plan
 from runtime.checkpoints.checkpoint import newest_manifest
 from runtime.checkpoints.shards import Shard
 from runtime.module.module import ParallelModule
-from runtime.module.resuming import Resuming
+from runtime.module.resuming import ModuleCheckpoints
 from runtime.program.lower import Lowering
 from runtime.train.plain import state_dict
 from runtime.world.collectives import World
@@ -150,7 +150,7 @@ def test_what_four_ranks_write_is_all_of_it(name: str):
         stepped(model, optimizer, range(1))
         shards = {place.leaf: place.parameter for place in model._own.places}
         return list(
-            Resuming(model._own.engine, shards, {}).shards_of(optimizer)
+            ModuleCheckpoints(model._own.engine, shards, {}).shards_of(optimizer)
         ), model.state_dict()
 
     by_rank = on_ranks(RANKS, on_rank)

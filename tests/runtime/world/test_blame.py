@@ -61,7 +61,7 @@ class Memory:
 
 
 @dataclass
-class Told:
+class FakeActivity:
     rank: int
     size: int = 3
     step: int = 4
@@ -75,7 +75,8 @@ def test_one_rank_speaks_and_all_blame_the_same(monkeypatch):
     monkeypatch.setattr("runtime.world.blame.SILENT", 0.2)
     store = Memory()
     pulses = [
-        Pulse(store, Told(rank, waits=rank != 1, since=time.monotonic())) for rank in (0, 1, 2)
+        Pulse(store, FakeActivity(rank, waits=rank != 1, since=time.monotonic()))
+        for rank in (0, 1, 2)
     ]
     verdicts = [pulses[0].verdict(), pulses[2].verdict()]
     assert [verdict.text for verdict in verdicts] == [
@@ -88,7 +89,9 @@ def test_one_rank_speaks_and_all_blame_the_same(monkeypatch):
 def test_who_leaves_by_its_own_fault_has_spoken(monkeypatch):
     monkeypatch.setattr("runtime.world.blame.BEAT", 0.02)
     store = Memory()
-    first, second = (Pulse(store, Told(rank, size=2, since=time.monotonic())) for rank in (0, 1))
+    first, second = (
+        Pulse(store, FakeActivity(rank, size=2, since=time.monotonic())) for rank in (0, 1)
+    )
     second.leave("data: no such file")
     verdict = first.verdict()
     assert verdict.text == "rank 1 has left: data: no such file"

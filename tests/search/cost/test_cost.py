@@ -9,7 +9,7 @@ import pytest
 from pcg.graph.graph import Graph
 from pcg.machine import Machine
 from pcg.placement.backward import gradients
-from pcg.placement.layout import Layout, grid, spread
+from pcg.placement.layout import Layout, default_layout, grid
 from pcg.placement.schedule import Schedule, schedule
 from pcg.placement.transfer import transfer
 from pcg.placement.view import MachineView
@@ -99,7 +99,7 @@ def test_all_reduce():
         around = 6 * ALPHA + 6 / 4 * block / BETA
         up_and_down = 4 * ALPHA + 2 * block / BETA
         assert (around < up_and_down) == (size == 10**6)
-        assert moved(spread(parts), spread(copies), precision) == pytest.approx(
+        assert moved(default_layout(parts), default_layout(copies), precision) == pytest.approx(
             min(around, up_and_down)
         )
 
@@ -113,19 +113,25 @@ def test_all_reduce_between_nodes():
         inside = 6 * ALPHA + 6 / 4 * 4 * size / BETA
         across = 2 * 10 * ALPHA + 4 * size / outer
         tree = 2 * 3 * 10 * ALPHA + 2 * 4 * size / outer
-        assert moved(spread(parts), spread(copies)) == pytest.approx(min(inside + across, tree))
+        assert moved(default_layout(parts), default_layout(copies)) == pytest.approx(
+            min(inside + across, tree)
+        )
 
 
 def test_what_stays_is_free_and_what_is_cut_in_place_is_copied():
     whole = typed((1000,), copies=4)
-    assert moved(spread(whole), spread(whole)) == 0.0
+    assert moved(default_layout(whole), default_layout(whole)) == 0.0
     cut = typed((1000,), dims=(4,))
-    assert moved(spread(whole), spread(cut)) == pytest.approx(LAUNCH + 2 * 1000 / MEMORY)
+    assert moved(default_layout(whole), default_layout(cut)) == pytest.approx(
+        LAUNCH + 2 * 1000 / MEMORY
+    )
 
 
 def test_all_gather():
     cut, whole = typed((1000,), dims=(4,)), typed((1000,), copies=4)
-    assert moved(spread(cut), spread(whole)) == pytest.approx(3 * ALPHA + 3 * 1000 / BETA)
+    assert moved(default_layout(cut), default_layout(whole)) == pytest.approx(
+        3 * ALPHA + 3 * 1000 / BETA
+    )
 
 
 def test_messages_by_kind_of_link():
@@ -133,8 +139,8 @@ def test_messages_by_kind_of_link():
     # Device 0 sends to three of its node and to four of the other.
     inside = 3 * ALPHA + 3 * 500 / BETA
     outside = 4 * 10 * ALPHA + 4 * 500 / (BETA / 10)
-    assert moved(spread(whole), spread(cut)) == pytest.approx(inside + outside)
-    assert moved(spread(cut), spread(whole)) == pytest.approx(inside + outside)
+    assert moved(default_layout(whole), default_layout(cut)) == pytest.approx(inside + outside)
+    assert moved(default_layout(cut), default_layout(whole)) == pytest.approx(inside + outside)
 
 
 def test_all_to_all():
@@ -143,17 +149,17 @@ def test_all_to_all():
     message = 4 * 10 * 10
     inside = 3 * (ALPHA + message / BETA)
     outside = 4 * (10 * ALPHA + message / (BETA / 10))
-    assert moved(spread(rows), spread(columns)) == pytest.approx(inside + outside)
+    assert moved(default_layout(rows), default_layout(columns)) == pytest.approx(inside + outside)
 
 
 def test_weight():
     cost = CostModel(machine(), speed=PLAIN)
-    sync, update = cost.weight(spread(typed((1000,), dims=(2,), copies=2)))
+    sync, update = cost.weight(default_layout(typed((1000,), dims=(2,), copies=2)))
     assert sync.groups.tolist() == [[0, 1], [2, 3]]
     # Of a whole buffer, which a pair exchanges each half to the other, its part.
     assert sync.longest == pytest.approx((2 * ALPHA + BUCKET / BETA) * 2000 / BUCKET)
     assert update.longest == pytest.approx(LAUNCH + 3 * 2000 / MEMORY)
-    assert cost.weight(spread(typed((1000,), dims=(2,))))[0].longest == 0.0
+    assert cost.weight(default_layout(typed((1000,), dims=(2,))))[0].longest == 0.0
 
 
 DATA_PARALLEL = """

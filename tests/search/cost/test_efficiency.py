@@ -15,7 +15,7 @@ from pcg.device import Device, Efficiency
 from pcg.errors import InputError
 from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine, load_machine
-from pcg.placement.layout import spread
+from pcg.placement.layout import default_layout
 from pcg.placement.schedule import schedule
 from pcg.placement.transfer import transfer
 from pcg.placement.view import MachineView
@@ -210,7 +210,7 @@ def changed(place: tuple[Any, ...], value: Any) -> dict[str, Any]:
         ),
         (
             changed(("links", 0, "points"), series([(1, 2e-3), (1e6, 1e-6)])),
-            ": links: message over node: more bytes do not take longer",
+            ": links: message over node: measured times do not grow with the size",
         ),
     ],
 )
@@ -241,7 +241,7 @@ def test_an_operator_takes_as_long_as_on_its_slowest_device():
         view = MachineView(start, (shape, 1, 1, 1, 1), (1, 0, 0, 0, 0))
         seconds[name] = cost.computation(node, frozenset(), view)[0].longest
     assert seconds["second"] < seconds["first"] == seconds["both"]
-    home = spread(ParallelTensor((1200,), Degrees((12,), (1,), 1, 1)))
+    home = default_layout(ParallelTensor((1200,), Degrees((12,), (1,), 1, 1)))
     update = cost.weight(home)[1].seconds
     assert update[0] == update[5] > update[6] == update[11]
 
@@ -317,7 +317,7 @@ def test_megatrons_22b_step_on_eight_a100():
     # gathered input of the weights' gradients is gathered once more.
     parted = ParallelTensor((batch * sequence, hidden), Degrees((8, 1), (1, 1), 1, 1))
     whole = ParallelTensor((batch * sequence, hidden), Degrees((1, 1), (1, 1), 8, 1))
-    gathered = cost.movement(transfer(spread(parted), spread(whole))).longest
+    gathered = cost.movement(transfer(default_layout(parted), default_layout(whole))).longest
     total += layers * 10 * gathered
     weights = layers * 12 * hidden**2 // tensor
     total += float(cost.kernel_seconds("pointwise", A100.device, 0, 28 * weights, 1))

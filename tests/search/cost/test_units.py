@@ -19,7 +19,7 @@ from search.cost.cost import CostModel
 from search.cost.memory import peak_memory
 from search.cost.simulate import recomputing, simulate
 from search.cost.tasks import RECOMPUTE
-from search.cost.units import GroupStrategies, forward_seconds, recomputations_to_fit
+from search.cost.units import RecomputedNodes, forward_seconds, recomputations_to_fit
 
 LAYERS = 8
 COST = CostModel(load_machine("dgx-a100").with_devices(1), Training("sgd"))
@@ -32,15 +32,15 @@ def steps() -> Schedule:
     return schedule(graph, {n: MachineView.packed(0, grid(n)) for n in graph.operators})
 
 
-def counted(nodes: GroupStrategies) -> int:
+def counted(nodes: RecomputedNodes) -> int:
     return peak_memory(steps(), COST.training, nodes).total
 
 
-def seconds(nodes: GroupStrategies) -> float:
+def seconds(nodes: RecomputedNodes) -> float:
     return recomputing(steps(), COST, nodes).simulation.step_seconds
 
 
-def ways(limit: int, choice: Recompute = Recompute.AUTO) -> list[GroupStrategies]:
+def ways(limit: int, choice: Recompute = Recompute.AUTO) -> list[RecomputedNodes]:
     return list(
         recomputations_to_fit(steps(), forward_seconds(steps(), COST), counted, limit, choice)
     )

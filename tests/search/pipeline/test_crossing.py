@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from support.plans.pipelines import by_degrees, two_nodes
 
 from pcg.graph.graph import Graph
-from pcg.placement.in_parts import InParts, in_parts, stated_parts
-from pcg.placement.layout import Layout, Piece, spread
+from pcg.placement.in_parts import TransferParts, layout_in_parts, stated_parts
+from pcg.placement.layout import Layout, Piece, default_layout
 from pcg.placement.schedule import LeafAtHome, Reshard, schedule, trace
 from pcg.placement.transfer import transfer
 from pcg.types.tensor import Degrees, ParallelTensor
@@ -31,7 +31,7 @@ def library():
     return load_library()
 
 
-def ways(graph: Graph) -> set[InParts]:
+def ways(graph: Graph) -> set[TransferParts]:
     """In which parts tensors come to stages."""
     chains = (trace(value)[1] for n in graph.operators if not n.is_parallel for value in n.inputs)
     return {how for chain in chains if (how := stated_parts(chain))}
@@ -56,11 +56,11 @@ def test_the_way_that_takes_least_is_chosen(shape, bandwidth):
     def seconds(a: Layout, b: Layout) -> float:
         return cost.movement(transfer(a, b)).longest
 
-    taken: dict[InParts | None, float] = {None: 2 * seconds(source, wanted)}
+    taken: dict[TransferParts | None, float] = {None: 2 * seconds(source, wanted)}
     for dim in range(len(shape)):
-        between = in_parts(source, wanted, InParts(dim, 2))
+        between = layout_in_parts(source, wanted, TransferParts(dim, 2))
         if between is not None:
-            taken[InParts(dim, 2)] = 2 * seconds(source, between) + seconds(between, wanted)
+            taken[TransferParts(dim, 2)] = 2 * seconds(source, between) + seconds(between, wanted)
     best = Crossings(cost).best(source, wanted)
     assert taken[best] == pytest.approx(min(taken.values()), rel=1e-9)
 
@@ -71,7 +71,7 @@ def test_estimates_are_those_of_what_is_built(bandwidth):
     cost = CostModel(machine)
     source, wanted = copied((64, 1000), 0), copied((64, 1000), 2)
     how = Crossings(cost).best(source, wanted)
-    between = in_parts(source, wanted, how) if how else wanted
+    between = layout_in_parts(source, wanted, how) if how else wanted
     assert between is not None
     exact = cost.movement(transfer(source, between)).longest
     if how:
@@ -93,14 +93,14 @@ def test_where_all_links_are_alike_tensors_cross_whole():
 
 
 def test_one_device_gets_a_tensor_whole():
-    source, wanted = (spread(ParallelTensor.whole((8, 1000)), n) for n in (0, 2))
+    source, wanted = (default_layout(ParallelTensor.whole((8, 1000)), n) for n in (0, 2))
     assert Crossings(CostModel(two_nodes(1e7))).best(source, wanted) is None
 
 
 def test_plans_by_hand_have_it_by_a_rule(library):
     """And an audit follows them; its price is that of what runs."""
     plan = by_degrees("tensor=2,pipeline=2,interleave=2,micro-batches=4", library)
-    assert ways(plan.graph) == {InParts(0, 2)}
+    assert ways(plan.graph) == {TransferParts(0, 2)}
     checked = replay(plan, library.rules)
     assert not checked.findings
     price = price_plan(plan, CostModel(two_nodes(1e7)))

@@ -22,10 +22,10 @@ from search.pipeline.moves import BoundMoves, moved
 from search.pipeline.outline import Outline
 from substitutions.rules.store import Library, load_library
 
-FEW = (7, 15, 18, 39)
-"""For 18 another pipeline is faster than what looks best before it is built, for 39 that does not
-fit."""
-FEW_MIXED = (0, 1, 2)
+FEW = (15, 39)
+"""For 39 the pipeline that looks best before it is built does not fit."""
+FEW_MIXED = (1, 38)
+"""For 38 the best pipeline is estimated not to fit."""
 ROUNDING = 1e-9
 NOTHING: Any = None
 

@@ -43,7 +43,9 @@ def bytes_of(plan: Plan) -> int:
     return plan.estimates.peak_memory_bytes
 
 
-@pytest.mark.parametrize("model", [blocks, with_bias, with_pairs])
+@pytest.mark.parametrize(
+    "model", [blocks, pytest.param(with_bias, marks=pytest.mark.soak), with_pairs]
+)
 def test_a_deep_plan_is_a_plan_of_the_whole(model, monkeypatch: pytest.MonkeyPatch):
     whole = model(DEPTH)
     free = planner().plan("deep", whole)
@@ -64,7 +66,7 @@ def test_a_deep_plan_is_a_plan_of_the_whole(model, monkeypatch: pytest.MonkeyPat
     assert planned.data_parallel_seconds == pytest.approx(free.data_parallel_seconds)
 
 
-@pytest.mark.parametrize("part", [0.8, 0.3])
+@pytest.mark.parametrize("part", [pytest.param(0.8, marks=pytest.mark.soak), 0.3])
 def test_a_deep_plan_recomputes_alike_in_all_blocks(part: float, monkeypatch: pytest.MonkeyPatch):
     whole, large = transformer(DEPTH, 16, 128), 1 << 40
     monkeypatch.setattr(module, "MOST_FREE", 20)

@@ -120,10 +120,12 @@ def test_the_estimate_is_what_is_simulated(model, machine, monkeypatch):
     assert simulated(chooser, choice, overlap=False) == pytest.approx(choice.seconds, rel=0.1)
 
 
-@pytest.mark.parametrize("model", ["mlp-tiny", pytest.param("dlrm-tiny", marks=pytest.mark.soak)])
-def test_the_joint_plan_is_never_slower(model):
+@pytest.mark.parametrize(
+    ("model", "devices"), a_third([("mlp-mnist", 4), ("mlp-tiny", 12), ("dlrm-tiny", 12)])
+)
+def test_the_joint_plan_is_never_slower(model, devices):
     """Than those of other planners, nor than those of other modes."""
-    machine = load_machine("summit").with_nodes(2)
+    machine = load_machine("summit").with_nodes(2).with_devices(devices)
     library = load_library()
     graph = build_model(model, None, machine.devices)
     joint = MeshPlanner(machine, library).plan(model, graph).plan.estimates

@@ -40,7 +40,7 @@ return mean_loss(concat(relu(matmul(x, a)), relu(matmul(y, b)), axis=1))
 """
 MACHINE = load_machine("dgx-a100").with_devices(5)
 BF16 = Training("adam", "bf16")
-WORK = 30_000
+WORK = 12_000
 """Of a refinement: less than by default."""
 
 

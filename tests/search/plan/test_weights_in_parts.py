@@ -10,7 +10,7 @@ from support.small.small_cases import small_case
 
 from substitutions.rules.store import Library, load_library
 
-FEW = (2, 7, 10, 15, 27)
+FEW = (2, 7, 15)
 """Quick ones."""
 GATHERS = 16
 """What fits has weights in parts that are combined to be read."""

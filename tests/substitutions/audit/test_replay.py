@@ -311,8 +311,8 @@ def test_a_step_by_hand_follows():
         (Case(ROW, "x = input[4, 1, 1]\nreturn softmax(x, axis=1)", ("t0",), ("x",), (("c", 1.0),),
               MATMUL), "input x has rank 3, expected 2"),
         (Case(PARTS, CHAIN, ("t0", "t2"), ("x", "y", "t1"), (), CHAIN),
-         "would make a value of itself"),
-        (Case(PARTS, CHAIN, ("t0", "t0"), ("x", "y", "y"), (), CHAIN), "are one value"),
+         "would compute a value from itself"),
+        (Case(PARTS, CHAIN, ("t0", "t0"), ("x", "y", "y"), (), CHAIN), "are the same value"),
         (Case(parse_rule("new", {"x": 2, "y": 2}, "x", "split(concat(x, y, axis=0), axis=0,"
               " at=|x.0|).0"), CHAIN, ("x",), ("x", "t1"), (), CHAIN), "input y is not on the"),
     ],

@@ -386,9 +386,9 @@ def test_one_rule_of_a_file_and_negative_answers(tmp_path, capsys):
     heading, *_, problem = _lines(capsys)
     assert heading == "far: proved, but not explained"
     assert problem.startswith("  no derivation of at most 3 steps was found: ")
-    with pytest.raises(NegativeAnswer, match="none of 1 rules is proved"):
+    with pytest.raises(NegativeAnswer, match="none of its 1 rules is proved"):
         explain_file(f"{path}:false", lambda _: small_rules())
-    with pytest.raises(InputError, match="no rule has the name nobody"):
+    with pytest.raises(InputError, match="no rule with the name nobody"):
         explain_file(f"{path}:nobody", lambda _: small_rules())
 
 

@@ -13,9 +13,9 @@ from pcg.ops import OPERATORS
 from pcg.plan.text import parse_values
 from pcg.types.local import Axis, LocalTyping
 from pcg.types.operator import Operator
-from substitutions.generate.library import Generated, generate
+from substitutions.generate.library import GenerationResult, generate
 from substitutions.rules.candidate import Candidate
-from substitutions.rules.general import General, is_instance
+from substitutions.rules.general import GeneralForm, is_instance
 from substitutions.rules.store import LibraryFile, load_library, operators_hash, parse_entry
 from verifier.decide import Verdict
 
@@ -23,7 +23,7 @@ PART = ("matmul", "relu", "add", "join")
 
 
 @pytest.fixture(scope="module")
-def part() -> Generated:
+def part() -> GenerationResult:
     return generate([OPERATORS[name] for name in PART], max_ops=2, jobs=2)
 
 
@@ -33,11 +33,11 @@ def as_text(library: LibraryFile) -> list[str]:
 
 @pytest.mark.soak  # a test of the command compares a smaller part
 def test_a_part_is_in_the_committed_library(part):
-    rules = [General(r.left, r.right, r.runs) for r in load_library().rules]
+    rules = [GeneralForm(r.left, r.right, r.runs) for r in load_library().rules]
     assert len(part.library.rules) > 20
     for entry in part.library.rules:
         rule = parse_entry(entry)
-        own = General(rule.left, rule.right, rule.runs)
+        own = GeneralForm(rule.left, rule.right, rule.runs)
         assert any(is_instance(own, rule) for rule in rules), rule.text
 
 

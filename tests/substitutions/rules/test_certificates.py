@@ -11,8 +11,8 @@ from support.rules.few_rules import few
 from pcg.errors import NegativeAnswer
 from pcg.files import read_json
 from substitutions.rules.certificates import (
+    certifies,
     library_certificates,
-    says,
     uncertified,
     write_certificates,
 )
@@ -61,9 +61,9 @@ def test_a_rule_that_says_something_else_needs_another_certificate(change):
 def test_free_axes_have_to_be_certified():
     (entry,) = [e for e in LIBRARY.rules if e.name == "any function"]
     (file,) = [f for f in made() if f.rule == "any function"]
-    assert says(file, parse_entry(entry))
-    assert not says(file.model_copy(update={"runs": file.runs[:1]}), parse_entry(entry))
-    assert not says(file.model_copy(update={"whole": True}), parse_entry(entry))
+    assert certifies(file, parse_entry(entry))
+    assert not certifies(file.model_copy(update={"runs": file.runs[:1]}), parse_entry(entry))
+    assert not certifies(file.model_copy(update={"whole": True}), parse_entry(entry))
 
 
 def test_a_false_rule_has_no_certificate(tmp_path: Path):
@@ -82,7 +82,7 @@ def test_the_command_checks_a_library(tmp_path: Path, capsys: pytest.CaptureFixt
         recheck(way, standalone_mode=False)
         out = capsys.readouterr().out
         assert f"{len(LIBRARY.rules)} certificates accepted, 0 rejected" in out
-        assert "have one that says what they say" in out
+        assert "have a certificate with the same statement" in out
     changed = LIBRARY.rules[0].model_copy(update={"name": "new"})
     rules.write_text(
         LIBRARY.model_copy(update={"rules": (*LIBRARY.rules, changed)}).model_dump_json()

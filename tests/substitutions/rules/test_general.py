@@ -12,7 +12,7 @@ from pcg.graph.graph import Graph, Node, Value
 from pcg.plan.text import parse_values
 from pcg.types.operator import Call
 from substitutions.rules.general import (
-    General,
+    GeneralForm,
     at_counts,
     canonical,
     general,
@@ -30,17 +30,17 @@ SOUND = sorted(set(lines("sound")))
 RECOGNISED = [line for line in SOUND if not any(end in line for end in SUMS)]
 
 
-def form(text: str) -> General:
+def form(text: str) -> GeneralForm:
     """The pair of a line such as ``x:2 | LEFT == RIGHT``, with all of its runs."""
     left, right = parse(text)
-    return General(left, right, free_runs(left, right))
+    return GeneralForm(left, right, free_runs(left, right))
 
 
-def widest(text: str) -> General:
+def widest(text: str) -> GeneralForm:
     return canonical(general(*parse(text)))
 
 
-def ranks(rule: General) -> dict[str, int]:
+def ranks(rule: GeneralForm) -> dict[str, int]:
     return dict(input_ranks((*rule.left, *rule.right)))
 
 
@@ -122,7 +122,7 @@ def test_a_pair_is_an_instance_of_its_general_form(text: str):
     pair = parse(text)
     general_form = general(*pair)
     assert general_form.runs == free_runs(*general_form.pair)
-    assert is_instance(General(*pair), general_form)
+    assert is_instance(GeneralForm(*pair), general_form)
     assert all(node.ranks for node in Graph((*general_form.left, *general_form.right)).nodes)
 
 
@@ -165,7 +165,7 @@ def test_all_instances_of_a_form_have_the_same_general_form(text: str, data: st.
 # -- one text for equal rules -----------------------------------------------------------------
 
 
-def shuffled(pair: General, data: st.DataObject) -> General:
+def shuffled(pair: GeneralForm, data: st.DataObject) -> GeneralForm:
     """The same rule with other names, orders of operands and directions."""
     names = list(ranks(pair))
     renamed = dict(
@@ -186,7 +186,7 @@ def shuffled(pair: General, data: st.DataObject) -> General:
     sides = [tuple(side[place] for place in order) for side in sides]
     if data.draw(st.booleans()):
         sides.reverse()
-    return General(sides[0], sides[1], pair.runs)
+    return GeneralForm(sides[0], sides[1], pair.runs)
 
 
 NAMED = [line for line in SOUND if "|x." not in line.split(" | ")[1]]
@@ -356,7 +356,7 @@ def test_no_instances(other: str, of: str):
 
 def test_a_rule_for_all_ranks_is_no_instance_of_one_for_a_rank():
     wide = form("x:1 | relu(relu(x)) == relu(x)")
-    narrow = General(wide.left, wide.right)
+    narrow = GeneralForm(wide.left, wide.right)
     assert is_instance(narrow, wide)
     assert not is_instance(wide, narrow)
 

@@ -12,7 +12,7 @@ import pytest
 
 from pcg.budget import Budget, BudgetSpent
 from pcg.errors import InputError
-from substitutions.rules.limited import Lost, limited_map
+from substitutions.rules.limited import LostItem, limited_map
 
 SMALL = Budget(seconds=1, memory=256)
 
@@ -59,9 +59,9 @@ def _work(number: int) -> int:
 @pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.soak), 3])
 def test_each_item_has_its_answer_or_what_it_spent(jobs: int):
     answers = list(limited_map(_work, range(12), jobs, SMALL))
-    shown = [result.spent if isinstance(result, Lost) else result for result in answers]
+    shown = [result.spent if isinstance(result, LostItem) else result for result in answers]
     assert shown == [BAD[i][1] if i in BAD else i * i for i in range(12)]
-    assert all(result.seconds >= 0 for result in answers if isinstance(result, Lost))
+    assert all(result.seconds >= 0 for result in answers if isinstance(result, LostItem))
     assert not active_children()
 
 

@@ -1,4 +1,4 @@
-"""What a training graph computes, task by task in one process: outputs and gradients.
+"""The outputs and gradients of a training graph, computed task by task in a single process.
 
 Tasks are run by the operators' equations or by their kernels, which are tested against each other
 elsewhere: sums of sums, such as a convolution's batch norm, take far too much memory as they stand.

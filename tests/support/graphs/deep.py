@@ -1,4 +1,4 @@
-"""Small graphs of blocks that are alike."""
+"""Small graphs of repeated blocks."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from pcg.graph.graph import Graph
 from pcg.graph.pairs import Outputs
 from pcg.readings.evaluate import evaluate_shards, meaning
 from pcg.readings.ring import PrimeField, Reals
-from verifier.concrete import Origin, numbers, real_symbols
+from verifier.concrete import Valuation, numbers, real_symbols
 from verifier.counterexample import random_leaves
 from verifier.instances import Instance, cuts_of, free_symbols, instantiate
 from verifier.trusted.errors import Undecided, Unsolvable
@@ -98,7 +98,7 @@ def _sized(
         values = {s: base[i] * cuts[s] * own for i, s in enumerate(symbols)}
         values |= {s: random.choice(OFFSETS) for s in others}
         pair = (left, right)
-        instance = instantiate(Origin(pair, sizes, values, degrees, real_symbols(pair)))
+        instance = instantiate(Valuation(pair, sizes, values, degrees, real_symbols(pair)))
         if (
             instance is not None
             and _largest(instance) <= MAX_ELEMENTS

@@ -1,4 +1,4 @@
-"""Operators that are known within a test only."""
+"""Register operators for the duration of a test."""
 
 from __future__ import annotations
 

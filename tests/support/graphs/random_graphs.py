@@ -26,7 +26,8 @@ def recut(value: Value, random: Random) -> Value:
     for _ in range(random.randrange(4)):
         degrees = value.type.degrees
         options = [call("replicate", degree=2)]
-        options += [call("partition", dim=d, degree=2) for d in range(value.type.rank)]
+        sizes = enumerate(zip(value.type.shape, degrees.dims, strict=True))
+        options += [call("partition", dim=d, degree=2) for d, (n, k) in sizes if n % (2 * k) == 0]
         options += [
             call("combine", dim=d, degree=2) for d, k in enumerate(degrees.dims) if k % 2 == 0
         ]

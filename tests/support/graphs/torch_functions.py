@@ -1,4 +1,4 @@
-"""What torch computes for each operator: functions of attributes and operands, by name."""
+"""The torch function of each operator, by name. Arguments: its attributes and operands."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from pcg.machine import Machine
 from pcg.placement.layout import grid
 from pcg.placement.schedule import Compute, LeafAtHome, Schedule
 from pcg.placement.view import MachineView
-from pcg.readings.late import parts_gradients
+from pcg.readings.late import has_separate_gradients
 from pcg.readings.work import gradient_nodes
 from pcg.types.tensor import ParallelTensor
 from search.cost.cost import NOTHING, CostModel, Duration
@@ -97,7 +97,7 @@ def cut_as(
     each = [cost.compute_seconds(made, wanted, view) for view in _one_of_each_kind(cost.machine)]
     forward = min(own for own, _ in each)
     backward = min(own for _, own in each) if wanted else 0.0
-    first = backward / 2 if parts_gradients(made, wanted) else backward
+    first = backward / 2 if has_separate_gradients(made, wanted) else backward
     return Least(forward, backward, tasks * (forward + backward), first)
 
 

@@ -1,4 +1,4 @@
-"""Schedules run device by device: each holds and computes from nothing but its own."""
+"""Run schedules device by device. Each device computes only from the pieces that it holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans of a few operators on the local machine, cut by hand, and their simulation."""
+"""Hand-written plans of a few operators on the local machine, and their simulation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans as a forger would write them, and what has to become of them."""
+"""Forged plans, and the error with which each must be refused."""
 
 from __future__ import annotations
 

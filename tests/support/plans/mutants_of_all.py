@@ -1,4 +1,4 @@
-"""Mutants of the programs of all ranks that make the same mistake on each, and agree with it."""
+"""Mutants of programs with the same mistake on all ranks, which therefore agree with each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of the programs of all ranks: one mistake each, in one place of one rank or of several.
+"""Mutants of the programs of all ranks: one mistake each, in one place, on one or several ranks.
 
 Each is made so that it is another program, never the same one in other words: what it changes is
 read or waited for, which the place where it is made sees to.
@@ -320,6 +320,6 @@ def _of_pipeline(program: Program) -> Iterator[tuple[str, str, Program]]:
         yield "back before forward", "", made(turns=(*backward, *forward))
     yield "delayed or not", "", made(is_delayed=not own.is_delayed)
     yield "other stages", "", made(stages=own.stages + 1)
-    yield "runs on or not", "", made(runs_on=not own.runs_on)
+    yield "runs on or not", "", made(overlaps_batches=not own.overlaps_batches)
     if own.joined:
         yield "not joined", own.joined[0], made(joined=own.joined[1:])

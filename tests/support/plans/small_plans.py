@@ -1,4 +1,4 @@
-"""Small plans by hand, of every way in which pieces move between devices."""
+"""Small hand-written plans that cover every kind of transfer between devices."""
 
 from __future__ import annotations
 

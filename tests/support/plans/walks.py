@@ -1,4 +1,4 @@
-"""What any one rule makes of a graph: the steps of random walks."""
+"""The rewrites of a graph by a single rule: the steps of random walks."""
 
 from __future__ import annotations
 

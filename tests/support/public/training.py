@@ -28,7 +28,7 @@ from pcg.placement.region import as_slices
 from pcg.plan.plan import Plan
 from runtime.execute.precision import in_float64
 from runtime.inputs.seeded import input_batch
-from runtime.module.calls import Face, ModuleCall, call_of
+from runtime.module.calls import ForwardSignature, ModuleCall, call_of
 from runtime.train.replay import OtherDraws, Replay, aligned
 from unity.api.losses import LossSource, returned_loss, with_loss
 
@@ -62,7 +62,7 @@ def subject_of(public: Public) -> Subject:
     """Capture a public model."""
     module, given = copy.deepcopy(public.module).double(), public.inputs
     args, kwargs = ((), given) if isinstance(given, Mapping) else (given, {})
-    call = call_of(Face.of(module), args, kwargs)
+    call = call_of(ForwardSignature.of(module), args, kwargs)
     inputs = tuple(batch_of(call, 0).values())
     with in_float64():
         return Subject(module, call, capture(with_loss(module, call, LossSource(None)), inputs))

@@ -27,7 +27,7 @@ from verifier.trusted.proof.local import typing_obligations
 from verifier.trusted.sizes.degrees import local_typing, ranks
 from verifier.trusted.sizes.sizes import SizeEquation, pair_sizes
 from verifier.trusted.sizes.types import agreement_script, residual
-from verifier.trusted.steps import Searching
+from verifier.trusted.steps import SearchSteps
 from verifier.witness import solve
 
 Content = dict[str, Any]
@@ -94,7 +94,7 @@ def forge_pair(
     lefts, rights = typed_sides(*pair)
     numbers = min(lefts), min(rights)
     types = lefts[numbers[0]], rights[numbers[1]]
-    steps = Searching()
+    steps = SearchSteps()
     own = obligations(*pair, sizes, steps, believed)
     agreement = agreement_script(*types)
     theorems, conditions = _theorems(pair)
@@ -102,8 +102,8 @@ def forge_pair(
     degrees = solve(
         equations, [*types[0].whole, *types[1].whole], types[0].symbols | types[1].symbols
     )
-    origin = next((i.origin for i in instances(*pair, sizes, degrees or {})), None)
-    values = origin.values if origin else dict.fromkeys(free_symbols(pair, sizes), 2)
+    valuation = next((i.valuation for i in instances(*pair, sizes, degrees or {})), None)
+    values = valuation.values if valuation else dict.fromkeys(free_symbols(pair, sizes), 2)
     content: Content = {
         "schema_version": 1,
         "rule": label,
@@ -121,7 +121,7 @@ def forge_pair(
         "witness": {
             "sizes": dict(values),
             "degrees": dict(degrees or {}),
-            "reals": dict(origin.reals) if origin else {},
+            "reals": dict(valuation.reals) if valuation else {},
         },
         "runs": [],
     }
@@ -137,7 +137,7 @@ def _theorems(pair: GraphPair) -> tuple[list[Content], list[str]]:
             continue
         call, own, typing = node.operator_call, ranks(node), local_typing(node)
         for carriers in (frozenset[int](), *typing.carriers):
-            steps = Searching()
+            steps = SearchSteps()
             needed = typing_obligations(call, own, typing, carriers, steps, believed)
             conditions += needed
             theorem: Content = {

@@ -1,7 +1,7 @@
 """`unity run` in this process, whose workers are forked from one server for all tests.
 
-To start Python and torch anew takes longer than most runs do. What workers print goes to files, for
-they inherit the standard output of the server and not that of a test.
+Starting Python and torch anew takes longer than most runs. Workers print to files, because they
+inherit the standard output of the server and not that of a test.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs that meet a fault: what they train on, what befalls them, and what has to hold then."""
+"""Runs with an injected fault: their data, the fault, and the checks of how the run ends."""
 
 from __future__ import annotations
 

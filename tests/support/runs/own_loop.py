@@ -1,4 +1,4 @@
-"""A small module, its plans, and a loop of one's own that trains it by them and eagerly."""
+"""A small module, its plans, and a user's training loop that trains it by a plan and eagerly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pcg.graph.graph import Graph, Node, Value
 from pcg.machine import load_machine
 from pcg.plan.plan import Plan
 from pcg.plan.training import Training
-from runtime.module.calls import Face, call_of
+from runtime.module.calls import ForwardSignature, call_of
 from runtime.module.module import ParallelModule
 from runtime.program.lower import Lowering
 from runtime.world.collectives import World
@@ -76,7 +76,7 @@ def batch_of(number: int) -> dict[str, Tensor]:
 
 def captured(module: nn.Module, example: dict[str, Tensor]) -> Captured:
     """The graph for a whole batch."""
-    call = call_of(Face.of(module), (), example)
+    call = call_of(ForwardSignature.of(module), (), example)
     return capture(with_loss(module, call, LossSource(None)), tuple(call.tensors.values()))
 
 
@@ -135,7 +135,7 @@ def words_cut_at_random(draw) -> Plan:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a loop finds: losses, norms of gradients before clipping, and the weights after it."""
+    """The results of a training loop: losses, norms of gradients before clipping, final weights."""
 
     losses: list[float]
     norms: list[float]
@@ -143,7 +143,7 @@ class Trained:
 
 
 def trained(module: nn.Module, clip, batch=batch_of, parts: int = 1) -> Trained:
-    """A loop that knows nothing of plans. ``clip(most)`` shortens the gradients."""
+    """Run a training loop that knows nothing of plans. ``clip(max_norm)`` clips the gradients."""
     optimizer = torch.optim.AdamW(module.parameters(), lr=0.05)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
     losses: list[float] = []

@@ -1,4 +1,4 @@
-"""The most bytes of tensors that training by a plan takes on a rank at any time."""
+"""The peak bytes of tensors on a rank while it trains by a plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pickles that would run code, use up memory or are none."""
+"""Malicious pickles: they would run code or exhaust memory, or are no pickles."""
 
 from __future__ import annotations
 

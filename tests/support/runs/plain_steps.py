@@ -1,4 +1,4 @@
-"""Some steps of plain gradient descent by a plan, and what a rank then has."""
+"""Several steps of plain gradient descent by a plan, and the state of a rank after them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Stepped:
-    """What a rank knows after ``STEPS`` steps in double precision."""
+    """The state of a rank after ``STEPS`` steps in double precision."""
 
     losses: list[float]
     pieces: list[Piece]

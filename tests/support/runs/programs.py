@@ -1,4 +1,4 @@
-"""Run programs in processes of their own, and read what they print."""
+"""Run programs in processes of their own, and read their output."""
 
 from __future__ import annotations
 

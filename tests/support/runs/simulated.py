@@ -1,4 +1,4 @@
-"""Ranks as threads of one process: the world of a run without processes or sockets."""
+"""Ranks as threads of a single process: a simulated world without processes or sockets."""
 
 from __future__ import annotations
 

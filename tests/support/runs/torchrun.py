@@ -1,4 +1,4 @@
-"""Scripts under torchrun: run to their end, or killed where they say that they wait for it."""
+"""Run scripts under torchrun, to their end or until they announce that they wait to be killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scripts that train small models by the Trainer of transformers, by a plan and without one."""
+"""Scripts that train small models with the Trainer of transformers, by a plan and without one."""
 
 from __future__ import annotations
 

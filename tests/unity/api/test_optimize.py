@@ -93,8 +93,8 @@ def test_inputs_and_losses(returns, inputs, loss, expected):
         (lambda o: SimpleNamespace(loss=None), (X,), None, "without a loss, expected inputs with"),
         (None, (X,), "cross_entropies", "unknown, expected a function of"),
         (None, (X, Y), 3, "expected a name or a function"),
-        (None, {"x": X}, "cross_entropy", "for the loss alone is nothing"),
-        (None, {"x": X, "a": Y, "b": Y}, "cross_entropy", "for the loss alone is a, b"),
+        (None, {"x": X}, "cross_entropy", "does not take, got nothing"),
+        (None, {"x": X, "a": Y, "b": Y}, "cross_entropy", "does not take, got a, b"),
         (lambda o: [o, o], (X, Y), "cross_entropy", "neither a tensor nor has logits"),
         (torch.mean, (X, X, X), None, "do not fit forward of Two: too many .* needs loss="),
         (torch.mean, {"z": X}, None, "do not fit forward of Two: missing a required argument: 'x'"),
@@ -198,8 +198,8 @@ def test_a_module_is_planned_as_on_the_meta_device_and_left_alone(tmp_path):
 @pytest.mark.parametrize(
     ("part", "told"),
     [
-        (nn.Dropout(0.1), "trains, without dropout: train"),
-        (nn.BatchNorm1d(6), "trains, with the statistics that batch norms keep: train"),
+        (nn.Dropout(0.1), "trains without dropout: call train"),
+        (nn.BatchNorm1d(6), "trains with the statistics that batch norms keep: call train"),
         (nn.Dropout(0.0), None),
         (nn.LayerNorm(6), None),
     ],

@@ -143,12 +143,18 @@ def test_noise_is_drawn_in_training_alone():
         (lambda: unity.nn.Router(4, 3, 1, scores="tanh"), "scores are 'tanh'"),
         (lambda: unity.nn.Router(4, 3, 1, noise=1.0), "noise is 1.0"),
         (lambda: unity.nn.Experts(3, 4, 4, activation="tan"), "activation is 'tan'"),
-        (lambda: mixture(experts=4), "the router knows 3 experts, and there are 4"),
+        (lambda: mixture(experts=4), "the router has 3 experts, but experts has 4"),
         (lambda: mixture(capacity_factor=0.0), "capacity_factor is 0.0"),
         (lambda: mixture(capacity_factor=float("nan")), "capacity_factor is nan"),
         (lambda: mixture(group=0), "group is 0"),
-        (lambda: mixture(group=4, capacity_factor=1.0)(torch.zeros(2, 3, 4)), "6 tokens are no"),
-        (lambda: mixture(capacity_factor=1.0)(torch.zeros(2, 0, 4)), "0 tokens are no groups of 0"),
+        (
+            lambda: mixture(group=4, capacity_factor=1.0)(torch.zeros(2, 3, 4)),
+            "6 tokens, expected a multiple",
+        ),
+        (
+            lambda: mixture(capacity_factor=1.0)(torch.zeros(2, 0, 4)),
+            "0 tokens, expected a multiple of the group of 0",
+        ),
     ],
 )
 def test_numbers_that_do_not_fit_are_refused(make: Callable[[], object], said: str):

@@ -99,7 +99,7 @@ def test_what_only_turns_off_is_turned_off(tmp_path: Path) -> None:
         ("[optimize]\nnodes = {a = 1}", r"nodes: a table, expected text, a number, true"),
         (
             "[optimize]\nbatch-norm = 1\nbatch_norm = 1",
-            r"batch_norm: is given twice, by other",
+            r"batch_norm: gives an option again",
         ),
         ("[audit]\nsolver = [['z3']]", r"solver: several values"),
         ("nodes = 2", r"at nodes: expected an object, got 2"),

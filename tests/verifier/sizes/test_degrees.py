@@ -17,8 +17,8 @@ from verifier.trusted.errors import Undecided
 from verifier.trusted.sizes.degrees import (
     ONE,
     Basis,
-    Collecting,
     Powers,
+    PowersArithmetic,
     entries,
     input_degrees,
     typings,
@@ -131,7 +131,7 @@ def test_monomials():
 
 
 def test_degrees_of_operators():
-    collecting = Collecting()
+    collecting = PowersArithmetic()
     assert collecting.of(Poly.of("j") * Poly.of("k") * 2) == collecting.of(2).times(
         Powers.of("j").times(Powers.of("k"))
     )

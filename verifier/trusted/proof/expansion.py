@@ -1,8 +1,8 @@
 """Derives the side conditions under which two graphs are equal, by expansion to their inputs.
 
-This is the trusted road: definitions, expansion, comparison of coordinates. Which way it takes
-where there are several is told by ``steps``, found by search or read from a certificate; what the
-conditions are worth is told by ``judge``.
+All of this is trusted: definitions, expansion, comparison of coordinates. Where there are several
+ways to go on, ``steps`` says which to take, by search or from a certificate. ``judge`` decides
+whether a side condition holds.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ def obligations(
     steps: Steps,
     judge: smt.Judge,
 ) -> tuple[str, ...]:
-    """What has to have no solution for the outputs to be equal, as SMT-LIB 2 scripts.
+    """Return the side conditions of the equality of the paired outputs, as SMT-LIB 2 scripts.
 
-    Raises Unproved where no way leads to equality, and TooLarge.
+    A condition holds if its script is unsatisfiable. Raises Unproved if no way leads to equality,
+    and TooLarge if an expansion has too many terms.
     """
     positive = tuple(dict.fromkeys(sizes.resolve(size) for size in sizes.positive))
     naturals = tuple(dict.fromkeys(sizes.resolve(value) for value in sizes.naturals))

@@ -1,17 +1,18 @@
 """The theorem behind an operator's parallel type: tasks that see only their own blocks compute it.
 
-Every index that a typing allows to be cut is cut at once: its size is degree * block, the index is
-(block, offset). An operand that carries partials is V(sigma; ...), sigma < p, and means their sum.
+All indices that a typing allows to be cut are cut together. The size of a cut index is degree *
+block, and the index is (block, offset). An operand that carries partials is V(sigma; ...), sigma <
+p, and means their sum. The theorem is the equality of two values:
 
-    left    the equation, of what the operands mean
+    left    the equation, of the operands' meanings
     right   the sum, over the blocks of summed indices and over sigma, of the equation whose sums
             over cut indices run over the task's block only
 
 Every access along a cut dimension has to stay in the task's block. Copies are equal by type, and
-slices in time are blocks like others, so neither has a part in this.
+slices in time are blocks like others, so the theorem mentions neither.
 
-Along a dimension that windows slide over, whose size is their stride times degree times block, a
-task reads at global indices, each of which has to lie in its block or the block's halo.
+Windows slide over a dimension whose size is stride * degree * block. Along it, a task reads at
+global indices, and each of them has to lie in the task's block or in the block's halo.
 """
 
 from __future__ import annotations
@@ -39,18 +40,18 @@ from pcg.types.operator import Call
 from verifier.trusted import smt
 from verifier.trusted.errors import Unproved
 from verifier.trusted.proof.prove import Proof, Prover
-from verifier.trusted.steps import Searching, Steps
+from verifier.trusted.steps import SearchSteps, Steps
 from verifier.trusted.values.equations import local_form
 from verifier.trusted.values.meaning import Digit, divide
 
 PARTIALS = Poly.of(Variable("%partials"))
 SIGMA = Variable("%sigma")
-"""Which of the partials of the operands a task sees."""
+"""The index of the operands' partials that a task sees."""
 
 
 @dataclass(frozen=True)
 class TypingProof:
-    """What came of one theorem; without a proof, ``reason`` says what is in its way."""
+    """The result for one theorem: its proof, or the ``reason`` why there is none."""
 
     carriers: frozenset[int]
     proof: Proof | None
@@ -60,9 +61,12 @@ class TypingProof:
 def prove_typing(
     call: Call, ranks: tuple[int, ...], typing: LocalTyping | None = None
 ) -> tuple[TypingProof, ...]:
-    """Prove the typing of an operator at some ranks (by default the derived one): without
-    partials, and for each set of operands that may carry them."""
-    # Attributes that are no positions have no part in it.
+    """Prove the typing of an operator at given ranks; by default, the derived typing.
+
+    There is one result for operands without partials, and one for each set of operands that may
+    carry them.
+    """
+    # Other attributes than positions do not matter: without them, equal theorems share a cache key.
     placed = tuple(zip(call.operator.template.positions, call.positions, strict=True))
     return _prove_all(Call(call.operator, placed), ranks, typing or call.typing(ranks))
 
@@ -76,7 +80,7 @@ def _prove_all(call: Call, ranks: tuple[int, ...], typing: LocalTyping) -> tuple
 def _prove(
     call: Call, ranks: tuple[int, ...], typing: LocalTyping, carriers: frozenset[int]
 ) -> TypingProof:
-    steps = Searching()
+    steps = SearchSteps()
     try:
         scripts = typing_obligations(call, ranks, typing, carriers, steps, smt.check)
     except Unproved as error:
@@ -92,14 +96,14 @@ def typing_obligations(
     steps: Steps,
     judge: smt.Judge,
 ) -> tuple[str, ...]:
-    """What has to have no solution for a typing to hold when the operands in ``carriers`` carry
-    partials, as SMT-LIB 2 scripts. Raises Unproved."""
+    """Return the side conditions of a typing when the operands in ``carriers`` carry partials, as
+    SMT-LIB 2 scripts that have to be unsatisfiable. Raises Unproved."""
     equation = call.instance(ranks)
     scripts: list[str] = []
     for port in range(len(equation.outputs)):
         form = local_form(call.operator, ranks, call.positions, port)
-        cut = _Cut(equation, typing, carriers)
-        left, right = cut.whole(form, port), cut.tasks(form, port)
+        cut = _CutEquation(equation, typing, carriers)
+        left, right = cut.global_value(form, port), cut.task_sum(form, port)
         prover = cut.prover(scripts, steps, judge)
         for digit in cut.conditions:
             prover.require(digit)
@@ -110,7 +114,7 @@ def typing_obligations(
 
 
 def _require_one(options: Sequence[tuple[Digit, Prover]]) -> None:
-    """Discharge one of some conditions. Raises Unproved."""
+    """Discharge at least one of the conditions. Raises Unproved if that fails for all."""
     (digit, prover), *others = options
     if not others:
         prover.require(digit)
@@ -136,12 +140,12 @@ def _block(axis: str) -> Poly:
 
 
 def _task(axis: str) -> Variable:
-    """Which block of an axis a task has."""
+    """The index of a task's block along an axis."""
     return Variable(f"%{axis}.at")
 
 
 def _offset(axis: str) -> Variable:
-    """Where in a task's block of an axis a free index lies."""
+    """The offset of a free index in a task's block along an axis."""
     return Variable(f"%{axis}.in")
 
 
@@ -151,8 +155,9 @@ def _free(index: str) -> Variable:
 
 
 @dataclass
-class _Cut:
-    """An equation with every axis of a typing cut."""
+class _CutEquation:
+    """An equation with every axis of a typing cut. ``ranges``: the size of each index variable.
+    ``conditions``: digits that have to lie in their ranges."""
 
     equation: Equation
     typing: LocalTyping
@@ -160,7 +165,8 @@ class _Cut:
     ranges: dict[str, Poly] = field(default_factory=dict[str, Poly])
     conditions: dict[Digit, None] = field(default_factory=dict[Digit, None])
     reads: dict[tuple[Digit, ...], None] = field(default_factory=dict[tuple[Digit, ...], None])
-    """Where windows read in a task's block with its halo: one of each has to hold."""
+    """For each access of windows: that it lies in the task's block with one of the halos. At least
+    one condition of each tuple has to hold."""
 
     def __post_init__(self) -> None:
         self._numbers = count(1)
@@ -183,7 +189,7 @@ class _Cut:
             self._sizes[f"|{name}|"] = bound.substitute(self._sizes)
 
     def _cover(self, window: Window, reach: Reach) -> None:
-        """The size of a dimension that windows slide over."""
+        """Set the size of a dimension that windows slide over: stride * degree * block."""
         symbol = self.equation.operands[reach.operand].dims[reach.dim].size.symbol
         size = reach.stride * _degree(window.axis.name) * _block(window.axis.name)
         if symbol is None or self._sizes.setdefault(symbol, size) != size:
@@ -198,20 +204,20 @@ class _Cut:
         return tuple(dict.fromkeys((*sizes, *cuts, *strides, PARTIALS)))
 
     def prover(
-        self, found: list[str], steps: Steps, judge: smt.Judge, digit: Digit | None = None
+        self, scripts: list[str], steps: Steps, judge: smt.Judge, digit: Digit | None = None
     ) -> Prover:
-        """A prover that knows all sizes; for one digit, those of which it is made: with products
-        in it, solvers get lost among others."""
+        """A prover that assumes all sizes positive. For ``digit``, it assumes that only of the
+        sizes whose symbols are in the digit: solvers fail on products among many assumptions."""
         positive, naturals = self.positive, self.naturals
         if digit is not None:
             used = digit.value.symbols | digit.size.symbols
             positive = tuple(p for p in positive if p.symbols <= used)
             naturals = tuple(n for n in naturals if n.symbols <= used)
-        return Prover(positive, self.ranges, found, naturals, steps, judge)
+        return Prover(positive, self.ranges, scripts, naturals, steps, judge)
 
     @property
     def naturals(self) -> tuple[Poly, ...]:
-        """The attributes that say how far windows reach."""
+        """The attributes in the strides and reaches of windows; they are at least 0."""
         widths = (w for r in self._reaches for w in (r.stride, r.before, r.after))
         symbols = sorted({s for width in widths for s in width.symbols if not s.startswith("|")})
         return tuple(map(Poly.of, symbols))
@@ -224,7 +230,7 @@ class _Cut:
         return size_of(name).substitute(self._sizes)
 
     def free(self, port: int) -> dict[str, Poly]:
-        """The free indices of an output with their sizes: two for one that is cut."""
+        """The free indices of an output with their sizes. A cut index has two: block, offset."""
         sizes: dict[str, Poly] = {}
         for name in _names(self.equation.outputs[port]):
             if name in self._axes:
@@ -233,37 +239,38 @@ class _Cut:
                 sizes[_free(name)] = self._size(name)
         return sizes
 
-    def whole(self, form: NormalForm, port: int) -> NormalForm:
-        """The equation of what the operands mean."""
+    def global_value(self, form: NormalForm, port: int) -> NormalForm:
+        """The left side: the equation, of the operands' meanings."""
         return tuple(self._term(term, self._values(port), None) for term in form)
 
-    def tasks(self, form: NormalForm, port: int) -> NormalForm:
-        """What the partials of the output, which tasks compute from their blocks, add up to."""
+    def task_sum(self, form: NormalForm, port: int) -> NormalForm:
+        """The right side: the sum of the partials that tasks compute from their blocks."""
         output = self.equation.outputs[port]
-        over: list[tuple[str, Poly]] = []
+        sums: list[tuple[str, Poly]] = []
         for axis in self._axes.values():
-            at = axis.outputs[port]
-            if at is None and axis.name not in _names(output):
-                over.append((_task(axis.name), _degree(axis.name)))
-            elif at is None or output.dims[at].names[0] != axis.name:
-                raise Unproved(f"index {axis.name} does not lead dimension {at} of {output.name}")
+            dim = axis.outputs[port]
+            if dim is None and axis.name not in _names(output):
+                sums.append((_task(axis.name), _degree(axis.name)))
+            elif dim is None or output.dims[dim].names[0] != axis.name:
+                raise Unproved(f"index {axis.name} does not lead dimension {dim} of {output.name}")
         if self.carriers:
-            over.append((SIGMA, PARTIALS))
-        self.ranges |= dict(over)
+            sums.append((SIGMA, PARTIALS))
+        self.ranges |= dict(sums)
         values = self._values(port)
         terms = (self._term(term, values, Poly.of(SIGMA)) for term in form)
-        return tuple(Term(t.coefficient, (*over, *t.binders), t.guards, t.factors) for t in terms)
+        return tuple(Term(t.coefficient, (*sums, *t.binders), t.guards, t.factors) for t in terms)
 
     def _values(self, port: int) -> dict[str, Poly]:
         self.ranges |= self.free(port)
-        own = {
+        indices = {
             name: _at(name, _offset(name)) if name in self._axes else Poly.of(_free(name))
             for name in _names(self.equation.outputs[port])
         }
-        return {**self._sizes, **own}
+        return {**self._sizes, **indices}
 
     def _term(self, term: Term, values: Mapping[str, Poly], sigma: Poly | None) -> Term:
-        """A term with sizes and indices put in; with ``sigma``, as a task computes it."""
+        """A term with ``values`` for its sizes and free indices. With ``sigma``, the term that a
+        task computes from its own blocks."""
         binders, images = self._bind(term.binders, values, sigma)
         factors: list[Factor] = []
         for factor in term.factors:
@@ -277,16 +284,19 @@ class _Cut:
         values: Mapping[str, Poly],
         sigma: Poly | None,
     ) -> tuple[list[tuple[str, Poly]], dict[str, Poly]]:
-        """Bound indices under new names, two for one that is cut (of a task, the offset in its
-        own block), and what the old ones are in them."""
+        """Bound indices under new names, and ``values`` with the old names in terms of the new.
+
+        A cut index becomes two, block and offset. With ``sigma`` it becomes the offset only: the
+        block is the task's own.
+        """
         images = dict(values)
         binders: list[tuple[str, Poly]] = []
         for var, size in bound:
             name, number = stem(var), next(self._numbers)
             if name not in self._axes:
-                own = Variable(f"%{name}~{number}")
-                binders.append((own, size.substitute(images)))
-                images[var] = Poly.of(own)
+                renamed = Variable(f"%{name}~{number}")
+                binders.append((renamed, size.substitute(images)))
+                images[var] = Poly.of(renamed)
                 continue
             if size.substitute(images) != _degree(name) * _block(name):
                 raise Unproved(f"a sum over {name} does not run through all of it")
@@ -325,14 +335,15 @@ class _Cut:
                 digits = tuple(self._digits(int(tensor), index, local=sigma is not None))
         if int(tensor) not in self.carriers:
             return Element(tensor, digits)
-        if sigma is None:  # what it means: the sum of its partials
-            own = Variable(f"%sigma~{next(self._numbers)}")
-            binders.append((own, PARTIALS))
-            sigma = Poly.of(own)
+        if sigma is None:  # The operand means the sum of its partials.
+            partial = Variable(f"%sigma~{next(self._numbers)}")
+            binders.append((partial, PARTIALS))
+            sigma = Poly.of(partial)
         return Element(tensor, (sigma, *digits))
 
     def _digits(self, operand: int, index: tuple[Poly, ...], *, local: bool) -> Iterator[Poly]:
-        """An index with (block, offset) for what is cut; of a task, in its own block."""
+        """The index of an access, with (block, offset) for a cut dimension. ``local``: the access
+        of a task, which has to read its own block."""
         dims = self.equation.operands[operand].dims
         for position, (value, dim) in enumerate(zip(index, dims, strict=True)):
             axis = self.typing.axis_at(operand, position)
@@ -355,7 +366,7 @@ class _Cut:
             yield from (value, *reversed(digits))
 
     def _within(self, axis: str, index: Poly, reach: Reach) -> Digit:
-        """That an index lies in the task's block or in a halo that reaches so far."""
+        """The condition that an index lies in the task's block or in the halo of ``reach``."""
         stride, before, after = (
             value.substitute(self._sizes) for value in (reach.stride, reach.before, reach.after)
         )
@@ -371,7 +382,7 @@ class _Cut:
 
 
 def _at(axis: str, offset: Variable, block: Variable | None = None) -> Poly:
-    """The index with a block (by default the task's own) and an offset in it."""
+    """The global index of an offset in a block, by default the task's own."""
     return Poly.of(block or _task(axis)) * _block(axis) + Poly.of(offset)
 
 

@@ -1,13 +1,14 @@
 """Proves two values in normal form equal, for all sizes (design: "Proof, for all sizes").
 
-Problem: are two sums of guarded products the same function of their indices, whatever the sizes?
-Method: terms with the same factors are compared by what coefficient they give each choice of
-elements. The coordinates of a term are the indices at which its factors read; its summed indices
-are solved for in terms of them, so that the term becomes a coefficient where some linear conditions
-on the coordinates hold. Two sides are equal when, for every choice of coordinates, the coefficients
-add up to the same number; Z3 decides that over all sizes at once. Maxima are compared in the same
-way, by which values they are taken over, however often. Complexity: orders of equal factors times
-templates, each with a few conditions for Z3. Exact: what is proved is; equal values may not be.
+Problem: are two sums of guarded products the same function of their indices, for all sizes?
+Method: terms with the same factors are compared by the coefficient that they give to each choice of
+elements. The coordinates of a term are the indices at which its factors read. Its summed indices
+are solved for in terms of the coordinates, so that the term becomes a coefficient where some linear
+conditions on the coordinates hold. Two sides are equal if, for every choice of coordinates, the
+coefficients add up to the same number. Z3 decides that over all sizes at once. Maxima are compared
+in the same way, by the set of values that they are taken over.
+Complexity: orders of equal factors times templates, each with a few conditions for Z3.
+Exact: proved values are equal. Equal values may stay unproved.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from pcg.language.normal import (
 from pcg.language.poly import ONE, Poly, Variable
 from verifier.trusted import smt
 from verifier.trusted.errors import Unproved
-from verifier.trusted.steps import Searching, Steps
+from verifier.trusted.steps import SearchSteps, Steps
 from verifier.trusted.values.cases import Case, any_of, solve
 from verifier.trusted.values.domain import Domain, UndefinedPart, as_value, has_partial
 from verifier.trusted.values.domain import UndefinedFactor as Undefined
 from verifier.trusted.values.guards import SureGuards
 from verifier.trusted.values.keys import Key, key_of_term
 from verifier.trusted.values.meaning import Digit
-from verifier.trusted.values.readings import Read, Reading, all_orders, as_sorted, keys_of
+from verifier.trusted.values.readings import Reading, TermReadings, all_orders, as_sorted, keys_of
 from verifier.trusted.values.simplify import Simplifier
 from verifier.trusted.values.templates import (
     Head,
@@ -53,7 +54,7 @@ from verifier.trusted.values.templates import (
 
 @dataclass(frozen=True)
 class Proof:
-    """What was discharged: side conditions in SMT-LIB 2, and the choices that lead to them."""
+    """The discharged side conditions as SMT-LIB 2 scripts, and the choices that lead to them."""
 
     obligations: tuple[str, ...]
     steps: tuple[str, ...] = ()
@@ -74,15 +75,15 @@ class Prover:
     one in ``naturals`` at least 0, every one in ``zeros`` is 0, and every index variable is within
     its range in ``ranges``.
 
-    ``obligations`` collects what ``judge`` found to have no counterexample; ``steps`` says which
-    way to go where there are several.
+    ``obligations`` collects the scripts that ``judge`` found unsatisfiable. ``steps`` says which
+    way to take where there are several.
     """
 
     positive: tuple[Poly, ...]
     ranges: dict[str, Poly]
     obligations: list[str] = field(default_factory=list[str])
     naturals: tuple[Poly, ...] = ()
-    steps: Steps = field(default_factory=Searching)
+    steps: Steps = field(default_factory=SearchSteps)
     judge: smt.Judge = field(default_factory=lambda: smt.check)
     zeros: tuple[Poly, ...] = ()
 
@@ -98,7 +99,8 @@ class Prover:
         self._known += [smt.is_zero(value) for value in self.zeros]
 
     def is_digit(self, digit: Digit) -> bool:
-        """Whether ``0 <= value < size`` is known wherever the indices are in their ranges."""
+        """Whether ``0 <= value < size`` wherever the indices are in their ranges: by their ranges
+        alone, or as a discharged condition, if ``steps`` has it so."""
         name = digit.value.symbol
         if not digit.value.terms or (name is not None and self.ranges.get(name) == digit.size):
             return True
@@ -124,8 +126,8 @@ class Prover:
         self._discharge(smt.within(digit.value, digit.size), f"digit {digit.value}")
 
     def equal(self, left: NormalForm, right: NormalForm, free: frozenset[str]) -> None:
-        """Prove two values equal; ``free`` are the index variables outside, of which those that
-        range over one value are 0. Raises Unproved."""
+        """Prove two values equal for all values of the index variables in ``free``. Those with a
+        range of one value are 0. Raises Unproved."""
         simplifier = Simplifier(self._is_size, self._is_index)
         ones = {name: Poly() for name in free if self._range_of(name) == ONE}
         left, right = (substitute_form(side, ones) if ones else side for side in (left, right))
@@ -143,16 +145,16 @@ class Prover:
         if listed[0].keys() == listed[1].keys():
             return
         known: dict[Key, bool] = {}
-        left_over = [self._doubtful(side, known) for side in factors]
-        sides = [tuple(_distinct(_listed(domain, side)).values()) for side in left_over]
+        doubtful_parts = [self._doubtful(side, known) for side in factors]
+        sides = [tuple(_distinct(_listed(domain, side)).values()) for side in doubtful_parts]
         last = Unproved("where it is undefined")
         for way in self.steps.options(("alone", "along")):
             mark = self._mark()
             terms = [[part.term(along=way == "along") for part in side] for side in sides]
             try:
-                for heads, (own, others) in self._grouped(terms[0], terms[1], free).items():
+                for heads, (lefts, rights) in self._grouped(terms[0], terms[1], free).items():
                     what = f"where {heads[0]} is undefined"
-                    self._try_orders(own, others, self._same_values, what)
+                    self._try_orders(lefts, rights, self._same_values, what)
             except Unproved as error:
                 last = error
                 self._undo(mark)
@@ -161,12 +163,12 @@ class Prover:
         raise last
 
     def _mark(self) -> tuple[int, int, int]:
-        """How much is known, for ``_undo``."""
+        """The lengths of what has been recorded so far, for ``_undo``."""
         return len(self.obligations), len(self._divisions), self.templates.count
 
     def _undo(self, mark: tuple[int, int, int]) -> None:
-        """Forget what a way that failed left behind: names and templates are numbered, and whoever
-        follows the steps of the proof takes the last way alone."""
+        """Forget what a failed way recorded. Names and templates are numbered, and whoever follows
+        the steps of the proof takes the successful way only."""
         obligations, divisions, templates = mark
         del self.obligations[obligations:]
         while len(self._divisions) > divisions:
@@ -174,7 +176,7 @@ class Prover:
         self.templates.forget(templates)
 
     def _doubtful(self, factors: Sequence[Undefined], known: dict[Key, bool]) -> list[Undefined]:
-        """The factors with the parts that are still not known to be numbers, if there are any."""
+        """The factors that have parts not known to be numbers, each with these parts only."""
         doubtful: list[Undefined] = []
         for factor in factors:
             parts = tuple(part for part in factor.parts if self._may_fail(part, known))
@@ -183,7 +185,7 @@ class Prover:
         return doubtful
 
     def _may_fail(self, part: UndefinedPart, known: dict[Key, bool]) -> bool:
-        """Whether a part is not known to be a number: a maximum is if it is over something."""
+        """Whether a part is not known to be a number. A maximum over at least one value is one."""
         if (maximum := part.maximum) is None:
             return True
         key = key_of_term(part.term(along=False))
@@ -192,16 +194,16 @@ class Prover:
         return known[key]
 
     def _may_be_empty(self, maximum: Function, guards: Sequence[Poly]) -> bool:
-        """Whether a maximum is not known to be over something where ``guards`` hold."""
+        """Whether a maximum is not known to be over at least one value where ``guards`` hold."""
         for way in self.steps.options(("over something", "over nothing")):
             if way == "over nothing":
                 break
             mark = self._mark()
             try:
-                over = [Term(Fraction(1), a.binders, a.guards) for a in maximum.args]
-                some = any_of(solve(term, (), self._name) for term in over)
-                read = smt.conjunction(smt.at_least(guard, 0) for guard in guards)
-                self._discharge(smt.disjunction((smt.negation(read), some)), "a maximum")
+                terms = [Term(Fraction(1), a.binders, a.guards) for a in maximum.args]
+                has_value = any_of(solve(term, (), self._name) for term in terms)
+                is_read = smt.conjunction(smt.at_least(guard, 0) for guard in guards)
+                self._discharge(smt.disjunction((smt.negation(is_read), has_value)), "a maximum")
             except Unproved:
                 self._undo(mark)
                 continue
@@ -217,17 +219,19 @@ class Prover:
         return value.symbol is not None and self._range_of(value.symbol) == size
 
     def _range_of(self, name: str) -> Poly | None:
-        """What an index or hole ranges over; holes hide those of the templates around."""
+        """The size of an index's or hole's range, if known. The holes of a template hide those of
+        the templates around it."""
         return self._holes[name] if name in self._holes else self.ranges.get(name)
 
     def _divides_a_size(self, symbol: str | None) -> bool:
-        """Whether a symbol of at least 0 divides a size, which is at least 1: so is it then."""
+        """Whether a symbol of at least 0 divides a size. Then it is at least 1, as the size is."""
         if symbol is None or not self._is_natural(symbol):
             return False
         products = (size.terms[0][0] for size in self._sizes if len(size.terms) == 1)
         return any(symbol in product for product in products)
 
     def _is_size(self, value: Poly) -> bool:
+        """Whether a value is known to be at least 1."""
         if value in self._sizes or self._divides_a_size(value.symbol):
             return True
         return bool(value.terms) and all(
@@ -241,22 +245,22 @@ class Prover:
 
     def _grouped(
         self, left: Sequence[Term], right: Sequence[Term], free: frozenset[str]
-    ) -> dict[tuple[Head, ...], tuple[list[Read], list[Read]]]:
-        """The terms of both sides by what they read."""
-        groups: dict[tuple[Head, ...], tuple[list[Read], list[Read]]] = {}
+    ) -> dict[tuple[Head, ...], tuple[list[TermReadings], list[TermReadings]]]:
+        """The terms of both sides, grouped by the heads of their factors."""
+        groups: dict[tuple[Head, ...], tuple[list[TermReadings], list[TermReadings]]] = {}
         for side, terms in enumerate((left, right)):
             for term in case_split(terms, free):
                 read = self._read(term, free)
                 groups.setdefault(read.heads, ([], []))[side].append(read)
         return groups
 
-    def _read(self, term: Term, free: frozenset[str]) -> Read:
+    def _read(self, term: Term, free: frozenset[str]) -> TermReadings:
         bound = free | bound_in(term)
         readings = sorted(
             (self._reading(factor, bound) for factor in term.factors),
             key=lambda reading: reading.order,
         )
-        return Read(term, tuple(readings))
+        return TermReadings(term, tuple(readings))
 
     def _reading(self, factor: Factor, bound: frozenset[str]) -> Reading:
         match factor:
@@ -271,14 +275,18 @@ class Prover:
 
     def _try_orders(
         self,
-        lefts: list[Read],
-        rights: list[Read],
+        lefts: list[TermReadings],
+        rights: list[TermReadings],
         same: Callable[[Sequence[Case], Sequence[Case]], smt.Formula],
         what: str,
     ) -> None:
-        """Compare terms with their factors in the order in which they are sorted, or else in every
-        order at once: as products do not depend on it, their sums over all orders are equal
-        exactly if they are. Terms that are the same need no comparison."""
+        """Compare the terms of both sides that have the same heads. Raises Unproved.
+
+        The ways are: with the factors of each term in sorted order; with the sum over all orders of
+        factors that read the same tensor; and "identical", where both sides have the same terms and
+        need no condition. A product does not depend on the order of its factors, so the sums over
+        all orders are equal exactly if the sides are.
+        """
         ways = ("sorted", "symmetric") if (lefts or rights)[0].repeats else ("sorted",)
         last = Unproved(what)
         for way in self.steps.options((*ways, "identical")):
@@ -305,7 +313,7 @@ class Prover:
         return solve(term, [c for r in readings for c in r.coordinates], self._name)
 
     def _name(self, division: Division) -> Division:
-        """A division under names that depend on its index and size alone."""
+        """The division with names of quotient and rest that depend on its index and size only."""
         key = (division.index, division.size)
         if key not in self._divisions:
             number = len(self._divisions)
@@ -314,18 +322,18 @@ class Prover:
         return self._divisions[key]
 
     def _same_totals(self, left: Sequence[Case], right: Sequence[Case]) -> smt.Formula:
-        """Whether two sides give every choice of coordinates the same coefficient."""
+        """The claim that both sides give every choice of coordinates the same coefficient."""
         scale = lcm(*(case.coefficient.denominator for case in (*left, *right)))
         return smt.same(
             *(smt.total(c.weight(scale, self._sizes) for c in side) for side in (left, right))
         )
 
     def _same_values(self, left: Sequence[Case], right: Sequence[Case]) -> smt.Formula:
-        """Whether two sides are taken over the same coordinates."""
+        """The claim that both sides are taken over the same coordinates."""
         return smt.same(any_of(left), any_of(right))
 
     def _discharge(self, claim: smt.Formula, what: str) -> None:
-        """Show that the claim holds everywhere. Raises Unproved."""
+        """Show that the claim holds under the assumptions. Raises Unproved."""
         symbols = set(claim.symbols)
         facts: list[smt.Formula] = []
         for division in reversed(self._divisions.values()):
@@ -333,8 +341,8 @@ class Prover:
                 rest = division.index - division.size * Poly.of(division.quotient)
                 facts.append(smt.within(rest, division.size))
                 symbols |= rest.symbols
-        # A summed index has been solved for, or has its range in the claim: what is left of
-        # those in ``ranges`` are the free indices.
+        # A summed index has been solved for, or has its range in the claim. So the indices of
+        # ``ranges`` that are left here are the free ones.
         for name in sorted(symbols):
             if (size := self._range_of(name)) is not None:
                 facts.append(smt.within(Poly.of(name), size))
@@ -344,10 +352,11 @@ class Prover:
         self.obligations.append(text)
 
     def _same_function(self, left: Function, right: Function, holes: Ranges) -> bool:
-        """Whether two functions have equal arguments, for all values of their holes."""
+        """Whether two functions are proved to have equal arguments for all values of their
+        holes, whose ranges are ``holes``."""
         if left.name != right.name:
             return False
-        mark, around = self._mark(), self._holes
+        mark, outer_holes = self._mark(), self._holes
         self._holes = holes
         names = frozenset(holes)
         try:
@@ -362,11 +371,11 @@ class Prover:
             self._undo(mark)
             return False
         finally:
-            self._holes = around
+            self._holes = outer_holes
         return True
 
     def _same_maxima(self, left: Function, right: Function, holes: frozenset[str]) -> None:
-        """Whether two maxima are over the same values."""
+        """Prove that two maxima are over the same set of values. Raises Unproved."""
         groups = self._grouped(_values(left), _values(right), holes)
         for heads, (lefts, rights) in groups.items():
             self._try_orders(lefts, rights, self._same_values, f"max of {heads[0]}")
@@ -377,7 +386,8 @@ def _distinct(parts: Iterable[UndefinedPart]) -> dict[Key, UndefinedPart]:
 
 
 def _listed(domain: Domain, factors: Iterable[Undefined]) -> Iterator[UndefinedPart]:
-    """All that both sides have to have in common of where they are undefined."""
+    """The parts that may be undefined, and the rests of the factors around them. Both sides have to
+    agree in all of them."""
     for factor in factors:
         yield from factor.parts
         yield from domain.around(factor)

@@ -1,7 +1,7 @@
-"""Compares two values as they are written: equal operators of the same values, down to the inputs.
+"""Compares two values by structure: the same operators of the same values, down to the inputs.
 
-What is written alike computes alike, whatever it is, so that nothing has to be expanded. The order
-of operands counts, and nothing rests on hashes.
+Values of the same structure are equal, whatever their operators compute, so nothing has to be
+expanded. The order of operands counts, even of commutative operators. Nothing rests on hashes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pcg.graph.graph import Value
 
 
 def is_same(left: Value, right: Value) -> bool:
-    """Whether two values are written alike; each pair of nodes is looked at once."""
+    """Whether two values have the same structure. Each pair of nodes is compared once."""
     seen: set[tuple[int, int]] = set()
     pending = [(left, right)]
     while pending:

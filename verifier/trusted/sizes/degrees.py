@@ -1,10 +1,11 @@
 """Infers parallel types symbolically: degrees, copies and partials as products of powers.
 
-Problem: do two graphs have the same types wherever their operators are typed? Method: an input
-``x`` has degrees ``x.d0, x.d1, ...``, slices ``x.t0, ...``, copies ``x.c`` and partials ``x.p``.
-Typing an operator (``pcg.types.infer``) then yields products of powers, equations between them, and
-quotients that have to be whole. In logarithms the equations are linear: Gaussian elimination over
-the rationals answers. Exact, but for degrees whose primes are not found, which are refused.
+Problem: do two graphs have the same types wherever their operators are typed?
+Method: an input ``x`` has degrees ``x.d0, x.d1, ...``, slices ``x.t0, ...``, copies ``x.c`` and
+partials ``x.p``. Typing an operator (``pcg.types.infer``) then yields products of powers, equations
+between them, and quotients that have to be integers. In logarithms the equations are linear, and
+Gaussian elimination over the rationals solves them.
+Exact, except that degrees whose prime factors are not found are refused.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from verifier.trusted.errors import Undecided
 
 Exponent = Fraction | int
 MAX_PRIME = 1 << 20
-"""Up to which the primes of a degree are looked for, so that all below 2^40 are factored."""
+"""The largest divisor that is tried to factor a degree; so all degrees below 2^40 are factored."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,14 @@ class Powers:
 
     @staticmethod
     def collect(powers: Mapping[str, Exponent]) -> Powers:
-        """The product of some powers, of which exponents may be 0."""
+        """A product of powers, given as exponents by base; exponents may be 0."""
         return Powers(tuple(sorted((s, e) for s, e in powers.items() if e)))
 
     @staticmethod
     @lru_cache(maxsize=1024)
     def number(value: int) -> Powers:
-        """A positive integer as the product of its primes. Raises Undecided where these are not
-        found: two of them are above ``MAX_PRIME``."""
+        """A positive integer as the product of its primes. Raises Undecided if they are not found,
+        since at least two of them are above ``MAX_PRIME``."""
         powers: dict[str, Exponent] = {}
         prime = 2
         while prime * prime <= value:
@@ -92,19 +93,20 @@ def product_of(factors: Iterable[Powers]) -> Powers:
 
 
 @dataclass
-class Collecting:
-    """The arithmetic of a proof: misfits become conditions (``pcg.types.infer.Arithmetic``)."""
+class PowersArithmetic:
+    """Arithmetic on symbolic degrees (``pcg.types.infer.Arithmetic``). It collects conditions where
+    arithmetic on numbers would raise an error."""
 
     equations: list[Powers] = field(default_factory=list[Powers])
-    """Each has to be 1."""
+    """Products that have to be 1."""
     whole: list[Powers] = field(default_factory=list[Powers])
-    """Each has to be a whole number."""
+    """Products that have to be whole numbers."""
     symbols: set[str] = field(default_factory=set[str])
-    """The degrees of operators."""
+    """The symbols in the degrees of operators."""
 
     def of(self, value: Attribute | int) -> Powers:
-        """A number, or a product of symbols and a number. Raises ValueError for a degree that is
-        no positive integer, Undecided for a sum."""
+        """A degree: a number, or a product of symbols and a number. Raises ValueError for a number
+        that is no positive integer, and Undecided for a sum."""
         if isinstance(value, float):
             raise ValueError(f"degree {value}, expected a whole number")
         terms = Poly.of(value).terms
@@ -132,17 +134,20 @@ class Collecting:
 
 @dataclass(frozen=True)
 class Typing:
-    """The types of some values under the conditions found on the way."""
+    """The types of the outputs of a graph, and the conditions under which its operators have types.
+
+    ``equations`` have to be 1, ``whole`` have to be whole numbers.
+    """
 
     types: tuple[Degrees[Powers], ...]
     equations: tuple[Powers, ...]
     whole: tuple[Powers, ...]
     symbols: frozenset[str]
-    """All symbols, those that the types do not depend on too."""
+    """All symbols of inputs and operators, also those that no type depends on."""
 
     @cached_property
     def basis(self) -> Basis:
-        """What the equations come to."""
+        """The equations in solved form."""
         return Basis.of(self.equations)
 
 
@@ -164,21 +169,21 @@ def typings(nodes: Sequence[Node], outputs: Sequence[Value]) -> Iterator[Typing]
 
 
 def typing_at(nodes: Sequence[Node], outputs: Sequence[Value], number: int) -> Typing:
-    """The typing of a number, from 0, in the order of ``typings``, which are not gone through.
-    Raises IndexError where there is none."""
+    """The typing at index ``number`` in the order of ``typings``, without computing the others.
+    Raises IndexError if there are not so many typings."""
     computing, options = _carriers(nodes)
     chosen: dict[Node, frozenset[int]] = {}
-    left = number
+    rest = number
     for node, choices in zip(reversed(computing), reversed(options), strict=True):
-        left, which = divmod(left, len(choices))
-        chosen[node] = choices[which]
-    if left:
+        rest, choice = divmod(rest, len(choices))
+        chosen[node] = choices[choice]
+    if rest:
         raise IndexError(number)
     return _typing(nodes, outputs, chosen)
 
 
 def _carriers(nodes: Sequence[Node]) -> tuple[list[Node], list[tuple[frozenset[int], ...]]]:
-    """The operators that compute, and for each which operands may carry partials."""
+    """The compute operators, and for each the sets of operands that may carry partials."""
     computing = [n for n in nodes if not n.is_leaf and n.operator_call.operator.parallel is None]
     return computing, [_carrier_options(node) for node in computing]
 
@@ -189,8 +194,8 @@ def ranks(node: Node) -> tuple[int, ...]:
 
 
 def halos_of(value: Value) -> Halos:
-    """The halos that the parallel operators before a value state; inputs have none. Raises
-    OperatorError for one that is none."""
+    """The halos of a value, as the chain of parallel operators that produces it states them. Inputs
+    and outputs of compute operators have none. Raises OperatorError for a halo that is invalid."""
     node = value.node
     if node.is_leaf or node.operator_call.operator.parallel is None:
         return ()
@@ -198,12 +203,12 @@ def halos_of(value: Value) -> Halos:
 
 
 def local_typing(node: Node) -> LocalTyping:
-    """The typing of a compute operator, with the windows open for which its operands have halos."""
+    """The local typing of a compute operator. A window may be cut where its operands have halos."""
     return open_typing(node.operator_call, ranks(node), [halos_of(v) for v in node.inputs])
 
 
 def _carrier_options(node: Node) -> tuple[frozenset[int], ...]:
-    # A set of carriers includes the case without partials, as partials 1.
+    # A set of carriers includes the case without partials: partials is then 1.
     carriers = node.operator_call.typing(ranks(node)).carriers
     return carriers or (frozenset(),)
 
@@ -212,7 +217,7 @@ def _typing(
     nodes: Sequence[Node], outputs: Sequence[Value], carriers: dict[Node, frozenset[int]]
 ) -> Typing:
     known: dict[Node, tuple[Degrees[Powers], ...]] = {}
-    arithmetic = Collecting()
+    arithmetic = PowersArithmetic()
     for node in nodes:
         if isinstance(node.call, Leaf):
             known[node] = (input_degrees(node.call.name, node.call.rank),)
@@ -229,20 +234,21 @@ def _typing(
 
 
 def entries(degrees: Degrees[Powers]) -> tuple[Powers, ...]:
-    """All parts of a type that are degrees, in a fixed order; halos are sizes."""
+    """All degrees of a type in a fixed order, without its halos, which are sizes."""
     return (*degrees.dims, *degrees.slices, degrees.copies, degrees.partials)
 
 
 @dataclass(frozen=True)
 class Basis:
-    """The consequences of some equations, as a reduced linear system in logarithms.
+    """Equations between products of powers, as a reduced linear system in logarithms.
 
-    Each row is solved for its leading symbol; inputs are solved for before degrees of operators,
-    and primes, which are known, come last.
+    Each row is solved for its leading symbol. Symbols of inputs are solved for before degrees of
+    operators. Primes are known numbers and are never solved for.
     """
 
     rows: tuple[tuple[str, Powers], ...] = ()
-    """(leading symbol, what it equals)."""
+    """(leading symbol, its value). The symbol ``"0"`` marks a contradiction: the value has to be 1
+    and is another number."""
 
     @staticmethod
     def of(equations: Iterable[Powers]) -> Basis:
@@ -253,11 +259,11 @@ class Basis:
 
     @cached_property
     def _solved(self) -> Mapping[str, Powers]:
-        """What each symbol equals that is solved for; no value has such a symbol."""
+        """The value of each solved symbol. No value contains a solved symbol."""
         return dict(self.rows)
 
     def reduce(self, monomial: Powers) -> Powers:
-        """The same number in terms of symbols that are not solved for."""
+        """The same product with solved symbols replaced by their values."""
         if not any(symbol in self._solved for symbol, _ in monomial.powers):
             return monomial
         powers: dict[str, Exponent] = {}
@@ -272,6 +278,7 @@ class Basis:
         return self.reduce(equation) == ONE
 
     def extended(self, equation: Powers) -> Basis:
+        """The system with one more equation: ``equation`` is 1."""
         equation = self.reduce(equation)
         symbol = _leading(equation)
         if symbol is None:
@@ -280,7 +287,7 @@ class Basis:
             return Basis((*self.rows, ("0", equation)))
         exponent = dict(equation.powers)[symbol]
         rest = equation.times(Powers.of(symbol), -exponent)
-        # Most exponents are 1 or -1: whole numbers stay whole, which is far quicker.
+        # Most exponents are 1 or -1. Then no Fraction is needed, which is far quicker.
         value = ONE.times(rest, -exponent if abs(exponent) == 1 else Fraction(-1) / exponent)
         rows = [(s, _replaced(v, symbol, value)) for s, v in self.rows]
         insort(rows, (symbol, value), key=lambda row: _rank_of(row[0]))
@@ -288,7 +295,7 @@ class Basis:
 
     @property
     def contradicts(self) -> bool:
-        """Whether it demands that two different numbers are equal."""
+        """Whether the equations demand that two different numbers are equal."""
         return any(symbol == "0" for symbol, _ in self.rows)
 
 
@@ -300,7 +307,7 @@ def _replaced(monomial: Powers, symbol: str, value: Powers) -> Powers:
 
 
 def _rank_of(symbol: str) -> tuple[int, str]:
-    """Order in which symbols are solved for: inputs, then degrees of operators; never primes."""
+    """The order in which symbols are solved for: those of inputs, then degrees of operators."""
     return (0 if "." in symbol else 1, symbol)
 
 

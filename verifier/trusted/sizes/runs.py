@@ -1,10 +1,10 @@
-"""Tells which axes of a pair of graphs may stand for any number of axes, and puts so many there.
+"""Finds the axes of a pair of graphs that may stand for any number of axes, and replaces them.
 
-An operator treats the axes of a run (``a...``) alike: none is read at another index than its own.
-An axis of a pair that stands in such runs only, on both sides, could be two axes of any sizes, or
-none: the equations would be the same with two indices for the one, and so would its part of the
-types. What is proved with one axis there is proved for every number of them: merged into one, they
-are that axis (in row-major order, of size 1 if there are none), and operators that keep runs whole
+An operator treats all axes of a run (``a...``) alike: it reads each at its own index only. Consider
+an axis of a pair that lies in such runs only, on both sides. Any number of axes, even none, could
+stand in its place: the equations would have several indices instead of one, and the types several
+degrees. A proof with one axis is a proof for every number of axes. For several axes, merged in
+row-major order, are one axis (no axes are one of size 1), and operators that keep runs whole
 commute with merging.
 """
 
@@ -27,20 +27,20 @@ from pcg.graph.pairs import (
     with_polynomials,
 )
 from pcg.language.poly import Poly
-from pcg.language.template import Declared
+from pcg.language.template import Declaration
 from pcg.types.operator import Call, Operator, run_lengths
 from verifier.trusted.sizes.sizes import input_size
 
 ValueDim = tuple[Value, int]
 """A dimension of a value."""
 Group = tuple[tuple[str, int], ...]
-"""Dimensions of inputs that are the same axis."""
+"""The dimensions of inputs, as (input, dimension), that are the same axis."""
 RunAxis = tuple[str, int]
-"""An index of a run: which run, and where in it."""
+"""An axis of a run: the name of the run, and the place in it."""
 
 
 def free_runs(left: Sequence[Value], right: Sequence[Value]) -> tuple[Group, ...]:
-    """The axes of the inputs that may each stand for any number of axes."""
+    """Return the axes of the inputs that may each stand for any number of axes."""
     axes = _axes((tuple(left), tuple(right)))
     return tuple(group for group, _ in axes.free())
 
@@ -48,7 +48,7 @@ def free_runs(left: Sequence[Value], right: Sequence[Value]) -> tuple[Group, ...
 def widened(
     left: Sequence[Value], right: Sequence[Value], counts: Mapping[Group, int]
 ) -> GraphPair:
-    """The pair with so many axes in the place of each of several that may be any number."""
+    """Return the pair with ``counts[group]`` axes in the place of each free axis in ``counts``."""
     axes = _axes((tuple(left), tuple(right)))
     more = {root: counts[group] - 1 for group, root in axes.free() if group in counts}
     sizes = axes.moved_sizes(more)
@@ -64,18 +64,20 @@ def widened(
 
 @cache
 def keeps_runs(operator: Operator) -> bool:
-    """Whether the equation takes every run as a whole: each stands where it was declared, and no
-    index of one is spoken of alone (``i0`` beside ``i...``)."""
+    """Whether the equation keeps every run whole: it reads each run where it was declared, and
+    never mentions a single index of a run (``i0`` beside ``i...``)."""
     template = operator.template
     declared = {part.name: part for part in (*template.operands, *template.definitions)}
     for part in declared.values():
         tokens = [t for dim in part.dims if not dim.run for t in (*dim.names, *dim.bound)]
         if any(_is_index_of(token, operator.runs) for token in (*tokens, *part.body)):
             return False
-        for at, token in enumerate(part.body):
-            if token in declared and part.body[at + 1 : at + 2] == ("[",):
-                wanted = [f"{d.names[0]}..." if d.run else None for d in declared[token].dims]
-                if _runs_read(part.body[at + 2 :]) != wanted:
+        for position, token in enumerate(part.body):
+            if token in declared and part.body[position + 1 : position + 2] == ("[",):
+                declared_runs = [
+                    f"{d.names[0]}..." if d.run else None for d in declared[token].dims
+                ]
+                if _runs_read(part.body[position + 2 :]) != declared_runs:
                     return False
         if _guards_a_run(part.body):
             return False
@@ -87,7 +89,8 @@ def _is_index_of(token: str, runs: Sequence[str]) -> bool:
 
 
 def _runs_read(tokens: Sequence[str]) -> list[str | None]:
-    """The entries of an access up to its closing bracket: runs, and None for other indices."""
+    """The indices of an access up to its closing bracket: a run's name, or None for another
+    index."""
     entries: list[list[str]] = [[]]
     depth = 0
     for token in tokens:
@@ -103,23 +106,24 @@ def _runs_read(tokens: Sequence[str]) -> list[str | None]:
 
 
 def _guards_a_run(body: Sequence[str]) -> bool:
-    """Whether a maximum over a run has a condition, which would go with the last of its axes."""
-    for at, token in enumerate(body):
+    """Whether a maximum over a run has a condition. The condition would belong to the last axis of
+    the run only."""
+    for position, token in enumerate(body):
         if token == "where":
-            start = max(i for i in range(at) if body[i] == "max")
-            if any(t.endswith("...") for t in body[start:at]):
+            start = max(i for i in range(position) if body[i] == "max")
+            if any(t.endswith("...") for t in body[start:position]):
                 return True
     return False
 
 
 @dataclass(frozen=True)
 class _Part:
-    """An operand or output of an operator: of each dimension the axis of a run that it is, or None,
-    and where the attributes point that say a place."""
+    """An operand or output of an operator. ``axes``: for each dimension its axis of a run, or None
+    if it is in no run."""
 
     axes: tuple[RunAxis | None, ...]
     positions: tuple[tuple[str, int], ...]
-    """(attribute, dimension whose place it says)."""
+    """(attribute that is a position, the dimension that it names)."""
 
 
 def _parts(node: Node) -> tuple[_Part, ...]:
@@ -131,12 +135,12 @@ def _parts(node: Node) -> tuple[_Part, ...]:
 
 @lru_cache(maxsize=1 << 14)
 def _parts_at(
-    operator: Operator, given: tuple[int, ...], ranks: tuple[int, ...], moved: int
+    operator: Operator, positions_given: tuple[int, ...], ranks: tuple[int, ...], moved: int
 ) -> tuple[_Part, ...]:
-    """The operands and outputs at some ranks; ``moved``: the dimension that a parallel operator
-    cuts or joins, or -1."""
+    """The operands and outputs of an operator at given ranks. ``moved``: the dimension that a
+    parallel operator cuts or joins, or -1."""
     lengths = run_lengths(
-        operator, ranks, dict(zip(operator.template.positions, given, strict=True))
+        operator, ranks, dict(zip(operator.template.positions, positions_given, strict=True))
     )
     parts: list[_Part] = []
     for declared in operator.template.placing:
@@ -151,7 +155,7 @@ def _parts_at(
 
 
 def _expanded(
-    declared: Declared, lengths: dict[str, int]
+    declared: Declaration, lengths: dict[str, int]
 ) -> tuple[list[RunAxis | None], list[tuple[str, int]]]:
     axes: list[RunAxis | None] = []
     positions: list[tuple[str, int]] = []
@@ -170,7 +174,8 @@ _Key = tuple[int, int, int]
 
 
 class _Axes:
-    """Dimensions that are the same axis, and those that are no part of a run."""
+    """The axes of a pair: classes of dimensions that are the same axis, and the dimensions that lie
+    in no run."""
 
     def __init__(self, pair: GraphPair) -> None:
         self.graph = both(pair)
@@ -180,7 +185,8 @@ class _Axes:
         self._fixed: set[_Key] = set()
         self._leaves: list[tuple[Leaf, list[_Key]]] = []
         self._mentioned: set[str] = set()
-        """The sizes of inputs that attributes speak of: they are those of one dimension."""
+        """The sizes of inputs that occur in attributes. Such a size is that of one dimension, so
+        its axis stays one axis."""
         for node in nodes:
             if isinstance(node.call, Leaf):
                 self._leaves.append((node.call, self._keys(node.value(), node.call.rank)))
@@ -206,7 +212,7 @@ class _Axes:
                     self._same.join(key, known.setdefault(axis, key))
 
     def free(self) -> Iterator[tuple[Group, _Key]]:
-        """The axes of inputs that are in runs only, with what stands for each."""
+        """The axes of inputs that lie in runs only, each with the representative of its class."""
         fixed = {self._same.root(key) for key in self._fixed}
         groups: dict[_Key, list[tuple[str, int]]] = {}
         for leaf, keys in self._leaves:
@@ -219,11 +225,12 @@ class _Axes:
                 yield tuple(group), root
 
     def added(self, value: Value, before: int, more: Mapping[_Key, int]) -> int:
-        """How many axes there are more among the first dimensions of a value."""
+        """How many axes ``more`` adds to the first ``before`` dimensions of a value."""
         return sum(more.get(self._same.root(key), 0) for key in self._keys(value, before))
 
     def moved_sizes(self, more: Mapping[_Key, int]) -> dict[str, Poly]:
-        """The sizes of the inputs' dimensions, by where these are with ``more`` axes for some."""
+        """The new symbols of the sizes of inputs' dimensions that move when ``more`` axes are
+        added, by their old symbols."""
         moved: dict[str, Poly] = {}
         for leaf, keys in self._leaves:
             added = 0
@@ -235,7 +242,7 @@ class _Axes:
         return moved
 
     def shifted(self, node: Node, more: Mapping[_Key, int]) -> Call:
-        """The call with its positions moved by the axes that come before them."""
+        """The call with its positions moved by the axes that are added before them."""
         attributes = dict(node.operator_call.attributes)
         for value, part in zip((*node.inputs, *ports(node)), _parts(node), strict=True):
             for name, dim in part.positions:

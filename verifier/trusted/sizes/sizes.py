@@ -1,13 +1,13 @@
 """Infers symbolic shapes: the sizes of every tensor of a pair, and the equations that they satisfy.
 
-An input ``x`` has sizes ``|x.0|, |x.1|, ...``. Equations between sizes are solved by substitution;
-what remains is that every size is at least 1. Sizes that are products keep the order of their
-factors, so that indices into them can be written as digits and nothing is ever divided. The widths
-of halos may be 0, and are at least what windows read.
+An input ``x`` has sizes ``|x.0|, |x.1|, ...``. Equations between sizes are solved by substitution.
+The conditions that remain say that every size is at least 1. A size that is a product keeps the
+order of its factors, so that an index into it is written as digits and nothing is ever divided. The
+width of a halo may be 0, and is at least the width that windows read.
 
 An equation that substitution does not solve, such as one between two products, waits until others
-are solved. What is still open then holds wherever both sides are typed, as every other does: it is
-a hypothesis that solvers are given (``Sizes.open``).
+are solved. An equation that is still open at the end holds, like every other, wherever both sides
+are typed. Solvers are given it as a hypothesis (``Sizes.open``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from verifier.trusted.errors import Undecided, Unsolvable
 from verifier.trusted.sizes.degrees import halos_of
 
 MAX_AROUND = 2
-"""How deep the digits of sizes are looked for in those of others."""
+"""How many sizes deep ``_digits`` looks for the digits of a size among those of other sizes."""
 SymbolicShape = tuple[Poly, ...]
 SizeEquation = tuple[Poly, Poly]
 """Two sizes that are equal."""
@@ -42,30 +42,31 @@ def input_size(name: str, dim: int) -> str:
 
 @dataclass
 class Sizes:
-    """Sizes under construction: equations solved so far and the sizes that have to be positive."""
+    """The sizes of a graph's tensors, under construction. ``solved``: the symbols that equations
+    are solved for; ``positive``: values of at least 1."""
 
     solved: dict[str, Poly] = field(default_factory=dict[str, Poly])
     positive: list[Poly] = field(default_factory=list[Poly])
     naturals: list[Poly] = field(default_factory=list[Poly])
-    """The attributes that are sizes, and the symbols in them; they may be 0, as may the widths of
-    halos and what these are more than ``least``."""
+    """The values that are at least 0: attributes that are sizes and the symbols in them, the widths
+    of halos, and the differences between these widths and their lower bounds in ``least``."""
     least: list[tuple[Poly, Poly]] = field(default_factory=list[tuple[Poly, Poly]])
-    """The widths of halos with what they are at least."""
+    """(width of a halo, its lower bound)."""
     shapes: dict[Node, tuple[SymbolicShape, ...]] = field(
         default_factory=dict[Node, tuple[SymbolicShape, ...]]
     )
     orders: list[tuple[Poly, ...]] = field(default_factory=list[tuple[Poly, ...]])
-    """Factors, outermost first, of the sizes of merged dimensions."""
+    """For each merged dimension, the factors of its size, outermost first."""
     quotients: dict[tuple[Call, tuple[SymbolicShape, ...], str], Poly] = field(
         default_factory=dict[tuple[Call, tuple[SymbolicShape, ...], str], Poly]
     )
-    """The sizes of indices that are what others leave of a merged dimension."""
+    """The sizes of indices that are a merged size divided by its other factors."""
     open: list[SizeEquation] = field(default_factory=list[SizeEquation])
-    """The equations that are demanded and not solved."""
+    """The demanded equations that are not solved."""
 
     @staticmethod
     def where(equations: Sequence[SizeEquation]) -> Sizes:
-        """Nothing known but that some sizes are equal. Raises Unsolvable."""
+        """The sizes of no graph yet, under some equations. Raises Unsolvable if these fail."""
         sizes = Sizes()
         for left, right in equations:
             sizes.demand(left, right)
@@ -73,19 +74,19 @@ class Sizes:
 
     @property
     def zeros(self) -> tuple[Poly, ...]:
-        """What is 0 by the equations that are not solved."""
+        """The values that have to be 0 by the equations that are not solved."""
         differences = (self.resolve(left) - self.resolve(right) for left, right in self.open)
         return tuple(dict.fromkeys(difference for difference in differences if difference.terms))
 
     def demand(self, left: Poly, right: Poly) -> None:
-        """Demand that two sizes are equal, if need be as an equation that stays open. Raises
-        Unsolvable."""
+        """Demand that two sizes are equal; the equation stays open if substitution does not solve
+        it. Raises Unsolvable if it has no solution."""
         self.open.append((left, right))
         while self._solve_some() or self._combine_some():
             pass
 
     def _solve_some(self) -> bool:
-        """Solve open equations; whether a symbol was solved for."""
+        """Solve open equations. Return whether some are left and a symbol was solved for."""
         solved, waiting = len(self.solved), self.open
         self.open = []
         for equation in waiting:
@@ -96,8 +97,8 @@ class Sizes:
         return bool(self.open) and len(self.solved) > solved
 
     def _combine_some(self) -> bool:
-        """Solve what follows from two open equations without a product that both have; whether a
-        symbol was solved for."""
+        """Eliminate a product of symbols that two open equations share, and solve the equation that
+        is left. Return whether a symbol was solved for."""
         for a, b in combinations(self.zeros, 2):
             for shared, number in a.terms:
                 other = dict(b.terms).get(shared)
@@ -111,7 +112,7 @@ class Sizes:
         return False
 
     def equation(self, symbol: str) -> str:
-        """What a symbol is solved for, to read: ``|x.0| = |y.1|``, or ``2 divides |x.0|``."""
+        """The equation that solves a symbol, as text: ``|x.0| = |y.1|``, ``2 divides |x.0|``."""
         value = self.resolve(self.solved[symbol])
         quotients = {q.symbol: q for q in self.quotients.values() if q.symbol}
         rest = [s for s in value.symbols if s in quotients]
@@ -121,13 +122,14 @@ class Sizes:
         return f"{symbol} = {value}"
 
     def resolve(self, size: Poly) -> Poly:
-        """A size in terms of symbols that are not solved for."""
+        """The same size with solved symbols replaced by their values."""
         while size.mentions(self.solved):
             size = size.substitute(self.solved)
         return size
 
     def equal(self, left: Poly, right: Poly) -> None:
-        """Demand that two sizes are equal. Raises Unsolvable, or Undecided."""
+        """Demand that two sizes are equal. Raises Unsolvable if they cannot be, and Undecided if
+        substitution does not solve the equation."""
         if left == right:
             return
         difference = self._primitive(self.resolve(left) - self.resolve(right))
@@ -149,8 +151,8 @@ class Sizes:
         self.solved[symbol] = -rest if coefficient.constant == 1 else rest
 
     def _vanish(self, total: Poly) -> None:
-        """Demand that a sum of products without minus signs is 0: each product is, for no symbol is
-        negative. Raises Undecided where one has several factors that may be 0."""
+        """Demand that a sum of products, all of one sign, is 0. Then each product is 0, since no
+        symbol is negative. Raises Undecided if a product has several factors that may be 0."""
         for monomial, _ in total.terms:
             left = {symbol for symbol in monomial if not self._is_positive(symbol)}
             if len(left) > 1:
@@ -160,7 +162,7 @@ class Sizes:
                 self.solved[symbol] = Poly()
 
     def at_least(self, size: Poly, bound: Poly) -> None:
-        """Demand that a size is no less than another. Raises Unsolvable."""
+        """Demand that a size is at least another. Raises Unsolvable if it never is."""
         size, bound = self.resolve(size), self.resolve(bound)
         more = size - bound
         if more.constant is not None and more.constant < 0:
@@ -170,7 +172,7 @@ class Sizes:
             self.naturals.append(more)
 
     def _primitive(self, difference: Poly) -> Poly:
-        """A difference without the factors of all its terms that cannot be 0: numbers, sizes."""
+        """A difference without its common factors that cannot be 0: numbers and sizes."""
         if not difference.terms:
             return difference
         factor = gcd(*(c for _, c in difference.terms))
@@ -184,7 +186,7 @@ class Sizes:
         )
 
     def _is_positive(self, symbol: str) -> bool:
-        """Whether a symbol cannot be 0: a size, or what divides one."""
+        """Whether a symbol cannot be 0, because it is a size or divides one."""
         if symbol.startswith("|"):
             return True
         sizes = (self.resolve(size).terms for size in self.positive)
@@ -206,7 +208,7 @@ class Sizes:
         return shapes
 
     def _halos(self, node: Node) -> None:
-        """Demand what the windows of an operator ask of the halos that they slide over."""
+        """Demand that the halos of an operator's operands are as wide as its windows read."""
         call = node.operator_call
         widths = (w for h in halos_of(node.value()) for w in (h.before, h.after))
         self.naturals += [w for w in widths if w.symbols and w not in self.naturals]
@@ -219,7 +221,7 @@ class Sizes:
                 self.at_least(have, need.substitute(named))
 
     def visit_all(self, outputs: Sequence[Value]) -> None:
-        """Visit everything that some values depend on."""
+        """Visit all nodes that the values depend on, operands first."""
         for node in Graph(tuple(outputs)).nodes:
             self.visit(node)
 
@@ -266,7 +268,8 @@ class Sizes:
         )
 
     def _quotient(self, size: Poly, divisor: Poly) -> Poly:
-        """``size / divisor``: as a polynomial, or a new size that makes up the rest."""
+        """``size / divisor``: a polynomial where that is exact, else a new size ``q`` with the
+        demand ``size = divisor * q``."""
         size, divisor = self.resolve(size), self.resolve(divisor)
         exact = size.over(divisor)
         if exact is not None:
@@ -281,8 +284,8 @@ class Sizes:
             self.orders.append(tuple(sizes[f"|{name}|"] for name in names))
 
     def digits(self, size: Poly) -> tuple[Poly, ...]:
-        """The factors of a merged size, outermost first; the size alone if it is not merged. A size
-        may be the product of digits that stand side by side in another, too."""
+        """The factors of a merged size, outermost first; the size alone if it is not merged. They
+        may also be adjacent digits of another size, if their product is this size."""
         orders = tuple(tuple(map(self.resolve, order)) for order in self.orders)
         return _digits(self.resolve(size), orders, ())
 
@@ -290,8 +293,8 @@ class Sizes:
 def _digits(
     size: Poly, orders: tuple[tuple[Poly, ...], ...], around: tuple[Poly, ...]
 ) -> tuple[Poly, ...]:
-    """The digits of a size, as ``orders`` have them; ``around`` are the sizes of which it is asked
-    for the digits, which are not asked for again."""
+    """The digits of a size by the factorizations in ``orders``. ``around``: the sizes whose digits
+    are being computed, which end the recursion."""
     for factors in orders:
         proper = all(factor.constant != 1 and factor != size for factor in factors)
         if proper and len(factors) > 1 and product(factors) == size:
@@ -309,13 +312,13 @@ def _digits(
 
 
 def _part(size: Poly) -> str:
-    """A size in the name of another: without bars, in brackets where it has several parts."""
+    """A size as part of a quotient's name: without bars, in brackets if it has several parts."""
     text = str(size).replace("|", "")
     return text if size.symbol or size.constant is not None else f"({text})"
 
 
 def different_ranks(left: Sequence[Value], right: Sequence[Value]) -> str:
-    """Which of the paired values have different ranks, or halos elsewhere, in words."""
+    """A line about the first pair with different ranks or halos elsewhere; empty if none is."""
     for number, (a, b) in enumerate(zip(left, right, strict=True)):
         if a.rank != b.rank:
             return f"output {number} has rank {a.rank} on the left, {b.rank} on the right"
@@ -331,13 +334,13 @@ def pair_sizes(
     *,
     carry: bool = False,
 ) -> tuple[Sizes, tuple[str, ...]]:
-    """The sizes of two sides whose outputs have equal shapes, and what the right side asks of them
-    beyond the left. Raises Unsolvable, OperatorError where a side has no shape, and Undecided where
-    an equation stays open, unless what follows can ``carry`` it."""
+    """The sizes of two sides whose outputs have equal shapes, and the conditions of the right side
+    beyond the left, as text. ``carry``: equations may stay open. Raises Unsolvable if no sizes fit,
+    OperatorError if a side has no shape, Undecided if an equation stays open without ``carry``."""
     sizes = Sizes.where(equal)
     sizes.visit_all(left)
-    before, held = frozenset(sizes.solved), len(sizes.least)
-    stated = frozenset(sizes.open)
+    left_solved, left_bounds = frozenset(sizes.solved), len(sizes.least)
+    given = frozenset(sizes.open)
     sizes.visit_all(right)
     for a, b in zip(left, right, strict=True):
         for x, y in zip(sizes.shape(a), sizes.shape(b), strict=True):
@@ -347,11 +350,11 @@ def pair_sizes(
             sizes.demand(x.after, y.after)
     if sizes.open and not carry:
         raise Undecided(f"{sizes.open[0][0]} = {sizes.open[0][1]} is beyond substitution")
-    asked = [sizes.equation(s) for s in sizes.solved if s not in before]
+    asked = [sizes.equation(s) for s in sizes.solved if s not in left_solved]
     asked += [
-        f"{sizes.resolve(a)} = {sizes.resolve(b)}" for a, b in sizes.open if (a, b) not in stated
+        f"{sizes.resolve(a)} = {sizes.resolve(b)}" for a, b in sizes.open if (a, b) not in given
     ]
-    asked += [f"{sizes.resolve(a)} >= {sizes.resolve(b)}" for a, b in sizes.least[held:]]
+    asked += [f"{sizes.resolve(a)} >= {sizes.resolve(b)}" for a, b in sizes.least[left_bounds:]]
     return sizes, tuple(dict.fromkeys(asked))
 
 
@@ -363,10 +366,11 @@ def _integral(call: Call, name: str) -> Poly | int:
 
 
 def _isolated(difference: Poly) -> str | None:
-    """A symbol that can be solved for: alone in its monomial, with coefficient 1 or -1.
+    """A symbol to solve for, if there is one: it is a monomial by itself with coefficient 1 or -1,
+    and in no other monomial.
 
-    A symbol whose opposite side keeps only positive terms is preferred, so that substitution
-    does not introduce differences where a sum would do.
+    Preferred is a symbol whose value has only positive terms, so that substitution does not
+    introduce a difference where a sum would do.
     """
     options: list[tuple[int, str]] = []
     for monomial, coefficient in difference.terms:
@@ -390,6 +394,6 @@ def _unit_factors(difference: Poly) -> list[str] | None:
 
 
 def _one_sign(difference: Poly) -> bool:
-    """Whether all terms have one sign: as no symbol is negative, its being 0 means that all are."""
+    """Whether all terms have one sign: as no symbol is negative, all are 0 if the sum is."""
     signs = {coefficient > 0 for _, coefficient in difference.terms}
     return len(signs) == 1

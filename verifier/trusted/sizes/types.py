@@ -1,6 +1,6 @@
-"""Compares two typings: what one asks beyond the other, and that both then give the same types.
+"""Compares two typings: the conditions of one beyond those of the other, and equality of types.
 
-Types are products of degrees: in logarithms, all of this is linear algebra.
+Types are products of degrees, so in logarithms all of this is linear algebra.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from verifier.trusted.sizes.degrees import ONE, Powers, Typing, entries
 
 @dataclass(frozen=True)
 class Residual:
-    """What one typing asks beyond another: products that have to be 1, and to be whole."""
+    """The conditions of one typing beyond those of another. ``equations`` have to be 1, ``whole``
+    have to be whole numbers."""
 
     equations: tuple[Powers, ...]
     whole: tuple[Powers, ...]
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The conditions, to read."""
+        """The conditions as text."""
         whole = (f"{quotient} is whole" for quotient in self.whole)
         return (*map(_equation_text, self.equations), *whole)
 
 
 def differences(a: Typing, b: Typing) -> tuple[Powers, ...]:
-    """What has to be 1 for the types to be the same."""
+    """The quotients that have to be 1 for the types to be the same."""
     pairs = zip(a.types, b.types, strict=True)
     return tuple(
         x.over(y)
@@ -38,20 +39,20 @@ def differences(a: Typing, b: Typing) -> tuple[Powers, ...]:
 
 
 def residual(a: Typing, b: Typing) -> Residual:
-    """What the right typing asks beyond the left one."""
+    """The conditions of ``b``, and of equal types, that do not follow from those of ``a``."""
     basis = a.basis
     equations: list[Powers] = []
     for equation in (*b.equations, *differences(a, b)):
         if not basis.implies(equation):
             equations.append(basis.reduce(equation))
             basis = basis.extended(equation)
-    held = [basis.reduce(w) for w in a.whole]
+    integral = [basis.reduce(w) for w in a.whole]
     whole: list[Powers] = []
     for quotient in dict.fromkeys(basis.reduce(w) for w in b.whole):
         # A product of whole numbers is whole.
-        if not any(_is_whole(quotient.over(known)) for known in (ONE, *held)):
+        if not any(_is_whole(quotient.over(known)) for known in (ONE, *integral)):
             whole.append(quotient)
-            held.append(quotient)
+            integral.append(quotient)
     return Residual(tuple(equations), tuple(whole))
 
 
@@ -60,15 +61,15 @@ def _is_whole(quotient: Powers) -> bool:
 
 
 def _equation_text(equation: Powers) -> str:
-    """``equation`` is 1, with the divisors on the other side."""
+    """The statement that ``equation`` is 1, written without division."""
     above = Powers(tuple((s, e) for s, e in equation.powers if e > 0))
     below = Powers(tuple((s, -e) for s, e in equation.powers if e < 0))
     return f"{above} = {below}" if above != ONE else f"{below} = 1"
 
 
 def agreement_script(left: Typing, right: Typing) -> str:
-    """That the left typing and the residual imply the right typing and equal types: an SMT-LIB 2
-    script without a solution, over the logarithms of degrees. Those of primes are unknowns too."""
+    """The SMT-LIB 2 script that is unsatisfiable if the left typing and the residual imply the
+    right typing and equal types. Its unknowns are the logarithms of degrees and of primes."""
     known = (*left.equations, *residual(left, right).equations)
     claims = (*right.equations, *differences(left, right))
     symbols = sorted({s for m in (*known, *claims) for s, _ in m.powers})
@@ -79,7 +80,7 @@ def agreement_script(left: Typing, right: Typing) -> str:
 
 
 def _is_one(monomial: Powers) -> str:
-    """That a product of powers is 1, in logarithms and without fractions."""
+    """The formula that a product of powers is 1, in logarithms and without fractions."""
     scale = lcm(*(e.denominator for _, e in monomial.powers)) if monomial.powers else 1
     parts = [f"(* {_real(int(e * scale))} {_log(s)})" for s, e in monomial.powers]
     return f"(= (+ 0.0 0.0 {' '.join(parts)}) 0.0)"

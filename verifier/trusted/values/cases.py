@@ -1,9 +1,10 @@
-"""Solves the summed indices of a term: it becomes a coefficient where conditions hold.
+"""Solves for the summed indices of a term, which becomes a coefficient where conditions hold.
 
-Method: equations between coordinates and indices are solved for one index after the other, where
-its coefficient is 1 or -1; of an index that is left, conditions are eliminated (Fourier and
-Motzkin). Two indices that stand for one number as its digits are one index over all of it. Exact;
-what it cannot solve is not proved. Complexity: quadratic in the conditions.
+Method: the equations between coordinates and indices are solved for one index after the other,
+where its coefficient is 1 or -1. An index that is left is eliminated from the conditions (Fourier
+and Motzkin). Two indices that are the digits of one number become one index over all its values.
+Exact: a term that cannot be solved raises Unproved.
+Complexity: quadratic in the conditions.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from verifier.trusted import smt
 from verifier.trusted.errors import Unproved
 
 NameDivision = Callable[[Division], Division]
-"""Names for what a division defines that depend on its index and size alone."""
+"""Renames the quotient and rest of a division; the names depend on its index and size only."""
 
 
 @dataclass(frozen=True)
 class Case:
     """A coefficient where conditions on the coordinates hold.
 
-    ``zero`` lists what has to be 0 and ``positive`` what has to be at least 0; coordinates are
-    ``%u0, %u1, ...``. ``free``: the indices, with their sizes, that no coordinate determines. Where
-    conditions do not bind such an index either, it counts as often as its size says.
+    The polynomials in ``zero`` have to be 0, those in ``positive`` at least 0. Coordinates are
+    ``%u0, %u1, ...``. ``free``: the indices that no coordinate determines, with their sizes. If no
+    condition mentions such an index, it multiplies the coefficient by its size.
     """
 
     coefficient: Fraction
@@ -37,9 +38,9 @@ class Case:
     free: tuple[tuple[str, Poly], ...] = ()
 
     def weight(self, scale: int, sizes: AbstractSet[Poly]) -> smt.Formula:
-        """The coefficient, times ``scale``, where the conditions hold, else 0. Raises Unproved
-        where a condition binds an index that no coordinate determines."""
-        zero, positive, bound = self._settled()
+        """The coefficient times ``scale`` where the conditions hold, else 0. Raises Unproved if a
+        condition mentions an index that no coordinate determines."""
+        zero, positive, bound = self._split_conditions()
         if bound:
             raise Unproved(f"summed index {stem(bound[0])} is not determined")
         factors = [smt.integer(Poly.of(int(self.coefficient * scale)))]
@@ -50,41 +51,43 @@ class Case:
         return smt.choice(smt.conjunction(conditions), smt.product(factors), smt.integer(Poly()))
 
     def holds(self) -> smt.Formula:
-        """Whether there is a choice of the indices for which the conditions hold."""
-        zero, positive, bound = self._settled()
+        """Whether there are values of the free indices for which the conditions hold. Raises
+        Unproved if elimination is not exact."""
+        zero, positive, bound = self._split_conditions()
         for name in bound:
             if any(name in p.symbols for p in zero):
                 raise Unproved(f"index {stem(name)} is not determined")
-            own = (Poly.of(name), dict(self.free)[name] - 1 - Poly.of(name))
-            positive = _eliminated(name, (*positive, *own))
+            span = (Poly.of(name), dict(self.free)[name] - 1 - Poly.of(name))
+            positive = _eliminated(name, (*positive, *span))
         sizes = [smt.at_least(size, 1) for name, size in self.free if name not in bound]
         return smt.conjunction(
             [*map(smt.is_zero, zero), *(smt.at_least(p, 0) for p in positive), *sizes]
         )
 
-    def _settled(self) -> tuple[tuple[Poly, ...], tuple[Poly, ...], list[str]]:
-        """The conditions without the ranges of free indices, and which of these they bind."""
+    def _split_conditions(self) -> tuple[tuple[Poly, ...], tuple[Poly, ...], list[str]]:
+        """The conditions without the ranges of free indices, and the free indices that these
+        conditions or the sizes mention."""
         positive = self.positive
         for name, size in self.free:
-            own = (Poly.of(name), size - 1 - Poly.of(name))
-            positive = tuple(p for p in positive if p not in own)
+            span = (Poly.of(name), size - 1 - Poly.of(name))
+            positive = tuple(p for p in positive if p not in span)
         others = [*self.zero, *positive, *(size for _, size in self.free)]
         bound = [n for n, _ in self.free if any(n in p.symbols for p in others)]
         return self.zero, positive, bound
 
 
 def _count(size: Poly, sizes: AbstractSet[Poly]) -> smt.Formula:
-    """How many values an index has: none where its size is negative."""
+    """The number of values of an index: its size, or 0 where the size is negative."""
     if size in sizes:
         return smt.integer(size)
     return smt.choice(smt.at_least(size, 0), smt.integer(size), smt.integer(Poly()))
 
 
 def _eliminated(name: str, positive: Sequence[Poly]) -> tuple[Poly, ...]:
-    """What is left of conditions when some integer ``name`` satisfies them.
+    """The conditions under which some integer ``name`` satisfies those given (Fourier and Motzkin).
 
-    Every lower bound is at most every upper bound: exact where the coefficients are 1 and -1
-    (Fourier and Motzkin). Raises Unproved elsewhere.
+    They say that every lower bound is at most every upper bound. That is exact for integers if the
+    coefficients of ``name`` are 1 and -1; raises Unproved if they are not.
     """
     left = [p for p in positive if name not in p.symbols]
     lower: list[Poly] = []
@@ -103,7 +106,8 @@ def any_of(cases: Iterable[Case]) -> smt.Formula:
 
 
 def solve(term: Term, coordinates: Sequence[Poly], name: NameDivision) -> Case:
-    """A term as a coefficient on its coordinates ``%u0, %u1, ...``."""
+    """Return a term as a coefficient on the coordinates ``%u0, %u1, ...``, which are equal to
+    ``coordinates``. Raises Unproved if a division depends on an index that is not determined."""
     system = _System(
         zero=[Poly.of(Variable(f"%u{i}")) - value for i, value in enumerate(coordinates)],
         positive=list(term.guards),
@@ -129,14 +133,15 @@ def solve(term: Term, coordinates: Sequence[Poly], name: NameDivision) -> Case:
 
 
 def _equalities(positive: list[Poly]) -> list[Poly]:
-    """Pairs of opposite conditions, which are equations."""
+    """The equations that follow from pairs of opposite conditions, ``p >= 0`` and ``-p >= 0``."""
     known = set(positive)
     return [p for p in positive if -p in known and str(p) <= str(-p)]
 
 
 @dataclass
 class _System:
-    """Equations and conditions on the indices that wait to be solved for."""
+    """Equations and conditions on summed indices. ``waiting``: the indices that are not solved for
+    yet, with their sizes."""
 
     zero: list[Poly]
     positive: list[Poly]
@@ -144,7 +149,7 @@ class _System:
     divisions: list[Division]
 
     def solve(self) -> None:
-        """Solve for indices one by one, and put what is found in for them."""
+        """Solve for indices one by one, and substitute their values."""
         while (split := self._next()) is not None:
             var, value = split
             self.waiting.pop(var, None)
@@ -170,38 +175,38 @@ class _System:
         ]
 
     def join_digits(self) -> None:
-        """Determine each index that is bound as the upper digit of a number alone.
+        """Eliminate each index whose only conditions say that it is the upper digit of a number.
 
-        Of ``0 <= at < d`` just one has ``0 <= u - b*at < b``, if ``0 <= u < d*b`` and ``b >= 1``,
-        and else none has. (``u - b*at`` is what the lower digit was solved for.)
+        If ``0 <= u < d*b`` and ``b >= 1``, exactly one ``i`` with ``0 <= i < d`` satisfies
+        ``0 <= u - b*i < b``; otherwise none does. (The lower digit, ``u - b*i``, was solved for.)
         """
-        for at in list(self.waiting):
-            joined = self._joined(at)
+        for index in list(self.waiting):
+            joined = self._joined(index)
             if joined is not None:
                 self.positive = joined
-                del self.waiting[at]
+                del self.waiting[index]
 
-    def _joined(self, at: str) -> list[Poly] | None:
-        """The conditions without an index that is such a digit; None where it is none."""
-        size = self.waiting[at]
+    def _joined(self, index: str) -> list[Poly] | None:
+        """The conditions without the index, if it is such a digit; else None."""
+        size = self.waiting[index]
         divided = (p for d in self.divisions for p in (d.index, d.size))
         others = (*self.zero, *divided, *self.waiting.values())
-        own = (Poly.of(at), size - 1 - Poly.of(at))
-        binding = [p for p in self.positive if at in p.symbols and p not in own]
-        if len(binding) != 2 or any(at in p.symbols for p in others):
+        span = (Poly.of(index), size - 1 - Poly.of(index))
+        binding = [p for p in self.positive if index in p.symbols and p not in span]
+        if len(binding) != 2 or any(index in p.symbols for p in others):
             return None
         for low, high in (binding, binding[::-1]):
-            # low = u - b*at and high = b - 1 - low.
-            block = -low.coefficient(at)
-            whole = low + block * Poly.of(at)
-            if low.degree_in(at) == 1 and high == block - 1 - low and at not in block.symbols:
-                left = [p for p in self.positive if at not in p.symbols]
-                return [*left, whole, size * block - 1 - whole, block - 1, size - 1]
+            # low = u - b*index and high = b - 1 - low.
+            block = -low.coefficient(index)
+            number = low + block * Poly.of(index)
+            if low.degree_in(index) == 1 and high == block - 1 - low and index not in block.symbols:
+                left = [p for p in self.positive if index not in p.symbols]
+                return [*left, number, size * block - 1 - number, block - 1, size - 1]
         return None
 
     def name_divisions(self, name: NameDivision) -> None:
-        """Quotients and rests that nothing else determines get names that any two equal
-        divisions share."""
+        """Name the quotients and rests that nothing else determines. Equal divisions get the same
+        names. Raises Unproved if a division depends on an index that is not determined."""
         while self.divisions:
             division = self.divisions.pop(0)
             if not self._mentions(division):
@@ -214,7 +219,7 @@ class _System:
             self._replace({division.quotient: quotient, division.rest: rest})
 
     def _mentions(self, division: Division) -> bool:
-        """Whether what a division defines still stands in a condition."""
+        """Whether a condition, or another division, still mentions the quotient or rest."""
         names = (division.quotient, division.rest)
         values = [*self.zero, *self.positive, *(d.index for d in self.divisions)]
         return any(not value.symbols.isdisjoint(names) for value in values)

@@ -1,24 +1,25 @@
-"""Where a value is defined: which of its parts may be no number, and where they are read.
+"""Where a value is defined: the parts of it that may be no number, and where they are read.
 
-Problem. Numbers are real. A function is *partial* where its declaration says so
-(``pcg.language.functions``): a reciprocal of 0 and a logarithm of what is not positive are no
-numbers, and a stand-in may be any function. A maximum over nothing is minus infinity, which is a
-value inside of another maximum and no number anywhere else. A value is undefined where any part of
-it is that is read, however it is weighed: ``0 * log(x)`` and ``log(x) - log(x)`` are undefined for
-x <= 0. What stands under a condition that does not hold is not read. Overflow is rounding: no rule
-is about it.
+Problem. Numbers are real. A function may be declared *partial* (``pcg.language.functions``). The
+reciprocal of 0 and the logarithm of a number that is not positive are no numbers, and a stand-in
+may be any function. A maximum over no values is minus infinity, which is a value inside another
+maximum and no number anywhere else. A value is undefined if any part that is read is undefined,
+whatever its coefficient: ``0 * log(x)`` and ``log(x) - log(x)`` are undefined for x <= 0. A part
+under a condition that does not hold is not read. Overflow is rounding, and no rule is about it.
 
-Method. Two values are equal only if they are undefined at the same places. As a law cancels what
-it is a law of, that is decided before any: the parts of each side that are not known to be numbers
-are listed, each with the sums and conditions around it, and both lists have to read the same. The
-factors of which they are parts are listed too. Machines go on with an infinity where we stop, and
-may come to a number, as in max(a, log(0)) = a; so both sides have to come to it in the same factor.
-``Prover.equal`` compares the lists as it compares the arguments of two maxima: by what they read
-alone or, where that leaves an index of a sum open, along with what they are multiplied by. Lists
-that are the same in the second way are so in the first.
+Method. Two values are equal only if they are undefined at the same places. The laws may cancel
+parts that are undefined, so the places are compared before any law is applied. Each side lists its
+parts that are not known to be numbers, each with the sums and conditions around it. Both lists have
+to be the same. The factors that contain these parts are listed too: machines continue with an
+infinity where a real number is undefined, and may still return a number, as in max(a, log(0)) = a.
+So both sides have to return it in the same factor.
+``Prover.equal`` compares the lists as it compares the arguments of two maxima: each part alone or,
+if that leaves an index of a sum undetermined, along with the factors that it is multiplied by.
+Lists that agree in the second way agree in the first.
 
-Cost. One walk over each side; where both list the same, nothing more. What is exact: parts are
-known to be numbers by sign alone (``Simplifier``), so equal values may be left undecided.
+Complexity. One walk over each side; nothing more if both sides list the same parts.
+Exact: sound. A part is known to be a number by sign alone (``Simplifier``), so equal values may
+stay undecided.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ from verifier.trusted.values.cancel import is_positive_sum
 from verifier.trusted.values.simplify import UNIT, Simplifier, alone, one_factor, times
 
 VALUE, AROUND = "value", "around"
-"""Names of what wraps a value, so that it is compared as a whole: a value, or a factor in which
-something may be no number."""
+"""Names of functions that wrap a value, so that it is compared as a whole. VALUE wraps a value,
+AROUND the factor around a part that may be no number."""
 
 
 def as_value(form: NormalForm, name: str = VALUE) -> Function:
-    """A value as one factor, which is compared as a whole."""
+    """The value wrapped as one factor, which is compared as a whole."""
     return Function.of(name, form)
 
 
 def has_partial(form: NormalForm) -> bool:
-    """Whether any function in a value is partial, or a maximum that may be over nothing."""
+    """Whether a value contains a partial function, or a maximum that may be over no values."""
     functions = (f for term in form for f in term.factors if isinstance(f, Function))
     return any(
         (FUNCTIONS[f.name].domain != "all" if f.name != "max" else _is_conditional(f))
@@ -53,33 +54,34 @@ def has_partial(form: NormalForm) -> bool:
 
 
 def _is_conditional(function: Function) -> bool:
-    """Whether a maximum is over no value that is there in any case."""
+    """Whether every argument of a maximum has indices or conditions, so that it may be over no
+    values."""
     return all(a.binders or a.guards for a in function.args)
 
 
 @dataclass(frozen=True)
 class UndefinedPart:
-    """Something that may be no number. ``scope``: the sums, conditions and divisions around it, and
-    what it is multiplied by."""
+    """A part ``form`` that may be no number. ``scope``: the sums, conditions and divisions around
+    it, and the factors that it is multiplied by."""
 
     scope: Term
     form: NormalForm
     name: str = VALUE
 
     def term(self, *, along: bool) -> Term:
-        """What is compared: the part alone, or along with what it is multiplied by."""
-        own = as_value(self.form, self.name)
-        return replace(self.scope, factors=(own, *self.scope.factors) if along else (own,))
+        """The part as a term to compare: alone, or along with the other factors of its scope."""
+        part = as_value(self.form, self.name)
+        return replace(self.scope, factors=(part, *self.scope.factors) if along else (part,))
 
     @property
     def maximum(self) -> Function | None:
-        """The maximum that it is, if it is one, which may be over nothing."""
+        """The maximum that the part is, which may be over no values; None if it is none."""
         return alone(self.form, "max") if self.name == VALUE else None
 
 
 @dataclass(frozen=True)
 class UndefinedFactor:
-    """A factor of a value with the parts of it that may be no numbers."""
+    """A factor of a value with its parts that may be no numbers."""
 
     scope: Term
     function: Function
@@ -93,18 +95,19 @@ class Domain:
     simplifier: Simplifier
 
     def factors(self, form: NormalForm, scope: Term = UNIT) -> Iterator[UndefinedFactor]:
-        """The factors of a value that may be no numbers; ``scope`` is around it."""
+        """The factors of a value that have parts that may be no numbers; ``scope`` is around the
+        value."""
         for term in form:
-            for at, factor in enumerate(term.factors):
+            for position, factor in enumerate(term.factors):
                 if isinstance(factor, Function):
-                    others = (*term.factors[:at], *term.factors[at + 1 :])
+                    others = (*term.factors[:position], *term.factors[position + 1 :])
                     around = times(scope, replace(term, coefficient=Fraction(1), factors=others))
                     if parts := tuple(self._of_function(factor, around)):
                         yield UndefinedFactor(around, factor, parts)
 
     def around(self, factor: UndefinedFactor) -> Iterator[UndefinedPart]:
-        """What the laws leave of a factor, as far as parts are in it; all of it, if they have
-        cancelled the parts."""
+        """The functions of a simplified factor that still contain parts that may be no numbers; the
+        whole simplified factor, if the laws have cancelled the parts."""
         left = self.simplifier.simplify(one_factor(factor.function))
         has_parts = False
         for term in left:
@@ -133,12 +136,12 @@ class Domain:
         if inner is None:
             yield from self._inside(argument.form, around)
             return
-        # A maximum of a maximum: what the inner one is over, the outer one is over.
+        # A maximum of a maximum is over the values of the inner one.
         for part in inner.args:
             yield from self._of_argument(inner, part, around)
 
     def _partial(self, function: Function) -> Iterator[UndefinedPart]:
-        """What the laws leave of a function that may be no number."""
+        """The functions that may be no numbers in the function after simplification."""
         if self.is_defined(function):
             return
         for term in self.simplifier.simplify(one_factor(function)):
@@ -148,7 +151,7 @@ class Domain:
                     yield UndefinedPart(scope, one_factor(factor))
 
     def is_defined(self, function: Function) -> bool:
-        """Whether a function is a number wherever its arguments are."""
+        """Whether a function is known to be a number wherever its arguments are."""
         if function.name == "max":
             return any(self._is_sure(argument) for argument in function.args)
         first = function.args[0].form
@@ -172,6 +175,6 @@ class Domain:
         return is_positive_sum(form, self.simplifier.is_positive)
 
     def _is_sure(self, argument: Argument) -> bool:
-        """Whether a maximum is over at least one value of an argument."""
+        """Whether an argument gives a maximum at least one value, for all sizes."""
         sizes = (size for _, size in argument.binders)
         return not argument.guards and all(map(self.simplifier.is_size, sizes))

@@ -1,7 +1,8 @@
 """Brings an operator's equation into normal form, ready to be composed.
 
-An element outside of an operand is 0. Where an equation may read there, its terms get guards that
-say so: composed with ``exp``, say, the index alone would read ``exp(0)``.
+An element outside of an operand is 0. A term that may read outside gets guards that exclude it.
+Without them, an operand that is composed of ``exp``, for example, would be read as ``exp(0)``
+there, not as 0.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from pcg.types.operator import Operator
 def local_form(
     operator: Operator, ranks: tuple[int, ...], positions: tuple[int, ...], port: int
 ) -> NormalForm:
-    """One output of an operator: elements are named by the number of the operand, indices and
-    sizes as in the equation."""
+    """The value of one output of an operator. Elements are named by the number of their operand;
+    indices and sizes are named as in the equation."""
     equation = operator.instance(ranks, positions)
     output = equation.outputs[port]
     form = Normalizer().normalize(output.body, _operand_element)
     bounds = dict(equation.bounds)
     ranges = {n: bounds.get(n, size_of(n)) for dim in output.dims for n in dim.names}
-    return _Inside(equation, bounds).form(form, ranges, frozenset())
+    return _BoundsGuards(equation, bounds).form(form, ranges, frozenset())
 
 
 def _operand_element(operand: int, index: tuple[Poly, ...]) -> NormalForm:
@@ -36,7 +37,7 @@ def _operand_element(operand: int, index: tuple[Poly, ...]) -> NormalForm:
 
 
 @dataclass(frozen=True)
-class _Inside:
+class _BoundsGuards:
     """Adds guards to terms that may read outside of an operand."""
 
     equation: Equation
@@ -45,7 +46,8 @@ class _Inside:
     def form(
         self, form: NormalForm, ranges: Mapping[str, Poly], known: frozenset[Poly]
     ) -> NormalForm:
-        """``ranges``: sizes of the indices in scope; ``known``: guards that hold outside."""
+        """The value with its guards. ``ranges``: the sizes of the indices in scope. ``known``: the
+        guards that hold around the value."""
         return tuple(self._term(term, ranges, known) for term in form)
 
     def _term(self, term: Term, ranges: Mapping[str, Poly], known: frozenset[Poly]) -> Term:
@@ -65,7 +67,7 @@ class _Inside:
         return replace(argument, form=self.form(argument.form, ranges, known))
 
     def _conditions(self, element: Element, ranges: Mapping[str, Poly]) -> Iterator[Poly]:
-        """What has to be at least 0 for an element to be inside its operand."""
+        """The values that have to be at least 0 for an element to lie inside its operand."""
         dims = self.equation.operands[int(element.tensor)].dims
         for index, dim in zip(element.index, dims, strict=True):
             if index == dim.index and self._runs_through(dim, ranges):
@@ -75,6 +77,7 @@ class _Inside:
             yield product(map(self._size, dim.names)) - 1 - index
 
     def _runs_through(self, dim: Dimension, ranges: Mapping[str, Poly]) -> bool:
+        """Whether the indices of a dimension have exactly the sizes of the dimension."""
         return all(ranges.get(name) in (size_of(name), self._size(name)) for name in dim.names)
 
     def _size(self, name: str) -> Poly:

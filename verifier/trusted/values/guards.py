@@ -1,4 +1,4 @@
-"""Drops conditions that always hold, and terms under conditions that never do."""
+"""Drops conditions that always hold, and terms whose conditions never hold."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pcg.language.normal import Argument, NormalForm, Term, with_arguments
 from pcg.language.poly import Poly
 
 RangeOf = Callable[[str], Poly | None]
-"""What an index ranges over, if that is known."""
+"""The size of an index's range, if known."""
 
 
 @dataclass(frozen=True)
 class SureGuards:
-    """Leaves out guards that are never negative.
+    """Drops guards that are never negative.
 
-    A guard that is linear in an index is least at one of the ends of its range: at 0 where the
-    coefficient is never negative, at its size less 1 where it is never positive. What is left is
-    at least 0 if no coefficient is negative, since sizes and indices are not, or if it is a size
-    itself. ``is_natural`` says which symbols are known to be at least 0, ``is_size`` which values
-    to be at least 1.
+    A guard that is linear in an index is least at one end of the index's range: at 0 if the
+    coefficient is never negative, at size - 1 if it is never positive. With the ends substituted,
+    the guard is at least 0 if it is a size, or if no coefficient is negative and all its symbols
+    are known to be at least 0. ``is_natural`` says which symbols are known to be at least 0,
+    ``is_size`` which values are known to be at least 1.
     """
 
     range_of: RangeOf
@@ -28,12 +28,12 @@ class SureGuards:
     is_size: Callable[[Poly], bool]
 
     def dropped(self, form: NormalForm, inner: Mapping[str, Poly] | None = None) -> NormalForm:
-        """The same value without such guards, and without terms under a guard that is a number
-        below 0, which are 0; ``inner`` are the indices bound around it."""
+        """The same value without guards that always hold, and without terms under a guard that is a
+        negative number, which are 0. ``inner``: the indices bound around the value."""
         return tuple(self._term(term, inner or {}) for term in form if are_possible(term.guards))
 
     def are_sure(self, *guards: Poly) -> bool:
-        """Whether none of them is ever negative."""
+        """Whether none of the guards is ever negative."""
         return all(self._is_sure(guard, {}) for guard in guards)
 
     def _term(self, term: Term, inner: Mapping[str, Poly]) -> Term:
@@ -67,5 +67,5 @@ class SureGuards:
 
 
 def are_possible(guards: Iterable[Poly]) -> bool:
-    """Whether none of some guards is a number below 0."""
+    """Whether none of the guards is a negative number."""
     return all(guard.constant is None or guard.constant >= 0 for guard in guards)

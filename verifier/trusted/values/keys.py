@@ -1,7 +1,8 @@
-"""Writes values as keys: equal where values differ in names of their own bound indices only.
+"""Keys of values: equal for values that differ only in the names of their bound indices.
 
-A key is made of tuples, in which a bound index is a ``Variable`` that tells how many were bound
-before it: no name that a value holds can be taken for a part of a key.
+A key is made of tuples. In it, a bound index is a ``Variable`` with the number of indices bound
+before it. A ``Variable`` differs from every name, so no name in a value is mistaken for a bound
+index.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Key = Hashable
 
 
 def key(factor: Factor) -> Key:
-    """Equal for factors that differ in the names of their own bound indices only."""
+    """The key of a factor."""
     return _Keys().factor(factor)
 
 

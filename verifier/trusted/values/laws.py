@@ -1,12 +1,13 @@
-"""States the laws that proofs may use of scalar functions and of sums over indices.
+"""The laws of scalar functions and of sums over indices that proofs may use.
 
-A function is otherwise known by its name alone. ``LAWS`` states what is assumed; tests let Z3 prove
-each law that it can express, and the others are definitions or the functional equations of exp and
-log. ``verifier.trusted.values.simplify`` applies these laws and no others: given none it changes
-nothing.
+Apart from these laws, a proof knows nothing of a function but its name. ``LAWS`` lists all that is
+assumed. Tests prove with Z3 each law that it can express. The others are definitions or the
+functional equations of exp and log. ``verifier.trusted.values.simplify`` applies these laws and no
+others.
 
-Laws are about numbers: they hold where all that stands in them is defined. What is undefined, and
-that a proof keeps it so, is said in ``verifier.trusted.values.domain``.
+Laws are about numbers: a law holds where all values in it are defined.
+``verifier.trusted.values.domain`` says which values are undefined, and how a proof keeps track of
+them.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, eq=False)
 class Law:
-    """``formula``, an SMT-LIB 2 term over the real constants a, b, c, holds; or else ``source``
-    says which textbook identity it is."""
+    """A law. ``formula`` states it as an SMT-LIB 2 term over the real constants a, b, c; where that
+    is empty, ``source`` names the definition or textbook identity."""
 
     name: str
     statement: str

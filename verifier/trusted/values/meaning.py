@@ -1,9 +1,10 @@
 """Expands one output element of a graph, at symbolic indices, to a value in normal form.
 
-The equations of the operators are composed down to the graph's inputs. Indices into merged
-dimensions are tuples of digits: an index that ranges over a product of sizes is written as ``outer
-* |inner| + inner`` from the start. One that is not, such as an index into two merged dimensions
-side by side, has digits all the same: they are defined by an equation (``Division``). Exact.
+Method: the equations of the operators are composed down to the graph's inputs. An index into a
+merged dimension is a tuple of digits: an index whose range is a product of sizes is written as
+``outer * |inner| + inner`` from the start. Another index into a merged dimension, such as one over
+two merged dimensions side by side, gets digits that an equation defines (``Division``).
+Exact.
 Complexity: an operator is expanded once for each use; at most ``MAX_TERMS`` terms.
 """
 
@@ -79,10 +80,10 @@ IsDigit = Callable[[Digit], bool]
 
 
 class Meaning:
-    """Composes equations. One object for both sides of a rule, so that no names clash.
+    """Expands values. One object serves both sides of a pair, so that no names clash.
 
-    ``ranges`` has the size of every index variable that was made. ``is_digit`` decides whether a
-    value is known to be less than a size.
+    ``ranges`` receives the size of every index variable that is introduced. ``is_digit`` decides
+    whether a value is known to be at least 0 and less than a size.
     """
 
     def __init__(self, sizes: Sizes, ranges: dict[str, Poly], is_digit: IsDigit) -> None:
@@ -93,7 +94,7 @@ class Meaning:
         self._divisions: dict[tuple[Poly, Poly], Division] = {}
 
     def at(self, value: Value, index: tuple[DigitIndex, ...]) -> NormalForm:
-        """The element of ``value`` at free indices."""
+        """Return the element of ``value`` at free indices. Raises TooLarge."""
         self._ranges |= {name: size for i in index for name, size in i.digits}
         form = self._at(value, tuple(i.value for i in index))
         if not self._divisions:
@@ -117,15 +118,15 @@ class Meaning:
         return self._expand(self._instantiate(local, values, call), node.inputs)
 
     def _element(self, value: Value, name: str, index: tuple[Poly, ...]) -> Element:
-        """An element of an input, its indices into merged dimensions written digit by digit."""
+        """An element of an input, with each index into a merged dimension as its digits."""
         digits: list[Poly] = []
         for position, size in zip(index, self._sizes.shape(value), strict=True):
             digits += self._split_digits(position, self._sizes.digits(size))
         return Element(name, tuple(digits))
 
     def _split_digits(self, index: Poly, sizes: tuple[Poly, ...]) -> list[Poly]:
-        """Digits of an index, outermost first. Where it is out of range they may be anything: what
-        is read there stands under a guard that does not hold."""
+        """The digits of an index, outermost first. For an index out of range they may be anything,
+        since a guard excludes the element that is read there."""
         digits: list[Poly] = []
         above = [product(sizes[:i]) for i in range(1, len(sizes))]
         for size, left in zip(reversed(sizes[1:]), reversed(above), strict=True):
@@ -140,7 +141,8 @@ class Meaning:
         return [index, *reversed(digits)]
 
     def _defined(self, index: Poly, size: Poly) -> tuple[Poly, Poly]:
-        """Quotient and rest as indices of their own, the same for the same index and size."""
+        """Quotient and rest as new indices that a ``Division`` defines, the same for the same index
+        and size."""
         known = self._divisions.get((index, size))
         if known is None:
             known = Division(
@@ -152,13 +154,13 @@ class Meaning:
     def _split(
         self, names: tuple[str, ...], index: Poly, values: Mapping[str, Poly]
     ) -> dict[str, Poly]:
-        """The index of a dimension as the index names of the equation."""
+        """The index names of a dimension with their values, by the digits of its index."""
         sizes = tuple(values[f"|{name}|"] for name in names)
         return dict(zip(names, self._split_digits(index, sizes), strict=True))
 
     def _instantiate(self, form: NormalForm, values: Mapping[str, Poly], call: Call) -> NormalForm:
-        """An operator's equation with indices, sizes and attributes put in, summed indices
-        renamed, those over merged sizes as digits."""
+        """An operator's equation with values for its indices, sizes and attributes. Summed indices
+        get new names, and digits if their range is a merged size."""
         return tuple(self._instantiate_term(term, values, call) for term in form)
 
     def _instantiate_term(self, term: Term, values: Mapping[str, Poly], call: Call) -> Term:
@@ -166,23 +168,23 @@ class Meaning:
         coefficient = term.coefficient
         factors: list[Factor] = []
         for factor in term.factors:
-            given = call.values[factor.name] if isinstance(factor, Symbol) else None
+            attribute = call.values[factor.name] if isinstance(factor, Symbol) else None
             if isinstance(factor, Function):
                 args = tuple(self._instantiate_argument(a, images, call) for a in factor.args)
                 factors.append(Function(factor.name, args))
-            elif given is None:
+            elif attribute is None:
                 factors.append(substitute_factor(factor, images))
-            elif isinstance(given, Poly):
-                number, symbols = self._scalars(given)
+            elif isinstance(attribute, Poly):
+                number, symbols = self._scalars(attribute)
                 coefficient *= number
                 factors += symbols
             else:
-                coefficient *= Fraction(given)
+                coefficient *= Fraction(attribute)
         guards = tuple(guard.substitute(images) for guard in term.guards)
         return Term(coefficient, binders, guards, tuple(factors))
 
     def _scalars(self, given: Poly) -> tuple[Fraction, list[Factor]]:
-        """A real attribute as a product of symbols; those of sizes are numbers."""
+        """A real attribute as a coefficient and factors. Symbols that are sizes become numbers."""
         if len(given.terms) != 1:
             return Fraction(1), [Symbol(str(given))]
         ((monomial, coefficient),) = given.terms
@@ -205,7 +207,8 @@ class Meaning:
     def _bind(
         self, binders: tuple[tuple[str, Poly], ...], values: Mapping[str, Poly]
     ) -> tuple[tuple[tuple[str, Poly], ...], dict[str, Poly]]:
-        """Bound indices under new names, digit by digit, and what the old ones are in them."""
+        """Bound indices under new names, one for each digit, and ``values`` with the old names in
+        terms of the new."""
         images = dict(values)
         bound: list[tuple[str, Poly]] = []
         for var, size in binders:
@@ -218,7 +221,7 @@ class Meaning:
         return tuple(bound), images
 
     def _expand(self, form: NormalForm, operands: tuple[Value, ...]) -> NormalForm:
-        """Replace elements of operands by their own meaning."""
+        """Replace each element of an operand by its expansion. Raises TooLarge."""
         result: list[Term] = []
         for term in form:
             products: list[Term] = [replace(term, factors=())]
@@ -241,16 +244,16 @@ class Meaning:
 
 @dataclass(frozen=True)
 class _Definitions:
-    """Puts each division where all indices that it depends on are bound, outermost.
+    """Attaches each division to the outermost term in which all indices of it are bound.
 
-    A division has one solution wherever it stands, so a value may be moved into it and out of it.
+    A division has exactly one solution wherever it is attached, so moving it changes no value.
     """
 
     divisions: tuple[Division, ...]
     ranges: Mapping[str, Poly]
 
     def form(self, form: NormalForm, scope: frozenset[str]) -> NormalForm:
-        """``scope`` are the indices that are bound outside."""
+        """The value with its divisions attached. ``scope``: the indices bound around it."""
         return tuple(self._term(term, scope) for term in form)
 
     def _term(self, term: Term, scope: frozenset[str]) -> Term:
@@ -268,7 +271,7 @@ class _Definitions:
         return replace(argument, form=self.form(argument.form, scope))
 
     def _used(self, term: Term) -> list[Division]:
-        """The divisions that a term needs; each depends on earlier ones only."""
+        """The divisions that a term needs. Each depends on earlier ones only."""
         used = {symbol for guard in term.guards for symbol in guard.symbols}
         used.update(*(factor_symbols(factor) for factor in term.factors))
         needed: list[Division] = []
@@ -284,9 +287,9 @@ class _Definitions:
 
 
 def divide(index: Poly, size: Poly) -> tuple[Poly, Poly]:
-    """``index`` as (quotient, rest) by ``size``, term by term: exact as polynomials.
+    """Polynomials (quotient, rest) with ``index = quotient * size + rest``.
 
-    The rest is the lower digit if it lies in [0, size), which the caller's indices satisfy.
+    They are the digits of the index if the rest lies in [0, size), which the caller has to show.
     """
     if len(size.terms) != 1:
         return _divide_sum(index, size)
@@ -303,7 +306,7 @@ def divide(index: Poly, size: Poly) -> tuple[Poly, Poly]:
 
 
 def _divide_sum(index: Poly, size: Poly) -> tuple[Poly, Poly]:
-    """Division by a sum of sizes: only indices written as ``outer * size + inner`` split."""
+    """``divide`` by a sum of sizes: splits indices of the form ``outer * size + inner`` only."""
     lead, factor = size.terms[-1]
     candidates = Poly.collect(
         (left, c // factor)

@@ -1,7 +1,8 @@
-"""Lists what the factors of a term read, and in which orders they may be compared.
+"""Readings of a term: what each factor reads and at which coordinates, in every order.
 
-The factors of a term are told apart by what they read, whatever the coordinates. A product does not
-depend on the order of its factors, so those that read the same tensor may be in any.
+A factor is described by its head, which is what it reads, and by coordinates, which say where. A
+product does not depend on the order of its factors, so factors with the same head may be compared
+in any order.
 """
 
 from __future__ import annotations
@@ -19,25 +20,25 @@ from verifier.trusted.values.keys import Key, key_of_term
 from verifier.trusted.values.templates import Head
 
 MAX_ORDERS = 720
-"""Ways to order the factors of a term that read the same tensor."""
+"""The most orders of the factors of a term that are compared."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a factor reads: a tensor, function or number, at coordinates."""
+    """What a factor reads, and the coordinates at which it reads."""
 
     head: Head
     coordinates: tuple[Poly, ...]
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Sorts the factors of a term."""
+        """The key by which the factors of a term are sorted."""
         return str(self.head), *map(str, self.coordinates)
 
 
 @dataclass(frozen=True)
-class Read:
-    """A term with what its factors read."""
+class TermReadings:
+    """A term with the readings of its factors, sorted."""
 
     term: Term
     readings: tuple[Reading, ...]
@@ -48,17 +49,18 @@ class Read:
 
     @property
     def repeats(self) -> bool:
-        """Whether it reads a tensor more than once."""
+        """Whether several factors have the same head."""
         return len(set(self.heads)) < len(self.heads)
 
 
-def as_sorted(read: Read) -> Iterator[Sequence[Reading]]:
-    """The one order in which a term's readings are kept."""
+def as_sorted(read: TermReadings) -> Iterator[Sequence[Reading]]:
+    """Yield the readings in their sorted order only."""
     yield read.readings
 
 
-def all_orders(read: Read) -> Iterator[Sequence[Reading]]:
-    """The ways to order factors that read the same tensor."""
+def all_orders(read: TermReadings) -> Iterator[Sequence[Reading]]:
+    """Yield the readings in every order of factors with the same head. Raises Unproved if there are
+    more than ``MAX_ORDERS``."""
     runs: list[list[Reading]] = []
     for reading in read.readings:
         if runs and runs[-1][0].head == reading.head:
@@ -71,6 +73,6 @@ def all_orders(read: Read) -> Iterator[Sequence[Reading]]:
         yield [reading for run in choice for reading in run]
 
 
-def keys_of(reads: Sequence[Read]) -> Counter[Key]:
-    """How often each term is among some, whatever its own indices are called."""
+def keys_of(reads: Sequence[TermReadings]) -> Counter[Key]:
+    """How often each term occurs. Terms that differ only in the names of bound indices are one."""
     return Counter(key_of_term(read.term) for read in reads)

@@ -1,8 +1,9 @@
 """Applies the laws of scalar functions (``laws``), in one direction, to values in normal form.
 
-Method: sums are taken apart, functions rewritten from the inside out, equal terms added up, until
-nothing cancels any more. Exact: each rewrite is a law. Complexity: linear in the terms but for
-``cancel``. Not complete: equal values may stay written differently.
+Method: sums are split into terms, functions are rewritten from the inside out, and equal terms are
+added up, until nothing cancels any more.
+Complexity: linear in the terms, except for ``cancel``.
+Exact: each rewrite is a law. Not complete: equal values may keep different forms.
 """
 
 from __future__ import annotations
@@ -36,20 +37,21 @@ IsBelow = Callable[[Poly, Poly], bool]
 
 
 def one_factor(factor: Factor) -> NormalForm:
-    """A value that is a single factor."""
+    """The value that is a single factor."""
     return (Term(Fraction(1), factors=(factor,)),)
 
 
 @dataclass(frozen=True)
 class Simplifier:
-    """Applies ``laws`` to values whose sizes ``is_size`` knows to be positive."""
+    """Applies ``laws`` to values. ``is_size`` says which values are known to be at least 1,
+    ``is_digit`` which indices are known to lie in the range of a size."""
 
     is_size: IsSize
     is_digit: IsBelow
     laws: frozenset[Law] = LAWS
 
     def simplify(self, form: NormalForm) -> NormalForm:
-        """The same value with equal terms as one, and functions taken apart by the laws."""
+        """The same value, with functions rewritten by the laws and equal terms added up."""
         merged: dict[Key, Term] = {}
         unrolls = laws.SUM_FEW in self.laws
         parts = (part for term in form for part in (unrolled(term) if unrolls else (term,)))
@@ -75,7 +77,7 @@ class Simplifier:
         return tuple(self._cancelled(product) for product in products if product.coefficient)
 
     def _pointed(self, term: Term) -> Term:
-        """A sum over an index that a condition fixes as the one summand that is left."""
+        """The term without each index that conditions fix at one value, which is substituted."""
         for guard in term.guards:
             if -guard not in term.guards:
                 continue
@@ -97,7 +99,7 @@ class Simplifier:
         return term
 
     def _counted(self, term: Term) -> Term:
-        """A sum over indices that nothing depends on as so many times the value."""
+        """The term with each index that nothing depends on replaced by a factor, its size."""
         used = {s for g in term.guards for s in g.symbols}
         used.update(s for _, size in term.binders for s in size.symbols)
         used.update(s for d in term.divisions for s in d.index.symbols | d.size.symbols)
@@ -151,7 +153,7 @@ class Simplifier:
         return tuple(times(a, b) for a in self._inverse(common) for b in left)
 
     def _inverse(self, common: Term) -> NormalForm:
-        """1 over a product of positive factors."""
+        """The reciprocal of a product of positive factors, as ``_common`` returns it."""
         factors: list[Factor] = []
         coefficient = 1 / common.coefficient
         for factor in common.factors:
@@ -193,8 +195,8 @@ class Simplifier:
     def _common(
         self, form: NormalForm, bound: frozenset[str] = frozenset()
     ) -> tuple[Term, NormalForm]:
-        """A value as a product of a positive number, sizes and exponentials that all terms share,
-        none of which depends on the indices in ``bound``, and of the rest."""
+        """A value as (common factors, rest). The common factors are a positive number, and sizes
+        and exponentials that all terms share and that contain no bound index."""
         if not form:
             return Term(Fraction(1)), form
         content = abs(form[0].coefficient)
@@ -204,18 +206,18 @@ class Simplifier:
             if (_is_exp(f) or (isinstance(f, Number) and self.is_size(f.index)))
         }
         for term in form:
-            own = {*bound, *(name for name, _ in term.binders)}
-            own.update(n for d in term.divisions for n in (d.quotient, d.rest))
+            inner_names = {*bound, *(name for name, _ in term.binders)}
+            inner_names.update(n for d in term.divisions for n in (d.quotient, d.rest))
             if abs(term.coefficient) != content:
                 content = Fraction(1)
-            outside = {key(f) for f in term.factors if own.isdisjoint(factor_symbols(f))}
+            outside = {key(f) for f in term.factors if inner_names.isdisjoint(factor_symbols(f))}
             shared = {name: f for name, f in shared.items() if name in outside}
         rest = tuple(_without(term, shared, content) for term in form)
         return Term(content, factors=tuple(shared.values())), rest
 
     def _greatest(self, args: Iterable[Argument]) -> NormalForm:
-        """A maximum of maxima is one maximum; that of one value is the value; 0 is no greater
-        than what is not negative."""
+        """The maximum of arguments. A maximum of maxima is one maximum, a maximum of one value is
+        that value, and an argument 0 is dropped beside one that is at least 0."""
         flat: list[Argument] = []
         for argument in map(single_argument, args) if laws.MAX_ONE in self.laws else args:
             inner = alone(argument.form, "max") if laws.MAX_ASSOCIATIVE in self.laws else None
@@ -233,7 +235,7 @@ class Simplifier:
         return self._scaled(tuple(flat))
 
     def _scaled(self, args: tuple[Argument, ...]) -> NormalForm:
-        """A maximum with the positive factors that all of its arguments share in front of it."""
+        """A maximum times the positive factors that all of its arguments share."""
         parts = [self._common(a.form, frozenset(v for v, _ in a.binders)) for a in args if a.form]
         contents = {common.coefficient for common, _ in parts}
         content = contents.pop() if len(contents) == 1 else Fraction(1)
@@ -246,8 +248,8 @@ class Simplifier:
         return (Term(content, factors=(*shared.values(), Function("max", left))),)
 
     def is_positive(self, form: NormalForm) -> bool:
-        """Whether a value is known to be greater than 0: a sum of products of positive factors,
-        one of them over a range that is not empty."""
+        """Whether a value is known to be greater than 0: all terms are products of positive
+        factors, and one term has no guards and no empty range."""
         if any(term.coefficient <= 0 for term in form):
             return False
         if not all(self._is_positive_factor(f) for term in form for f in term.factors):
@@ -279,7 +281,7 @@ class Simplifier:
         return factor.name == "exp"
 
     def _cancelled(self, term: Term) -> Term:
-        """Exponentials of the same value as one, and sizes without their reciprocals."""
+        """The term with exponentials of the same value combined and inverse factors cancelled."""
         if laws.EXP_SUM not in self.laws:
             return replace(term, factors=tuple(self._without_inverses(list(term.factors))))
         powers: dict[Key, tuple[Term, Fraction]] = {}
@@ -301,7 +303,7 @@ class Simplifier:
         return replace(term, factors=tuple(others))
 
     def _without_inverses(self, factors: list[Factor]) -> list[Factor]:
-        """The factors without those whose product is known: n (1/n), and rsqrt(a) rsqrt(a)."""
+        """The factors with ``n (1/n)`` dropped and ``rsqrt(a) rsqrt(a)`` replaced by ``1/a``."""
         left = list(factors)
         for factor in factors:
             if not isinstance(factor, Function):
@@ -340,7 +342,7 @@ def _nested(outer: Argument, inner: Argument) -> Argument:
 
 
 def alone(form: NormalForm, name: str) -> Function | None:
-    """The function that a value is, if it is just that."""
+    """The function ``name`` that a value consists of, or None if the value is anything else."""
     if len(form) != 1 or form != (Term(Fraction(1), factors=form[0].factors),):
         return None
     factors = form[0].factors
@@ -354,14 +356,14 @@ def _is_exp(factor: Factor) -> bool:
 
 
 def _number(form: NormalForm) -> Number | None:
-    """The index or size that a value is, if it is just one."""
+    """The number that a value consists of, or None if the value is anything else."""
     if len(form) != 1 or len(form[0].factors) != 1 or not isinstance(form[0].factors[0], Number):
         return None
     return form[0].factors[0] if form == one_factor(form[0].factors[0]) else None
 
 
 def _split_size(size: Poly) -> tuple[int, list[Poly]]:
-    """A size as a product of a number and of sizes: of its symbols, or a sum as it is."""
+    """A size as a number times sizes, one for each symbol. A sum of products is one size."""
     if len(size.terms) != 1:
         return 1, [size]
     ((symbols, number),) = size.terms

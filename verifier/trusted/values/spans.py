@@ -1,10 +1,13 @@
-"""Normalises the indices of sums: conditions become ranges, few summands are written out.
+"""Normalises the indices of sums: conditions become ranges, and short sums are written out.
 
-So that equal sums are written alike, a condition on a summed index becomes its range, where sizes
-tell that this has at least one element. An index over a range of a few, such as the two halves of a
-concat, that is multiplied by a size is replaced by each of its values: what is left is linear. And
-an index over one value is that value, so that what reads there reads at a fixed place. All are
-exact, for all sizes, and take nothing from a solver.
+Equal sums then have the same form.
+- A condition on a summed index becomes the index's range, if that has at least one element for all
+  sizes.
+- An index with a short constant range that is multiplied by a symbol, such as the index of the two
+  halves of a concat, is replaced by each of its values. Indices are then linear.
+- An index with a range of one value is replaced by that value.
+
+Exact, for all sizes. No solver is asked.
 """
 
 from __future__ import annotations
@@ -27,16 +30,16 @@ from pcg.language.poly import Poly
 from verifier.trusted.values.guards import are_possible
 
 MAX_UNROLLED = 4
-"""The most summands that are written one by one."""
+"""The longest range that is written out."""
 IsSize = Callable[[Poly], bool]
 """Whether a polynomial is at least 1 for all sizes."""
 
 
 def tightened(term: Term, is_size: IsSize) -> Term:
-    """The same sum with conditions on a summed index as its range.
+    """The same sum with conditions on summed indices turned into their ranges.
 
-    Over ``v < n``, a condition ``v < m`` leaves a range of m where 1 <= m < n, and ``v >= m`` one
-    of n - m, counted from m.
+    For ``v < n`` and 1 <= m < n, the condition ``v < m`` leaves the range m. The condition ``v >=
+    m`` leaves the range n - m, and v is replaced by v + m.
     """
     for guard in term.guards:
         for var, size in term.binders:
@@ -54,7 +57,7 @@ def tightened(term: Term, is_size: IsSize) -> Term:
 
 
 def _narrowed(term: Term, guard: Poly, var: str, bound: Poly) -> Term:
-    """The term without a condition: its index is below the bound, or at least at it."""
+    """The term without the guard ``var < bound`` or ``var >= bound``, its range narrowed."""
     below = guard.coefficient(var).constant == -1
     guards = tuple(g for g in term.guards if g != guard)
     binders = tuple((v, n if v != var else bound if below else n - bound) for v, n in term.binders)
@@ -68,19 +71,21 @@ def _defined(term: Term) -> set[str]:
 
 
 def unrolled(term: Term) -> NormalForm:
-    """The same sum as one term for each value of an index over a few that stands in a product with
-    a symbol, and of every index over one value or none."""
+    """The same sum, with the values written out of each index that has a range of at most one
+    value, or a short constant range and a product with a symbol."""
     for var, size in term.binders:
         count = size.constant
         if count is None or count > MAX_UNROLLED or not (count < 2 or _is_multiplied(var, term)):
             continue
         parts = (_at(term, var, value) for value in range(count))
-        return tuple(one for part in parts if are_possible(part.guards) for one in unrolled(part))
+        return tuple(
+            summand for part in parts if are_possible(part.guards) for summand in unrolled(part)
+        )
     return (term,)
 
 
 def single(term: Term) -> Term:
-    """The same sum without indices over one value, which are 0."""
+    """The same sum without indices whose range is one value; they are 0."""
     for var, size in term.binders:
         if size.constant == 1:
             return single(_at(term, var, 0))
@@ -88,7 +93,7 @@ def single(term: Term) -> Term:
 
 
 def single_argument(argument: Argument) -> Argument:
-    """The same arguments of a maximum without indices over one value, which are 0."""
+    """The same argument of a maximum without indices whose range is one value; they are 0."""
     ones = {var: Poly() for var, size in argument.binders if size.constant == 1}
     if not ones:
         return argument
@@ -98,19 +103,19 @@ def single_argument(argument: Argument) -> Argument:
 
 
 def _at(term: Term, var: str, value: int) -> Term:
-    """The summands at one value of an index."""
+    """The term at one value of a summed index."""
     binders = tuple(binder for binder in term.binders if binder[0] != var)
     return substitute_term(replace(term, binders=binders), {var: Poly.of(value)})
 
 
 def _is_multiplied(var: str, term: Term) -> bool:
-    """Whether an index stands in a product with another symbol, inside functions too."""
+    """Whether an index occurs in a product with another symbol, also inside functions."""
     values = (*term.guards, *(value for factor in term.factors for value in _indices(factor)))
     return any(var in m and set(m) != {var} for value in values for m, _ in value.terms)
 
 
 def _indices(factor: Factor) -> Iterator[Poly]:
-    """Every index and condition in a factor."""
+    """The indices and conditions in a factor, also inside functions."""
     match factor:
         case Element(_, index):
             yield from index

@@ -1,9 +1,9 @@
 """Abstracts scalar functions of values from the indices that they depend on, to compare them.
 
-``relu(sum k: x[i, k] * w[k, j])`` is abstracted to a template with holes for ``i`` and ``j``, and
-read at the coordinates (i, j), as an element of a tensor would be. Two templates are the same if
-their arguments are proved equal for all values of the holes. Complexity: up to
-``MAX_HOLES_PERMUTED`` holes are tried in every order, more in one.
+Method: ``relu(sum k: x[i, k] * w[k, j])`` is abstracted to a template with holes for ``i`` and
+``j``. The function is then a reading of the template at the coordinates (i, j), like an element of
+a tensor. Two templates are equal if their arguments are proved equal for all values of the holes.
+Complexity: all orders of up to ``MAX_HOLES_PERMUTED`` holes are tried, and one order of more.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from verifier.trusted.values.keys import key
 
 @dataclass(frozen=True)
 class Head:
-    """What a factor reads, whatever the coordinates: the elements of a tensor, numbers, a symbol,
-    or a function by the number of its template."""
+    """What a factor reads, without the coordinates: elements of a tensor, numbers, a symbol, or a
+    function, given by its name and the number of its template."""
 
     kind: Literal["element", "number", "symbol", "function"]
     name: str = ""
@@ -56,17 +56,20 @@ class Head:
 
 
 Ranges = Mapping[str, Poly | None]
-"""The sizes that indices range over, where known."""
+"""The sizes of indices' ranges, None where unknown."""
 Same = Callable[[Function, Function, Ranges], bool]
 MAX_HOLES_PERMUTED = 4
 NEW = "new"
-"""The way to go where a template equals none of the known ones."""
+"""The way for a template that equals none of the known ones."""
 
 
 class Templates:
-    """The templates met so far, by number. ``same`` proves two of them equal where holes are in
-    their ranges, which ``range_of`` tells of the indices that stand for them; ``steps`` says with
-    which template each new one is compared, and in which order of its holes."""
+    """The templates found so far, by number.
+
+    ``same`` proves two templates equal for all values of the holes in their ranges. A hole has the
+    range of the index in its place, which ``range_of`` gives. ``steps`` says with which template a
+    new one is compared, and in which order of its holes.
+    """
 
     def __init__(self, same: Same, steps: Steps, range_of: RangeOf) -> None:
         self._same = same
@@ -84,11 +87,12 @@ class Templates:
         del self._known[count:]
 
     def abstract(self, function: Function, bound: frozenset[str]) -> tuple[Head, tuple[Poly, ...]]:
-        """The head and coordinates of a function of values; ``bound`` are the index variables."""
+        """Return the head and coordinates of a function of values. ``bound``: the indices bound
+        around it. Raises Unproved if an index cannot be abstracted."""
         holes = _Holes(bound)
         template = holes.function(function, frozenset())
-        coordinates = tuple(holes.found)
-        # Equal depths only: comparing arguments then meets strictly shallower functions, and ends.
+        coordinates = tuple(holes.values)
+        # Only templates of equal depth are compared. Their arguments are less deep, so this ends.
         shape = (len(coordinates), _depth(template))
         mark = len(self._known)
         for way in self._steps.options(self._ways(template, shape)):
@@ -104,9 +108,10 @@ class Templates:
         return Head("function", template.name, len(self._known) - 1), coordinates
 
     def _ways(self, template: Function, shape: tuple[int, int]) -> list[str]:
-        """The templates that this one may be equal to, with every order of the holes."""
-        whole = range(shape[0])
-        orders = list(permutations(whole)) if shape[0] <= MAX_HOLES_PERMUTED else [tuple(whole)]
+        """The ways to match the template: known templates that it may equal, each with an order of
+        the holes, as ``number:hole,hole,...``, and at last ``NEW``."""
+        holes = range(shape[0])
+        orders = list(permutations(holes)) if shape[0] <= MAX_HOLES_PERMUTED else [tuple(holes)]
         places = _places(template, shape[0])
         ways: list[str] = []
         for number, (known, *known_shape) in enumerate(self._known):
@@ -126,7 +131,7 @@ class Templates:
     def _matches(
         self, number: int, template: Function, order: tuple[int, ...], ranges: Ranges
     ) -> bool:
-        """Whether the template equals a known one, its hole ``order[i]`` standing for hole i."""
+        """Whether the template equals a known one with its hole ``order[i]`` as hole i of that."""
         known = self._known[number][0]
         values = {_hole(hole): Poly.of(_hole(i)) for i, hole in enumerate(order)}
         renamed = _substitute(template, values)
@@ -134,13 +139,13 @@ class Templates:
 
 
 def _hole(number: int) -> str:
-    """What stands for an outside index in a template."""
+    """The variable of a hole, which stands for an index from outside of the template."""
     return Variable(f"%h{number}")
 
 
 def _places(template: Function, arity: int) -> list[frozenset[tuple[str, int]]]:
-    """Where each hole is read: tensors and dimensions. Holes that are read in different places
-    hardly ever stand for the same index, and are not tried."""
+    """For each hole, the tensors and dimensions that it indexes. Holes that index different
+    dimensions hardly ever match, so such orders are not tried."""
     by_argument: list[set[tuple[str, int]]] = [set() for _ in range(arity)]
     for element in elements((Term(Fraction(1), factors=(template,)),)):
         for dim, index in enumerate(element.index):
@@ -150,9 +155,9 @@ def _places(template: Function, arity: int) -> list[frozenset[tuple[str, int]]]:
     return [frozenset(places) for places in by_argument]
 
 
-def _alike(some: frozenset[tuple[str, int]], other: frozenset[tuple[str, int]]) -> bool:
-    """Whether two holes may be the same; one that stands in conditions only may be any."""
-    return not some or not other or some == other
+def _alike(left: frozenset[tuple[str, int]], right: frozenset[tuple[str, int]]) -> bool:
+    """Whether two holes may match, by their places. A hole that indexes no tensor may match any."""
+    return not left or not right or left == right
 
 
 def _parse(way: str) -> tuple[int, tuple[int, ...]]:
@@ -161,11 +166,12 @@ def _parse(way: str) -> tuple[int, tuple[int, ...]]:
 
 
 class _Holes:
-    """Replaces what depends on outside indices by holes ``%h0, %h1, ...``."""
+    """Replaces the parts of indices that depend on outside indices by holes ``%h0, %h1, ...``.
+    ``values``: the values of the holes in order."""
 
     def __init__(self, bound: frozenset[str]) -> None:
         self._bound = bound
-        self.found: list[Poly] = []
+        self.values: list[Poly] = []
 
     def function(self, function: Function, inner: frozenset[str]) -> Function:
         return Function(function.name, tuple(self._argument(a, inner) for a in function.args))
@@ -203,22 +209,22 @@ class _Holes:
                 return factor
 
     def _index(self, value: Poly, inner: frozenset[str]) -> Poly:
-        """An index that depends on nothing inside is a hole as a whole, so that what reads
-        elsewhere in the same way has the same template, be it at a fixed place."""
+        """An index that contains no inside index becomes one hole. So functions that read at
+        different places in the same way have the same template, even if a place is constant."""
         return self._hole(value) if value.symbols.isdisjoint(inner) else self._poly(value, inner)
 
     def _hole(self, value: Poly) -> Poly:
-        """A hole for a value, or for what it is the opposite of: the first index that is bound
-        outside has a plus sign, by whatever sizes the value is moved."""
+        """The hole for a value, or its opposite for the opposite value. The value of a hole has a
+        plus sign at the first outside index, whatever sizes are added to it."""
         signs = (c for m, c in value.terms if not self._bound.isdisjoint(m))
         sign = 1 if next(signs, 1) > 0 else -1
-        if value * sign not in self.found:
-            self.found.append(value * sign)
-        return Poly.of(_hole(self.found.index(value * sign))) * sign
+        if value * sign not in self.values:
+            self.values.append(value * sign)
+        return Poly.of(_hole(self.values.index(value * sign))) * sign
 
     def _poly(self, value: Poly, inner: frozenset[str]) -> Poly:
-        """The part that depends on outside indices becomes one hole. Raises Unproved where an
-        outside index is multiplied by one that is summed inside."""
+        """The value with its part that depends on outside indices as one hole. Raises Unproved if
+        an outside index is multiplied by one that is summed inside."""
         outside = Poly.collect((m, c) for m, c in value.terms if not self._bound.isdisjoint(m))
         if not outside.terms:
             return value
@@ -228,7 +234,7 @@ class _Holes:
 
 
 def _depth(function: Function) -> int:
-    """How deep functions are nested in it, itself included."""
+    """The depth of nested functions, the function itself included."""
     inner = (f for arg in function.args for term in arg.form for f in term.factors)
     return 1 + max((_depth(f) for f in inner if isinstance(f, Function)), default=0)
 
@@ -246,16 +252,17 @@ def bound_in(term: Term) -> frozenset[str]:
 
 
 def case_split(form: Sequence[Term], free: frozenset[str]) -> Iterator[Term]:
-    """Guards inside functions that depend on outside indices become guards of cases.
+    """Yield the terms with guards on outside indices moved out of functions.
 
-    ``f(a if c else b)`` is ``[c] f(a) + [not c] f(b)``, for any condition on outside indices.
+    ``f(a if c else b)`` is ``[c] f(a) + [not c] f(b)`` for any condition c on outside indices.
     """
     for term in form:
         yield from _split_term(term, free | bound_in(term))
 
 
 def split_everywhere(form: NormalForm, free: frozenset[str]) -> NormalForm:
-    """The same inside functions too: each guard then stands where its indices are bound."""
+    """``case_split`` at every level, inside functions too. Each guard then stands where its indices
+    are bound."""
     return tuple(_split_inside(term, free | bound_in(term)) for term in case_split(form, free))
 
 
@@ -283,8 +290,8 @@ def _split_term(term: Term, bound: frozenset[str]) -> Iterator[Term]:
 def _outer_guards(
     function: Function, bound: frozenset[str], inner: frozenset[str] = frozenset()
 ) -> Iterator[Poly]:
-    """Guards in a function's arguments whose index variables are all outside; ``inner`` are
-    those summed inside."""
+    """The guards in a function's arguments that contain indices of ``bound`` and none of those that
+    are summed inside. ``inner``: the indices summed inside, around this function."""
     for argument, term in ((a, term) for a in function.args for term in a.form):
         within = inner.union(bound_in(term), (var for var, _ in argument.binders))
         for guard in term.guards:

@@ -123,7 +123,7 @@ def test_other_draws_are_refused_by_their_line(name: str) -> None:
 
 def test_a_branch_by_a_random_number_is_refused() -> None:
     module = Noisy(lambda x: x * 3 if torch.rand([]) < 0.5 else x)
-    with pytest.raises(Exception, match=r"line \d+: chooses by the values of a tensor") as raised:
+    with pytest.raises(Exception, match=r"line \d+: branches on the values of a tensor") as raised:
         capture(module, (torch.zeros(3, 4),))
     assert "\n" not in str(raised.value)
 

@@ -9,7 +9,7 @@ from support.plans.small_plans import NAMES, small_plan
 from pcg.plan.plan import Plan
 from runtime.program.lower import Lowering
 from runtime.program.validate import alike
-from runtime.program.validate.frame import Rank
+from runtime.program.validate.frame import RankState
 from runtime.program.validate.local import DeviceCheck
 from runtime.program.validate.meaning import PlanMeaning
 from runtime.program.validate.order import Lanes, run
@@ -24,9 +24,9 @@ def held(plan: Plan, readings: int, monkeypatch) -> tuple[list[dict[str, str]], 
     looked: list[object] = []
     single = DeviceCheck.run
     with monkeypatch.context() as patched:
-        patched.setattr(alike, "READINGS", readings)
+        patched.setattr(alike, "MATCHES", readings)
         patched.setattr(DeviceCheck, "run", lambda *given: (looked.append(1), single(*given))[1])
-        ranks = [Rank(DeviceCheck(p, meaning, forms), lanes, "plan") for p in programs]
+        ranks = [RankState(DeviceCheck(p, meaning, forms), lanes, "plan") for p in programs]
         passes = [PassesCheck(rank, Sync(rank, 4)) for rank in ranks]
         run({rank: own.steps() for rank, own in enumerate(passes)}, lanes)
     kept = [own.made.contents for own in passes]
@@ -37,6 +37,6 @@ def held(plan: Plan, readings: int, monkeypatch) -> tuple[list[dict[str, str]], 
 def test_rows_make_what_their_operators_make(name, monkeypatch):
     plan = small_plan(name)
     each, all_of_them = held(plan, 0, monkeypatch)
-    at_once, some = held(plan, alike.READINGS, monkeypatch)
+    at_once, some = held(plan, alike.MATCHES, monkeypatch)
     assert at_once == each
     assert some < all_of_them or name in ("one device", "messages")

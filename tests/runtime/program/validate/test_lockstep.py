@@ -17,11 +17,11 @@ from pcg.plan.statistics import RunningFile, named_values
 from pcg.plan.text import parse_graph
 from runtime.program.lower import Lowering
 from runtime.program.program import Program
-from runtime.program.validate import ProgramError, each_followed
+from runtime.program.validate import ProgramError, follow_each
 from runtime.program.validate.alike import Forms
 from runtime.program.validate.ends import check_ends
 from runtime.program.validate.local import Holdings
-from runtime.program.validate.lockstep import ClassLanes, NamedGroups, followed
+from runtime.program.validate.lockstep import ClassLanes, NamedGroups, follow_together
 from runtime.program.validate.meaning import PlanMeaning
 
 EACH = 40
@@ -76,11 +76,11 @@ def lowered(name: str) -> tuple[Plan, tuple[Program, ...]]:
 
 
 def in_lockstep(plan: Plan, programs: Sequence[Program]) -> list[Holdings] | None:
-    return followed(PlanMeaning(plan, "plan"), programs, Forms(), "plan", 4)
+    return follow_together(PlanMeaning(plan, "plan"), programs, Forms(), "plan", 4)
 
 
 def each_alone(plan: Plan, programs: Sequence[Program]) -> list[Holdings]:
-    return each_followed(PlanMeaning(plan, "plan"), programs, Forms(), "plan", 4)
+    return follow_each(PlanMeaning(plan, "plan"), programs, Forms(), "plan", 4)
 
 
 def shown(kept: Holdings, program: Program) -> dict[str, str]:
@@ -110,7 +110,7 @@ def test_nothing_is_accepted_in_lockstep_alone(name):
     for mutant in islice(mutations, 0, None, max(1, len(mutations) // EACH)):
         meaning = PlanMeaning(plan, "plan")
         try:
-            made = followed(meaning, mutant.programs, Forms(), "plan", 4)
+            made = follow_together(meaning, mutant.programs, Forms(), "plan", 4)
         except ProgramError:
             continue
         if made is None:

@@ -11,10 +11,10 @@ from runtime.execute.segment import Meeting, blocks_of
 from runtime.program import buckets
 from runtime.program.lower import Lowering
 from runtime.program.validate import segments as validated
-from runtime.program.validate.frame import Rank
+from runtime.program.validate.frame import RankState
 from runtime.program.validate.local import DeviceCheck
 from runtime.program.validate.meaning import PlanMeaning
-from runtime.program.validate.order import Blame, Lanes, Posted, run
+from runtime.program.validate.order import Lanes, OrderError, Posted, run
 from runtime.program.validate.passes import PassesCheck
 from runtime.program.validate.sync import Sync
 
@@ -37,7 +37,7 @@ class Recorded(Lanes):
 def expected(lowering: Lowering) -> list[list[object]]:
     programs = [lowering.program(rank) for rank in range(lowering.ranks)]
     meaning, lanes = PlanMeaning(lowering.plan, "plan"), Recorded(lowering.ranks)
-    ranks = [Rank(DeviceCheck(p, meaning), lanes, "plan") for p in programs]
+    ranks = [RankState(DeviceCheck(p, meaning), lanes, "plan") for p in programs]
     passes = [PassesCheck(rank, Sync(rank, 8)) for rank in ranks]
     run({rank: own.steps() for rank, own in enumerate(passes)}, lanes)
     return lanes.of
@@ -83,7 +83,7 @@ def test_ranks_post_what_was_foreseen(name, small, monkeypatch):
         monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
     lowering = Lowering(small_plan(name))
     pipeline = lowering.program(0).pipeline
-    steps = STEPS if pipeline is not None and pipeline.runs_on else 1
+    steps = STEPS if pipeline is not None and pipeline.overlaps_batches else 1
     actual = posted(lowering, steps)
     assert actual == expected(lowering)
     assert all(actual) or name == "one device"
@@ -116,7 +116,7 @@ def test_ranks_that_wait_for_each_other_never_end():
         yield lanes.post("forward", message(rank, (), (1 - rank,)))
         lanes.post("forward", message(rank, (1 - rank,), ()))
 
-    with pytest.raises(Blame, match="never ends, expected the other end at rank 1"):
+    with pytest.raises(OrderError, match="never ends, expected the other end at rank 1"):
         run({rank: work(rank) for rank in range(2)}, lanes)
 
 
@@ -128,7 +128,7 @@ def test_a_message_that_nobody_takes_is_left_over():
             lanes.post("forward", message(0, (1,), ()))
         yield from ()
 
-    with pytest.raises(Blame, match="is left over"):
+    with pytest.raises(OrderError, match="is left over"):
         run({rank: work(rank) for rank in range(2)}, lanes)
 
 
@@ -145,5 +145,5 @@ def test_a_group_does_one_thing_after_the_other():
     apart = Lanes()
     run({rank: work(apart, rank, (rank, 1 - rank)) for rank in range(2)}, apart)
     one = Lanes()
-    with pytest.raises(Blame):
+    with pytest.raises(OrderError):
         run({rank: work(one, rank, ("a", "a")) for rank in range(2)}, one)

@@ -64,7 +64,7 @@ def test_wrong_meshes_are_told(text: str, says: str):
         ("x", "x, expected NAME=AXIS"),
         ("layer_0_weight=-,-", "no such tensor in the model \\(near it are layers_0_weight"),
         ("qqqqqqqq=-,-", "no such tensor in the model \\(the graph has"),
-        ("*weight=-,data", "layers_0_weight: data is 4 parts of dimension 1"),
+        ("*weight=-,data", "layers_0_weight: data cuts dimension 1 in 4 parts"),
     ],
 )
 def test_wrong_annotations_are_told(shard: str, says: str):
