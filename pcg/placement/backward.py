@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from pcg.graph.graph import Node
 from pcg.placement.schedule import Compute, LeafAtHome, Schedule, Slot, Step
-from pcg.readings.saved import differentiated
+from pcg.readings.differentiated import differentiated
 from pcg.readings.work import needing_gradients
 
 
@@ -76,4 +76,7 @@ def _node(step: Step) -> Node:
 
 
 def _sources(step: Step) -> list[Node]:
-    return [slot.value.node for slot in step.operands] if isinstance(step, Compute) else []
+    """The nodes whose values gradients of a step go back to, if they need some."""
+    if not isinstance(step, Compute):
+        return []
+    return [step.operands[at].value.node for at in sorted(differentiated(step.node))]

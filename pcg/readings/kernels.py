@@ -31,9 +31,10 @@ from pcg.graph.graph import DRAWN, Graph, Node, Value
 from pcg.graph.opaque import Opaque
 from pcg.language.expr import Access, Add, Expr, accesses
 from pcg.language.poly import Poly
+from pcg.readings.differentiated import differentiated
 from pcg.readings.kernel_use import SEPARATE, KernelUse
 from pcg.readings.kind import kind_of
-from pcg.readings.saved import differentiated, is_pointwise, read_elements, view_of
+from pcg.readings.saved import is_pointwise, read_elements, view_of
 from pcg.types.operator import Call
 
 Uses = Mapping[Node, KernelUse]

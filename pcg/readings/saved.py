@@ -20,7 +20,6 @@ from pcg.language.expr import (
     Access,
     Add,
     Apply,
-    Const,
     Expr,
     Guard,
     Max,
@@ -31,6 +30,7 @@ from pcg.language.expr import (
 )
 from pcg.language.functions import FUNCTIONS
 from pcg.language.poly import Poly
+from pcg.readings.differentiated import differentiated, reduced
 from pcg.readings.kind import is_epilogue, passes_gradients, reads
 from pcg.readings.work import gradient_nodes
 from pcg.types.infer import bind_sizes
@@ -67,7 +67,7 @@ def _back_reads(call: Call, ranks: tuple[int, ...], needs: frozenset[int]) -> tu
             # The value of a sum is not computed again.
             known = by_output or is_epilogue(output.body)
             derivative = _Derivative(needs)
-            derivative.visit(_reduced(output.body), known)
+            derivative.visit(reduced(output.body), known)
             operands |= derivative.operands
             outputs |= {port} if derivative.value else set()
         ways.append(Reads(frozenset(operands), frozenset(outputs)))
@@ -132,16 +132,6 @@ class _Derivative:
         return bool(passes_gradients(value, self.needs))
 
 
-def _reduced(value: Expr) -> Expr:
-    """Return the value without terms that are 0 times something."""
-    match value:
-        case Add(terms):
-            left = tuple(_reduced(term) for term in terms if not _vanishes(term))
-            return left[0] if len(left) == 1 else Add(left)
-        case _:
-            return value
-
-
 def read_elements(node: Node) -> frozenset[int]:
     """Return the operands whose elements affect a result. Of the others only sizes matter, such as
     the size to which a tensor is repeated."""
@@ -154,29 +144,7 @@ def read_elements(node: Node) -> frozenset[int]:
 @lru_cache(maxsize=4096)
 def _read_elements(call: Call, ranks: tuple[int, ...]) -> frozenset[int]:
     outputs = call.instance(ranks).outputs
-    return frozenset(a.operand for output in outputs for a in accesses(_reduced(output.body)))
-
-
-def _vanishes(term: Expr) -> bool:
-    return isinstance(term, Mul) and any(
-        isinstance(factor, Const) and factor.value == 0 for factor in term.factors
-    )
-
-
-def differentiated(node: Node) -> frozenset[int]:
-    """Return the operands whose values affect an operator's outputs. The others are read for their
-    shape only, and get no gradient."""
-    call = node.operator_call
-    if isinstance(call.operator, TorchFunction) or call.operator.parallel is not None:
-        return frozenset(range(len(node.inputs)))
-    # Types are already inferred, however deep the graph is. Ranks would have to be computed.
-    return _differentiated(call, tuple(value.type.rank for value in node.inputs))
-
-
-@lru_cache(maxsize=65536)
-def _differentiated(call: Call, ranks: tuple[int, ...]) -> frozenset[int]:
-    bodies = (_reduced(output.body) for output in call.instance(ranks).outputs)
-    return frozenset(access.operand for body in bodies for access in accesses(body))
+    return frozenset(a.operand for output in outputs for a in accesses(reduced(output.body)))
 
 
 @lru_cache(maxsize=16)
@@ -206,7 +174,7 @@ def view_of(node: Node, port: int) -> int | None:
 @lru_cache(maxsize=65536)
 def _view_of(call: Call, shapes: tuple[tuple[int, ...], ...], port: int) -> int | None:
     equation = call.instance(tuple(map(len, shapes)))
-    body = _reduced(equation.outputs[port].body)
+    body = reduced(equation.outputs[port].body)
     if not isinstance(body, Access):
         return None
     sizes = bind_sizes(call, equation, list(shapes))

@@ -24,8 +24,8 @@ from pcg.memo import Answers
 from pcg.placement.layout import Layout, default_layout, operand_layout, output_layout
 from pcg.placement.schedule import home, trace
 from pcg.placement.transfer import transfer
+from pcg.readings.differentiated import differentiated
 from pcg.readings.kernels import kernel_uses
-from pcg.readings.saved import differentiated
 from pcg.readings.work import gradient_nodes
 from pcg.types.tensor import ParallelTensor
 from search.cost.cost import NOTHING, CostModel, Duration

@@ -49,7 +49,8 @@ def _memory(one: Priced) -> str:
     """Predicted memory and, where some is published, its error."""
     error = one.memory_error
     told = "" if error is None else f", {error:+.1%} of published"
-    return f"{one.memory / 1e9:.1f} GB{told}"
+    reserved = "" if one.reserved is None else f", {one.reserved / 1e9:.1f} reserved"
+    return f"{one.memory / 1e9:.1f} GB{reserved}{told}"
 
 
 if __name__ == "__main__":

@@ -35,6 +35,8 @@ class RunFile(FileModel):
     """Whether element-wise work is fused."""
     shares_updates: bool = False
     """Whether gradients, wide weights and states are divided among data-parallel GPUs."""
+    reserves: bool = False
+    """Whether its memory is what torch's allocator reserved, and not what tensors take."""
     architecture: Literal["gpt", "llama", "bert", "resnet"] = "gpt"
     overlaps: bool = True
     """Whether the system runs communication beside computation."""
@@ -78,6 +80,7 @@ class Point:
     shares_updates: bool = False
     memory_bytes: int | None = None
     memory_bandwidth: float | None = None
+    reserves: bool = False
 
 
 def points() -> list[Point]:
@@ -111,6 +114,7 @@ def _points(run: RunFile) -> Iterator[Point]:
             run.shares_updates,
             run.memory_bytes,
             run.memory_bandwidth,
+            run.reserves,
         )
 
 

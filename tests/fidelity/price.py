@@ -8,6 +8,7 @@ from functools import lru_cache
 import torch
 from fidelity.data import Point
 from fidelity.models import Model, module_of
+from fidelity.reserved import reserved_bytes
 from fidelity.resnet import ResNet
 
 from pcg.capture import capture
@@ -32,6 +33,8 @@ class Priced:
     point: Point
     seconds: float
     memory: int
+    reserved: int | None = None
+    """What torch's allocator is predicted to reserve, where that is what is published."""
 
     @property
     def error(self) -> float:
@@ -42,7 +45,8 @@ class Priced:
     def memory_error(self) -> float | None:
         """Of the predicted memory, where some is published."""
         published = self.point.memory
-        return None if published is None else self.memory / published - 1
+        predicted = self.memory if self.reserved is None else self.reserved
+        return None if published is None else predicted / published - 1
 
     @property
     def is_refused(self) -> bool:
@@ -54,7 +58,8 @@ def priced(point: Point) -> Priced:
     """The published plan of a point, priced on its machine."""
     plan = made(point, overlaps=point.overlaps)
     spared = _divided(point, plan) if point.shares_updates else 0
-    return Priced(point, plan.seconds, plan.memory - spared)
+    reserved = _reserved(point, plan) if point.reserves else None
+    return Priced(point, plan.seconds, plan.memory - spared, reserved)
 
 
 def made(point: Point, *, overlaps: bool) -> HandPlan:
@@ -94,6 +99,12 @@ def graph_of(model: Model, batch: int, norm_groups: int = 1) -> Graph:
     with torch.device("meta"):
         module, inputs = module_of(model, batch)
     return capture(module, inputs, norm_groups=norm_groups).graph
+
+
+def _reserved(point: Point, plan: HandPlan) -> int:
+    """What torch's allocator reserves for a plan."""
+    selects = point.degrees.recompute == "alternate"
+    return reserved_bytes(graph_of_point(point), plan, training_of(point), selects=selects)
 
 
 def _divided(point: Point, plan: HandPlan) -> int:

@@ -19,6 +19,7 @@ from pcg.placement.schedule import trace
 from pcg.placement.view import MachineView
 from pcg.plan.plan import Plan
 from pcg.plan.text import node_names
+from pcg.readings.differentiated import differentiated
 from pcg.types.operator import Call
 from pcg.types.tensor import ParallelTensor
 from runtime.program.executable import concrete
@@ -198,7 +199,7 @@ class PlanMeaning:
         key = call, reads, types
         tensors = self._made.get(key)
         if tensors is None:
-            trains = any(read.trains for read in reads)
+            trains = any(reads[at].trains for at in differentiated(node))
             tensors = self._made[key] = tuple(
                 PlanTensor(name, value, value.type.degrees.partials, value.type.shape, trains)
                 for port, name in enumerate(self._names[node])

@@ -11,7 +11,8 @@ from support.cases import each
 from pcg.graph.graph import Node, leaf
 from pcg.graph.opaque import TensorType, opaque
 from pcg.ops import OPERATORS
-from pcg.readings.saved import Reads, back_reads, differentiated, is_pointwise, view_of
+from pcg.readings.differentiated import differentiated
+from pcg.readings.saved import Reads, back_reads, is_pointwise, view_of
 from pcg.types.operator import Call
 from pcg.types.task import KernelTask
 

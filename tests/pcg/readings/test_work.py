@@ -199,3 +199,20 @@ def test_gradients_are_wanted_where_weights_are():
     graph.check()
     nodes = gradient_nodes(graph)
     assert {node.name for node in nodes} == {"w", "replicate", "matmul", "add"}
+
+
+def test_what_is_read_for_its_shape_alone_is_not_differentiated():
+    """Rotary positions are repeated as queries are, which makes them no more trained; so what they
+    are multiplied with is not read in the backward pass."""
+    graph = parse_graph(
+        """
+        x = input[4, 4]
+        w = weight[4, 4]
+        angles = input[4]
+        a = matmul(x, w)
+        b = expand_as(a, angles, axis=1)
+        return multiply(a, b)
+        """
+    )
+    graph.check()
+    assert {node.name for node in gradient_nodes(graph)} == {"w", "matmul", "multiply"}

@@ -9,8 +9,12 @@ from support.plans.pipelines import planned
 from support.plans.random_plans import drawn_plan
 from support.plans.small_plans import NAMES, small_plan
 
+from pcg.machine import load_machine
+from pcg.plan.text import parse_graph
 from runtime.program.lower import Lowering
+from runtime.program.program import Run
 from runtime.program.validate import validate_lowered
+from search.plan.planner import MeshPlanner
 from substitutions.rules.store import load_library
 
 
@@ -29,6 +33,29 @@ def test_small_plans(name):
 )
 def test_pipelines(name, slices, stages, kind):
     validate_lowered(Lowering(planned(name, load_library(), slices, stages, kind)))
+
+
+def test_a_tensor_that_is_repeated_to_the_shape_of_another_has_no_gradient():
+    """Such as the angles of rotary positions, which are multiplied with queries."""
+    text = """
+    x = input[8, 12]
+    w = weight[12, 16]
+    angles = input[8]
+    q = matmul(x, w)
+    turned = multiply(q, expand_as(q, angles, axis=1))
+    return mean_loss(multiply(turned, turned))
+    """
+    search = MeshPlanner(load_machine("local").with_devices(2), load_library(), "data-parallel")
+    graph = parse_graph(text)
+    graph.check()
+    lowering = Lowering(search.plan("turned", graph).plan)
+    validate_lowered(lowering)
+    program = lowering.program(0)
+    runs = [one for one in program.instructions if isinstance(one, Run)]
+    (repeated,) = (run.results for run in runs if run.call.name == "expand_as")
+    (product,) = (run.results for run in runs if run.call.name == "matmul")
+    assert program.active.isdisjoint(repeated)
+    assert program.active.issuperset(product)
 
 
 @settings(max_examples=20, deadline=None)
