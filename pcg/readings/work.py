@@ -126,11 +126,6 @@ def work(
 
 
 @lru_cache(maxsize=65536)
-def _itemsize(operand: int, needs: frozenset[int], narrow: int, wide: int, use: KernelUse) -> int:
-    """Return the bytes of an element of an operand."""
-    return 1 if operand in use.drawn else narrow if operand in needs else wide
-
-
 def _work(
     call: Call,
     types: tuple[ParallelTensor, ...],
@@ -146,10 +141,10 @@ def _work(
     written = 0
     for output in equation.outputs:
         scope = {name: lengths[name] for dim in output.dims for name in dim.names}
-        written += prod(scope.values())
+        written += narrow * prod(scope.values())
         walk.root(output.body, scope)
-    read = [walk.read(i) * _itemsize(i, needs, narrow, wide, use) for i in range(len(types))]
-    written *= narrow
+    itemsizes = [1 if i in use.drawn else narrow if i in needs else wide for i in range(len(types))]
+    read = [walk.read(i) * size for i, size in enumerate(itemsizes)]
     back = needs - use.as_is
     moved_back = sum(
         written * (not use.backward_fused)

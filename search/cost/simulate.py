@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcg.graph.graph import Node
+from pcg.placement.recomputation import recomputed_steps
+from pcg.placement.saved import saved_tensors
 from pcg.placement.schedule import Schedule
 from search.cost.cost import CostModel
-from search.cost.liveness import liveness
 from search.cost.progress import check_time
 from search.cost.tasks import (
     BACKWARD,
@@ -101,8 +102,8 @@ def recomputing(
     """Simulate a schedule in which the results of ``remade`` are recomputed in the backward pass.
     ``repeated``: how often its middle block occurs in the whole. Raises NotAlike if that block is
     not one of several equal ones."""
-    recomputed = liveness(schedule, remade).recomputed
-    whole = unrolled(schedule, cost, repeated, recomputed).program
+    before = recomputed_steps(saved_tensors(schedule), remade).before
+    whole = unrolled(schedule, cost, repeated, before).program
     return run(tasks(whole, overlap=cost.overlaps), cost.machine.devices)
 
 

@@ -190,39 +190,67 @@ def _legal(starts: Band, ends: Band) -> NDArray[np.bool_]:
 
 
 @dataclass(frozen=True, eq=False)
-class ChunkMemory:
-    """The memory of consecutive chunks. ``weights`` and ``activations`` (of one micro-batch): bytes
-    of each operator; ``flights``: see ``in_flight``; ``limit``: the available bytes."""
+class OperatorBytes:
+    """The memory of consecutive operators on devices of one kind. ``weights`` and ``activations``
+    (of one micro-batch): bytes of each."""
 
     weights: NDArray[np.float64]
     activations: NDArray[np.float64]
+
+    def held(self, flying: float, starts: Band, ends: Band) -> StageTable:
+        """The bytes of chunks. ``flying``: the micro-batches that each holds."""
+        weights, activations = self._tables
+        return weights(starts, ends) + flying * activations(starts, ends)
+
+    def totals(self, flying: float) -> NDArray[np.float64]:
+        """The bytes of the operators before each position."""
+        if flying not in self._known:
+            each = self.weights + flying * self.activations
+            self._known[flying] = np.concatenate([[0.0], np.cumsum(each)])
+        return self._known[flying]
+
+    @cached_property
+    def _tables(self) -> tuple[StageCosts, StageCosts]:
+        return sums(self.weights), sums(self.activations)
+
+    @cached_property
+    def _known(self) -> dict[float, NDArray[np.float64]]:
+        return {}
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkMemory:
+    """The memory of consecutive chunks. ``operators``: their memory on the devices of each stage;
+    ``limits``: the available bytes of each stage; either has one entry if all stages are alike.
+    ``flights``: see ``in_flight``."""
+
+    operators: Sequence[OperatorBytes]
     flights: Sequence[float]
-    limit: float
+    limits: Sequence[float]
 
     def held(self, number: int, starts: Band, ends: Band) -> StageTable:
         """Bytes of a chunk."""
-        weights, activations = self._tables
-        return weights(starts, ends) + self.flights[number] * activations(starts, ends)
+        return self._on(number).held(self.flights[number], starts, ends)
 
     def allowed(self, number: int, starts: Band, ends: Band) -> NDArray[np.bool_]:
         """Whether a chunk fits."""
-        return self.held(number, starts, ends) <= self.limit
+        return self.held(number, starts, ends) <= self._limit(number)
 
     def last(self, number: int, start: int) -> int:
         """The last end of a chunk that begins at a position and fits, up to rounding."""
-        total = self._totals(self.flights[number])
-        most = total[start] + self.limit + ROUNDING * total[-1]
+        total = self._on(number).totals(self.flights[number])
+        most = total[start] + self._limit(number) + ROUNDING * total[-1]
         return int(np.searchsorted(total, most, side="right")) - 1
 
     def first(self, number: int, end: int) -> int:
         """The first begin of a chunk that ends at a position and fits."""
-        total = self._totals(self.flights[number])
-        return int(np.searchsorted(total, total[end] - self.limit - ROUNDING * total[-1]))
+        total = self._on(number).totals(self.flights[number])
+        return int(np.searchsorted(total, total[end] - self._limit(number) - ROUNDING * total[-1]))
 
     @cached_property
     def bands(self) -> list[Band] | None:
         """The bands of the cuts if all chunks fit; None if they cannot."""
-        count, chunks = len(self.weights), len(self.flights)
+        count, chunks = len(self.operators[0].weights), len(self.flights)
         lasts, firsts = [0], [count]
         for number in range(chunks):
             lasts.append(self.last(number, lasts[-1]))
@@ -231,19 +259,11 @@ class ChunkMemory:
             return None
         return [Band(*pair) for pair in zip(reversed(firsts), lasts, strict=True)]
 
-    @cached_property
-    def _tables(self) -> tuple[StageCosts, StageCosts]:
-        return sums(self.weights), sums(self.activations)
+    def _on(self, number: int) -> OperatorBytes:
+        return self.operators[number % len(self.operators)]
 
-    def _totals(self, flying: float) -> NDArray[np.float64]:
-        if flying not in self._known:
-            each = self.weights + flying * self.activations
-            self._known[flying] = np.concatenate([[0.0], np.cumsum(each)])
-        return self._known[flying]
-
-    @cached_property
-    def _known(self) -> dict[float, NDArray[np.float64]]:
-        return {}
+    def _limit(self, number: int) -> float:
+        return self.limits[number % len(self.limits)]
 
 
 def in_flight(stages: int, micro_batches: int, interleave: int = 1) -> list[float]:

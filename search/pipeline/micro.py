@@ -76,7 +76,7 @@ class MicroResharding:
     repeated: bool
 
 
-@dataclass
+@dataclass(eq=False)
 class MicroBatches:
     """Chooses strategies for micro-batches of a model on a group of devices.
 

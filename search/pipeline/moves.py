@@ -6,10 +6,10 @@ bounds with the best estimate are not always the best once they are built, nor i
 chunks.
 
 Method: local search by the price of the pipeline that is built. In each step, a bound, or several
-consecutive ones, move by one operator to either side. The fastest result is next, as long as it is
-faster. The search is repeated with one chunk more for each stage, until that gains nothing. A
-heuristic: it ends where no single move gains. Complexity: in each step, two pipelines are built for
-each run of bounds.
+consecutive ones, move by one operator to either side. A single bound also moves by two, since the
+pipeline between may not fit. The fastest result is next, as long as it is faster. The search is
+repeated with one chunk more for each stage, until that gains nothing. A heuristic: it ends where no
+single move gains. Complexity: in each step, two pipelines are built for each run of bounds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
 from math import inf
 
-from pcg.machine import Machine
 from search.pipeline.outline import Outline, OutlineKey, with_chunks
 
 FEW_DEVICES = 24
@@ -29,10 +28,9 @@ milliseconds."""
 
 @dataclass
 class BoundMoves:
-    """Improves pipelines of a small model on one machine. ``price``: builds an outline and returns
-    the seconds of a step, infinite if it does not fit."""
+    """Improves pipelines of a small model. ``price``: builds an outline and returns the seconds of
+    a step, infinite if it does not fit."""
 
-    machine: Machine
     price: Callable[[Outline], float]
     more_chunks: bool
     """Whether stages may get more chunks."""
@@ -43,7 +41,7 @@ class BoundMoves:
         best, before = self._climb(one), inf
         chunks = one.interleave + 1
         while self.more_chunks and one.stages > 1 and chunks * one.stages <= one.bounds[-1]:
-            made = with_chunks(one, self.machine, chunks)
+            made = with_chunks(one.in_any_memory, chunks)
             seconds = inf if made is None else self._climb(made)
             best = min(best, seconds)
             # One chunk may use ZB-H1. Two chunks may be slower than that, and more be faster again.
@@ -69,11 +67,11 @@ class BoundMoves:
 
 
 def moved(one: Outline) -> Iterator[Outline]:
-    """A pipeline with some consecutive bounds moved by one operator to the same side, if no chunk
-    loses all operators."""
+    """A pipeline with some consecutive bounds moved by one operator to the same side, or one bound
+    by two, if no chunk loses all operators."""
     inner = range(1, len(one.bounds) - 1)
     for first, last in combinations_with_replacement(inner, 2):
-        for way in (-1, 1):
+        for way in (-1, 1) if first < last else (-2, -1, 1, 2):
             some = [bound + way for bound in one.bounds[first : last + 1]]
             if one.bounds[first - 1] < some[0] and some[-1] < one.bounds[last + 1]:
                 yield replace(one, bounds=(*one.bounds[:first], *some, *one.bounds[last + 1 :]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from math import inf, isqrt
 
@@ -22,6 +22,8 @@ from search.pipeline.balance import (
     ChunkMemory,
     Crossing,
     CrossingSeconds,
+    OperatorBytes,
+    StageCosts,
     StageTable,
     balanced,
     in_flight,
@@ -33,7 +35,8 @@ from search.pipeline.clock import (
     step_seconds,
 )
 from search.pipeline.crossing import crossing_seconds
-from search.pipeline.micro import GroupStrategies, MicroBatches, Vector
+from search.pipeline.micro import GroupStrategies, MicroBatchCosts, MicroBatches, Vector
+from search.pipeline.stage_batches import StageBatches, by_kind, in_stages, least_of
 
 PRICES = (0.0, 0.5, 4.0, 32.0)
 """The prices of a device's whole memory that are tried until stages fit, as fractions of a step."""
@@ -52,6 +55,10 @@ class Sparing:
 
 PLAIN = Sparing()
 
+ByStage = tuple[GroupStrategies, ...]
+"""The strategies of all operators, as on the group of each stage."""
+_CrossingTable = Callable[[int, Band, Band], StageTable]
+"""The seconds that a chunk of a number spends on tensors of other chunks."""
 OutlineKey = tuple[int, tuple[int, ...], int]
 """The micro-batches, bounds and chunks of a pipeline."""
 
@@ -61,8 +68,8 @@ class Outline:
     """A pipeline that has not been built. ``bounds``: those of its chunks, in the order of the
     operators, with ``interleave`` chunks for each stage; ``seconds``: of a step, estimated."""
 
-    batches: MicroBatches
-    chosen: GroupStrategies
+    groups: StageBatches
+    choices: ByStage
     bounds: tuple[int, ...]
     seconds: float
     interleave: int = 1
@@ -74,9 +81,24 @@ class Outline:
         return (len(self.bounds) - 1) // self.interleave
 
     @property
+    def batches(self) -> MicroBatches:
+        """The micro-batches on the first group. Those on other groups differ in costs only."""
+        return self.groups.each[0]
+
+    @cached_property
+    def chosen(self) -> GroupStrategies:
+        """The strategy of each operator on the group of its stage."""
+        return in_stages(self.choices, self.bounds)
+
+    @property
+    def in_any_memory(self) -> Outline:
+        """The same outline without a limit of memory."""
+        return replace(self, groups=replace(self.groups, share=inf))
+
+    @property
     def key(self) -> OutlineKey:
         """A key that tells it from other pipelines with the same strategies."""
-        return self.batches.slices, self.bounds, self.interleave
+        return self.groups.slices, self.bounds, self.interleave
 
 
 def stage_counts(machine: Machine) -> list[tuple[int, int]]:
@@ -107,66 +129,63 @@ def _divisors(number: int) -> list[int]:
 
 
 def outline(
-    batches: MicroBatches,
-    machine: Machine,
-    stages: int,
+    groups: StageBatches,
     kind: ScheduleKind,
-    first: GroupStrategies,
+    first: ByStage,
     sparing: Sparing = PLAIN,
 ) -> Outline | None:
     """The stages that take least time and fit in memory. If those with the strategies ``first`` do
     not fit, strategies that take less memory are tried. None if no stages fit."""
     for price in PRICES:
         check_time()
-        chosen = _sparing(batches, machine, stages, first, price)
-        fitting = _balanced(batches, chosen, machine, stages, kind, sparing=sparing)
+        choices = _sparing(groups, first, price)
+        fitting = _balanced(groups, choices, kind, sparing=sparing)
         if fitting is not None:
             return fitting
     return None
 
 
-def interleaved(one: Outline, machine: Machine) -> Outline:
+def interleaved(one: Outline) -> Outline:
     """A pipeline whose stages have as many chunks as gain time. It ends where one chunk more would
     make the step longer, or one operator takes longer than a chunk should. ``one``: a pipeline by
     1F1B with one chunk for each stage."""
-    best, costs = one, one.chosen.costs
-    each = one.batches.slices * costs.micro + costs.once
+    best, costs = one, least_of(one.choices)
+    each = one.groups.slices * costs.micro + costs.once
     most = int(each.sum() / each.max() / one.stages) if each.max() > 0 else 0
     for chunks in range(2, most + 1):
         check_time()
-        made = with_chunks(one, machine, chunks)
+        made = with_chunks(one, chunks)
         if made is None or made.seconds >= best.seconds:
             break
         best = made
     return best
 
 
-def with_chunks(one: Outline, machine: Machine, chunks: int) -> Outline | None:
+def with_chunks(one: Outline, chunks: int) -> Outline | None:
     """A pipeline by 1F1B whose stages have ``chunks`` chunks, as even as possible. None if none
     fits."""
-    given = one.batches, one.chosen, machine, one.stages
-    return _balanced(*given, "1f1b", chunks, one.sparing)
+    return _balanced(one.groups, one.choices, "1f1b", chunks, one.sparing)
 
 
-def with_weights_pass(one: Outline, machine: Machine) -> Outline:
+def with_weights_pass(one: Outline) -> Outline:
     """The same pipeline with a pass for weights, by ZB-H1. ``one``: a pipeline by 1F1B with one
     chunk for each stage. It is returned unchanged if it recomputes, since its gradients are not put
     off."""
-    batches, costs = one.batches, one.chosen.costs
+    batches, slices = one.batches, one.groups.slices
     late = np.array([_is_late(batches, node) for node in batches.nodes])
     if one.sparing != PLAIN or not late.any():
         return one
     # The weight's gradient is a third of forward and backward, whose three products are equally
     # long.
-    own = sums(np.where(late, costs.micro / 3, 0.0))
-    between = _between(batches, one.chosen, machine, one.stages, 1)
-    stages = _estimated(batches, one.chosen, between, one.bounds)
-    weights = [float(own(Band(a, a), Band(b, b))[0, 0]) for a, b in pairwise(one.bounds)]
-    parted = [
-        replace(stage, backward=stage.backward - put_off, weights=put_off)
-        for stage, put_off in zip(stages, weights, strict=True)
-    ]
-    return replace(one, kind="zb-h1", seconds=step_seconds(parted, batches.slices, "zb-h1"))
+    own = by_kind(one.choices, lambda chosen: sums(np.where(late, chosen.costs.micro / 3, 0.0)))
+    between = _between(one.groups, one.choices, 1)
+    stages = _estimated(one.groups, [chosen.costs for chosen in one.choices], between, one.bounds)
+    parted: list[StageSeconds] = []
+    for stage, (a, b) in enumerate(pairwise(one.bounds)):
+        put_off = float(own[stage](Band(a, a), Band(b, b))[0, 0])
+        backward = stages[stage].backward - put_off
+        parted.append(replace(stages[stage], backward=backward, weights=put_off))
+    return replace(one, kind="zb-h1", seconds=step_seconds(parted, slices, "zb-h1"))
 
 
 def _is_late(batches: MicroBatches, node: Node) -> bool:
@@ -177,13 +196,23 @@ def _is_late(batches: MicroBatches, node: Node) -> bool:
     return has_weight and batches.streams_through(node) and has_separate_gradients(node, needs)
 
 
-def least_memory(batches: MicroBatches, machine: Machine, stages: int, kind: ScheduleKind) -> float:
-    """An estimate of the bytes on the fullest device, with the stages that take least memory."""
-    chosen = _sparing(batches, machine, stages, batches.choose(), PRICES[-1])
-    weights, activations = _bytes(batches, chosen, kind)
-    holds = ChunkMemory(weights, activations, in_flight(stages, batches.slices), inf)
-    bounds = balanced(holds.held, weights + activations, stages)
-    return inf if bounds is None else max(_each(holds, bounds))
+def least_excess(groups: StageBatches, kind: ScheduleKind) -> float:
+    """An estimate of the bytes by which the fullest stage exceeds the memory of its devices, with
+    the stages that take least memory."""
+    choices = _sparing(groups, groups.choose(MicroBatches.choose), PRICES[-1])
+    operators = by_kind(choices, partial(_bytes, groups.each[0], kind=kind))
+    flights, limits = in_flight(groups.stages, groups.slices), groups.limits
+    holds, most = ChunkMemory(operators, flights, limits), max(limits)
+
+    def missed(number: int, starts: Band, ends: Band) -> StageTable:
+        # At least the bytes of the stage, so that the bands of cuts hold.
+        return holds.held(number, starts, ends) + (most - limits[number])
+
+    least = np.minimum.reduce([own.weights + own.activations for own in set(operators)])
+    bounds = balanced(missed, least, groups.stages)
+    if bounds is None:
+        return inf
+    return max(held - limit for held, limit in zip(_each(holds, bounds), limits, strict=True))
 
 
 def _each(holds: ChunkMemory, bounds: Sequence[int]) -> list[float]:
@@ -194,111 +223,125 @@ def _each(holds: ChunkMemory, bounds: Sequence[int]) -> list[float]:
     ]
 
 
-def _sparing(
-    batches: MicroBatches, machine: Machine, stages: int, first: GroupStrategies, price: float
-) -> GroupStrategies:
+def _sparing(groups: StageBatches, first: ByStage, price: float) -> ByStage:
     """The strategies with a price of memory; ``first`` if the price is 0."""
     if not price:
         return first
-    seconds = batches.slices * first.costs.micro.sum() + first.costs.once.sum()
-    byte_price = price * seconds / machine.memory_limit()
-    return batches.choose(byte_price, (1 + min(stages, batches.slices)) / 2)
+    costs, slices = least_of(first), groups.slices
+    seconds = slices * costs.micro.sum() + costs.once.sum()
+    flying = (1 + min(groups.stages, slices)) / 2
+
+    def choose(own: MicroBatches) -> GroupStrategies:
+        return own.choose(price * seconds / groups.limit(own), flying)
+
+    return groups.choose(choose)
 
 
 def _bytes(
-    batches: MicroBatches, chosen: GroupStrategies, kind: ScheduleKind
-) -> tuple[Vector, Vector]:
+    batches: MicroBatches, chosen: GroupStrategies, kind: ScheduleKind, sparing: Sparing = PLAIN
+) -> OperatorBytes:
     """Bytes of each operator's weights, and of the tensors that it saves of one micro-batch."""
-    training = batches.cost.training
+    training, costs = batches.cost.training, chosen.costs
     older = (WEIGHT_VERSIONS[kind] - 1) * training.parameter_bytes
     each = (training.held_bytes + older) / batches.cost.itemsize
-    return chosen.costs.weights * each, chosen.costs.activations
+    return OperatorBytes(costs.weights * each / sparing.parts, costs.activations * sparing.left)
 
 
 def _balanced(
-    batches: MicroBatches,
-    chosen: GroupStrategies,
-    machine: Machine,
-    stages: int,
+    groups: StageBatches,
+    choices: ByStage,
     kind: ScheduleKind,
     interleave: int = 1,
     sparing: Sparing = PLAIN,
 ) -> Outline | None:
-    chunks, limit = stages * interleave, machine.memory_limit()
-    weights, activations = _bytes(batches, chosen, kind)
-    weights, activations = weights / sparing.parts, activations * sparing.left
-    micro = chosen.costs.micro * sparing.time
-    slower = replace(chosen, costs=replace(chosen.costs, micro=micro))
-    flights = in_flight(stages, batches.slices, interleave)
-    if ChunkMemory(weights, activations, flights, limit).bands is None:
+    stages, slices, limits = groups.stages, groups.slices, groups.limits
+    operators = by_kind(choices, lambda own: _bytes(groups.each[0], own, kind, sparing))
+    flights = in_flight(stages, slices, interleave)
+    if ChunkMemory(operators, flights, limits).bands is None:
         return None
-    between = _between(batches, chosen, machine, stages, interleave)
-    each = batches.slices * micro + chosen.costs.once
-    own = sums(each)
+    costs = by_kind(choices, lambda own: replace(own.costs, micro=own.costs.micro * sparing.time))
+    each = by_kind(costs, lambda own: _Seconds(slices * own.micro + own.once))
+    between = _between(groups, choices, interleave)
 
     def spent(number: int, starts: Band, ends: Band) -> StageTable:
-        return own(starts, ends) + between(number, starts, ends)
+        return each[number % stages].summed(starts, ends) + between(number, starts, ends)
 
-    for share in dict.fromkeys((limit, limit / interleave)):
-        holds = ChunkMemory(weights, activations, flights, share)
-        bounds = balanced(spent, each, chunks, holds)
+    least = np.minimum.reduce([own.operators for own in set(each)])
+    for part in dict.fromkeys((1.0, 1.0 / interleave)):
+        holds = ChunkMemory(operators, flights, [part * limit for limit in limits])
+        bounds = balanced(spent, least, stages * interleave, holds)
         if bounds is None:
             return None
         full = _each(holds, bounds)
-        if max(sum(full[s::stages]) for s in range(stages)) <= limit:
-            estimated = _estimated(batches, slower, between, bounds)
-            seconds = step_seconds(estimated, batches.slices, kind, interleave)
-            return Outline(batches, chosen, bounds, seconds, interleave, sparing, kind)
+        if all(sum(full[stage::stages]) <= limit for stage, limit in enumerate(limits)):
+            seconds = step_seconds(
+                _estimated(groups, costs, between, bounds), slices, kind, interleave
+            )
+            return Outline(groups, choices, bounds, seconds, interleave, sparing, kind)
     return None
 
 
+@dataclass(frozen=True, eq=False)
+class _Seconds:
+    """The seconds of each operator in a step, and their sums over stages."""
+
+    operators: Vector
+
+    @cached_property
+    def summed(self) -> StageCosts:
+        return sums(self.operators)
+
+
 def _between(
-    batches: MicroBatches, chosen: GroupStrategies, machine: Machine, stages: int, interleave: int
-) -> Callable[[int, Band, Band], StageTable]:
+    groups: StageBatches, choices: Sequence[GroupStrategies], interleave: int
+) -> _CrossingTable:
     """The seconds that each chunk spends in a step on tensors from earlier chunks and to later
     ones, as if these were its neighbours."""
-    size, last = batches.cost.machine.devices, stages * interleave - 1
-    links = [
-        machine.link(number % stages * size, (number + 1) % stages * size) for number in range(last)
-    ]
-
-    def crossing(link: Link) -> CrossingSeconds:
-        return CrossingSeconds(list(_crossings(batches, chosen, link)))
-
-    tables = {
-        link: batches.crossing.get((chosen, link), partial(crossing, link))
-        for link in dict.fromkeys(links)
-    }
+    stages, last = groups.stages, groups.stages * interleave - 1
+    tables: list[CrossingSeconds] = []
+    for number in range(last):
+        a, b = number % stages, (number + 1) % stages
+        link = groups.machine.link(a * groups.size, b * groups.size)
+        batches, chosen = groups.each[b], choices[b]
+        crossing = partial(_crossing, batches, chosen, link)
+        tables.append(batches.crossing.get((chosen, link), crossing))
 
     def of(number: int, starts: Band, ends: Band) -> StageTable:
         nothing = np.zeros((len(starts.positions), len(ends.positions)))
-        received = tables[links[number - 1]].received(starts, ends) if number else nothing
-        sent = tables[links[number]].sent(starts, ends) if number < last else nothing
+        received = tables[number - 1].received(starts, ends) if number else nothing
+        sent = tables[number].sent(starts, ends) if number < last else nothing
         return received + sent
 
     return of
 
 
 def _estimated(
-    batches: MicroBatches,
-    chosen: GroupStrategies,
-    between: Callable[[int, Band, Band], StageTable],
+    groups: StageBatches,
+    costs: Sequence[MicroBatchCosts],
+    between: _CrossingTable,
     bounds: tuple[int, ...],
 ) -> list[StageSeconds]:
-    """The estimated times of stages. The forward pass is taken for a third of both passes."""
-    micro, once = sums(chosen.costs.micro), sums(chosen.costs.once)
+    """The estimated times of chunks. ``costs``: by stage. The forward pass is taken for a third of
+    both passes."""
+    micro = by_kind(costs, lambda own: sums(own.micro))
+    once = by_kind(costs, lambda own: sums(own.once))
     estimated: list[StageSeconds] = []
-    for stage, (a, b) in enumerate(pairwise(bounds)):
-        pair = Band(a, a), Band(b, b)
-        crossing = between(stage, *pair) / batches.slices
-        each, after = float((micro(*pair) + crossing)[0, 0]), float(once(*pair)[0, 0])
+    for number, (a, b) in enumerate(pairwise(bounds)):
+        pair, stage = (Band(a, a), Band(b, b)), number % groups.stages
+        crossing = between(number, *pair) / groups.slices
+        each = float((micro[stage](*pair) + crossing)[0, 0])
+        after = float(once[stage](*pair)[0, 0])
         estimated.append(StageSeconds(each / 3, 2 * each / 3, 0.0, after))
     return estimated
 
 
+def _crossing(batches: MicroBatches, chosen: GroupStrategies, link: Link) -> CrossingSeconds:
+    return CrossingSeconds(list(_crossings(batches, chosen, link)))
+
+
 def _crossings(batches: MicroBatches, chosen: GroupStrategies, link: Link) -> Iterator[Crossing]:
-    """Every tensor of micro-batches, as if it crossed to the next group over a link: a device
-    receives the block that it needs, or a part of it, from one device of the group before."""
+    """Every tensor of micro-batches that some operator reads, as if it crossed to the next group
+    over a link: a device gets what it needs, or a part, from one of the group before."""
     trained = gradient_nodes(batches.streams.graph)
     number = {node: i for i, node in enumerate(batches.nodes)}
     readers: dict[tuple[int, int], list[int]] = defaultdict(list)

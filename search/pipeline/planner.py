@@ -33,11 +33,12 @@ from search.pipeline.moves import FEW_DEVICES, BoundMoves
 from search.pipeline.outline import (
     PLAIN,
     Outline,
-    least_memory,
+    least_excess,
     micro_batch_counts,
     stage_counts,
 )
 from search.pipeline.price import StageGroups, chunks_on, stage_bytes, stage_seconds
+from search.pipeline.stage_batches import StageBatches, by_kind, group_costs
 from search.pipeline.streams import Streams, streams
 from search.pipeline.tries import FEW_OPERATORS, PLAIN_FIRST, OutlineSearch
 from search.plan.finish import finished
@@ -54,25 +55,31 @@ OUTLINING = 2 / 3
 """The largest fraction of the time that is spent on outlines, if there are any."""
 FAR = 1.2
 """For a deep model, a pipeline is not built if its estimate is this many times the time of one that
-was built and fits: building takes long, and estimates are better than that. For a small model, a
-built pipeline is not improved if it is this many times as slow as the best."""
+was built and fits: building takes long, and estimates are better than that."""
+FAR_BUILT = 1.5
+"""For a small model, a built pipeline is not improved if it is this many times as slow as the
+best."""
 MOST_BUILT = 8
 """The most pipelines that are built until one fits, separately with and without recomputation."""
-ANY_MEMORY = 1 << 60
-"""A number of bytes that is no limit."""
+TIGHT = 0.5
+"""Memory is short if a pipeline that is built takes more than this fraction of it."""
+MORE = 1.5
+"""The factor on the memory for outlines of small models that may fit once they are built."""
 MOST_AGAIN = 3
 """The most times that outlines are made again with less memory."""
 
 
 @dataclass(frozen=True)
 class BuiltPipeline:
-    """A pipeline with its price. ``seconds``: of a step; ``memory``: bytes on the fullest
-    device."""
+    """A pipeline with its price. ``seconds``: of a step; ``memory``: bytes on the fullest device;
+    ``excess``: the largest number of bytes by which a device exceeds its memory, at most 0 if the
+    pipeline fits."""
 
     outline: Outline
     steps: Schedule
     seconds: float
     memory: int
+    excess: int
     recompute: frozenset[Node] = frozenset()
     kind: ScheduleKind = "1f1b"
 
@@ -110,9 +117,6 @@ class PipelinePlanner:
         self._phases = Phases.of(start, self.seconds, len(graph.operators), self.teller)
         # If there is a limit, another planner has a plan already.
         self._phases.has_plan = self.faster_than < inf
-        if len(self.machine.kinds) > 1:
-            problem = "has devices of several kinds, expected one kind for equal stages"
-            raise NegativeAnswer(f"pipeline: {self.machine.name} {problem}")
         tried: list[Outline] = []
         built: list[BuiltPipeline] = []
         try:
@@ -146,15 +150,30 @@ class PipelinePlanner:
             raise OutOfTime
         is_small = self.machine.devices <= FEW_DEVICES
         if then == "exhausted" and is_small and len(source.graph.operators) <= FEW_OPERATORS:
+            self._with_more_memory(source, cuts, built)
             self._with_less_memory(source, cuts, built)
             then = self._improved(built)
         late = {"interrupted": 2, "time": 1, "exhausted": 0}
         return max(first, then, key=lambda stop: late[stop])
 
+    def _with_more_memory(self, source: Streams, cuts: Cuts, built: list[BuiltPipeline]) -> None:
+        """Outline and build again as if there were more memory, if memory is short: what is
+        estimated not to fit may do so once it is built."""
+        limit = self.machine.memory_limit()
+        if any(pipeline.excess > -(1 - TIGHT) * limit for pipeline in built):
+            outlines = self._outlines(source, cuts, self._phases, MORE)
+            built += self._finalists(self._new(outlines, built))
+
+    def _new(self, outlines: Iterator[Outline], built: list[BuiltPipeline]) -> list[Outline]:
+        """The outlines that have not been built, the fastest first."""
+        known = {(pipeline.outline.key, pipeline.outline.chosen.strategies) for pipeline in built}
+        ranked = sorted(outlines, key=lambda one: one.seconds)
+        return [one for one in ranked if (one.key, one.chosen.strategies) not in known]
+
     def _with_less_memory(self, source: Streams, cuts: Cuts, built: list[BuiltPipeline]) -> None:
         """Outline and build again as if there were less memory, if a faster pipeline than all that
         fit took more memory than estimated."""
-        limit = machine_limit = self.machine.memory_limit()
+        limit, share = self.machine.memory_limit(), 1.0
         for _ in range(MOST_AGAIN):
             fitting = min(
                 (pipeline.seconds for pipeline in built if self._fits(pipeline)), default=inf
@@ -166,25 +185,22 @@ class PipelinePlanner:
             ]
             if not over:
                 return
-            limit = int(
-                limit * machine_limit / min(over, key=lambda pipeline: pipeline.seconds).memory
-            )
-            outlines = self._outlines(source, cuts, self._phases, self.machine.with_memory(limit))
-            known = {pipeline.outline.key for pipeline in built}
-            ranked = sorted(outlines, key=lambda pipeline: pipeline.seconds)
-            built += self._finalists([pipeline for pipeline in ranked if pipeline.key not in known])
+            fastest = min(over, key=lambda pipeline: pipeline.seconds)
+            share *= limit / (limit + fastest.excess)
+            outlines = self._outlines(source, cuts, self._phases, share)
+            built += self._finalists(self._new(outlines, built))
 
     def _outlines(
-        self, source: Streams, cuts: Cuts, phases: Phases, machine: Machine | None = None
+        self, source: Streams, cuts: Cuts, phases: Phases, share: float = 1.0
     ) -> Iterator[Outline]:
-        """The outlines that are estimated to fit a machine, by default the planner's."""
+        """The outlines that are estimated to fit in a fraction of the memory of their devices."""
         wanted = self.dimensions
         allowed = everything if wanted is None else by_roles(source.graph, wanted)
         return iter(
             OutlineSearch(
                 source,
                 cuts,
-                machine or self.machine,
+                self.machine,
                 self.kind,
                 self._cost,
                 allowed,
@@ -192,6 +208,7 @@ class PipelinePlanner:
                 phases,
                 self.teller,
                 self.recompute,
+                share,
             )
         )
 
@@ -201,19 +218,18 @@ class PipelinePlanner:
         if self.faster_than < inf:
             return f"{name} has no pipeline that takes less than {self.faster_than:.3g} s a step"
         least, most = inf, min(counts[-1], len(source.graph.operators))
-        for stages, size in stage_counts(self.machine):
+        for stages, _ in stage_counts(self.machine):
             if stages <= most:
-                cost = self._cost(self.machine.with_devices(size))
-                batches = MicroBatches(source, cost, cuts, counts[-1])
-                least = min(least, least_memory(batches, self.machine, stages, self.kind))
+                costs = group_costs(self.machine, stages, self._cost)
+                each = by_kind(costs, lambda c: MicroBatches(source, c, cuts, counts[-1]))
+                least = min(least, least_excess(StageBatches(self.machine, each), self.kind))
         return self._misses(name, least)
 
-    def _misses(self, name: str, memory: float) -> str:
-        """The message that no pipeline fits. ``memory``: bytes on a device of the one that takes
-        least."""
-        over = memory - self.machine.memory_limit()
+    def _misses(self, name: str, excess: float) -> str:
+        """The message that no pipeline fits. ``excess``: the bytes by which a device of the one
+        that takes least memory exceeds its own."""
         problem = f"{name} has no pipeline that fits {self.machine.name}: the one that takes"
-        return f"{problem} least memory misses by {over / 1e9:.2f} GB a device"
+        return f"{problem} least memory misses by {excess / 1e9:.2f} GB a device"
 
     def _finalists(self, ranked: list[Outline]) -> Iterator[BuiltPipeline]:
         cost = self._cost(self.machine)
@@ -247,11 +263,9 @@ class PipelinePlanner:
             return built[-1].seconds if self._fits(built[-1]) else inf
 
         # The memory of chunks is counted once they are built.
-        moves = BoundMoves(
-            self.machine.with_memory(ANY_MEMORY), price, more_chunks=self.kind == "1f1b"
-        )
+        moves = BoundMoves(price, more_chunks=self.kind == "1f1b")
         fitting = min((one.seconds for one in built if self._fits(one)), default=inf)
-        most = FAR * min(self.faster_than, fitting)
+        most = FAR_BUILT * min(self.faster_than, fitting)
         # A pipeline that does not fit may do so with other bounds or more chunks.
         near = sorted((one for one in built if one.seconds <= most), key=lambda one: one.seconds)
         return _collected((moves.improve(one.outline) for one in near), [], lambda: True)
@@ -264,16 +278,15 @@ class PipelinePlanner:
     def _best(self, name: str, built: Sequence[BuiltPipeline]) -> BuiltPipeline:
         fitting = [b for b in built if self._fits(b)]
         if not fitting:
-            raise NegativeAnswer(self._misses(name, min(b.memory for b in built)))
+            raise NegativeAnswer(self._misses(name, min(b.excess for b in built)))
         return min(fitting, key=lambda b: b.seconds)
 
     def _fits(self, built: BuiltPipeline) -> bool:
-        return built.memory <= self.machine.memory_limit()
+        return built.excess <= 0
 
     def _built(self, outline: Outline, cost: CostModel) -> BuiltPipeline:
-        batches = outline.batches
-        size, chunks = batches.cost.machine.devices, outline.interleave
-        groups = StageGroups(outline.stages, size, batches.slices, chunks)
+        own = outline.groups
+        groups = StageGroups(own.stages, own.size, own.slices, outline.interleave)
         given = _given(outline, cost)
         made = self._phases.timed("building", lambda: placed(*given))
         steps = self._phases.timed("scheduling", lambda: schedule(made.graph, made.views))
@@ -299,25 +312,29 @@ class PipelinePlanner:
         def priced(nodes: frozenset[Node]) -> BuiltPipeline:
             run = partial(stage_seconds, steps, cost, groups, nodes, kind)
             seconds = step_seconds(self._phases.timed("simulating", run), slices, kind, chunks)
-            return BuiltPipeline(outline, steps, seconds, counted(nodes), nodes, kind)
+            held = stage_bytes(steps, cost, groups, kind, nodes)
+            return BuiltPipeline(outline, steps, seconds, max(held), excess(held), nodes, kind)
+
+        def excess(held: Sequence[int]) -> int:
+            return max(own - limit for own, limit in zip(held, limits, strict=True))
 
         def counted(nodes: frozenset[Node]) -> int:
-            return max(stage_bytes(steps, cost, groups, kind, nodes))
+            return excess(stage_bytes(steps, cost, groups, kind, nodes))
 
-        limit = self.machine.memory_limit()
+        limits = [own.cost.machine.memory_limit() for own in outline.groups.each]
         built = [priced(frozenset())] if self.recompute in PLAIN_FIRST else []
         if self.recompute is not Recompute.NONE and not any(map(self._fits, built)):
             seconds = forward_seconds(steps, cost, slices)
             chunks_of_steps = chunks_on(steps, groups)
             within = groups.size, chunks_of_steps.numbers if chunks_of_steps else {}
-            ways = recomputations_to_fit(steps, seconds, counted, limit, self.recompute, *within)
+            ways = recomputations_to_fit(steps, seconds, counted, 0, self.recompute, *within)
             built += [priced(nodes) for nodes in ways]
         every = built or [priced(frozenset())]
         return min(every, key=lambda pipeline: (self._over(pipeline), pipeline.seconds))
 
     def _over(self, built: BuiltPipeline) -> int:
         """Bytes by which a pipeline exceeds the memory of a device, or 0."""
-        return max(built.memory - self.machine.memory_limit(), 0)
+        return max(built.excess, 0)
 
     def _cost(self, machine: Machine) -> CostModel:
         return CostModel(machine, self.training, self.speed)

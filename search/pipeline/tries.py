@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -27,10 +28,11 @@ from search.cost.progress import Phases, Teller
 from search.map.choose.resharding import Transfers
 from search.map.rules.cuts import Cuts
 from search.map.space.allow import Allowed
-from search.map.space.axes import Mesh
+from search.map.space.axes import Mesh, Strategy
 from search.pipeline.micro import GroupStrategies, MicroBatches
 from search.pipeline.outline import (
     PLAIN,
+    ByStage,
     Outline,
     Sparing,
     interleaved,
@@ -39,6 +41,7 @@ from search.pipeline.outline import (
     stage_counts,
     with_weights_pass,
 )
+from search.pipeline.stage_batches import StageBatches, by_kind, group_costs, least_of
 from search.pipeline.streams import Streams
 
 USUAL_STAGES = 16
@@ -85,21 +88,21 @@ def beside(counts: Sequence[int], rung: int) -> tuple[list[int], list[int]]:
 
 @dataclass(frozen=True)
 class _Groups:
-    """A number of stages, the costs on the devices of each, and the transfers that all numbers of
-    micro-batches share."""
+    """The cost model of each stage, and the transfers that all numbers of micro-batches share."""
 
-    stages: int
-    size: int
-    cost: CostModel
+    costs: tuple[CostModel, ...]
     transfers: Transfers
+
+    @property
+    def stages(self) -> int:
+        return len(self.costs)
 
 
 class _OutlineFigures(NamedTuple):
-    """The figures of an outline: seconds, stages, devices of each, and micro-batches."""
+    """An outline: its seconds, its stages, and its micro-batches."""
 
     seconds: float
     stages: int
-    size: int
     micro_batches: int
 
 
@@ -119,7 +122,9 @@ class OutlineSearch:
     phases: Phases
     teller: Teller
     recompute: Recompute = Recompute.AUTO
-    """Which tensors may be recomputed in the backward pass of a micro-batch."""
+    """What may be recomputed in the backward pass of a micro-batch."""
+    share: float = 1.0
+    """The fraction of a device's memory that an outline may take."""
     _least: float = field(init=False)
     """Seconds of the best outline so far. Outlines with recomputation may not fit in the end, and
     do not count."""
@@ -132,26 +137,27 @@ class OutlineSearch:
 
     def __iter__(self) -> Iterator[Outline]:
         self._least = self.faster_than
-        self._slack = SLACK if len(self.source.graph.operators) <= FEW_OPERATORS else 1.0
+        is_small = len(self.source.graph.operators) <= FEW_OPERATORS
+        self._slack = SLACK * max(1.0, self.share) if is_small else 1.0
         most = len(self.source.graph.operators)
-        counts = [own for own in stage_counts(self.machine) if own[0] <= most]
-        usual = [own for own in counts if own[0] <= USUAL_STAGES]
+        counts = [stages for stages, _ in stage_counts(self.machine) if stages <= most]
+        usual = [stages for stages in counts if stages <= USUAL_STAGES]
         depths: list[float] = []
-        for stages, size in reversed(usual):
-            depths.append((yield from self._climbed(stages, size)))
+        for stages in reversed(usual):
+            depths.append((yield from self._climbed(stages)))
         deepest = depths[0]
-        for stages, size in counts[len(usual) :]:
+        for stages in counts[len(usual) :]:
             if deepest > min(depths):
                 break
-            deepest = yield from self._climbed(stages, size)
+            deepest = yield from self._climbed(stages)
             depths.append(deepest)
         best = self._best.get(True, self._best.get(False))
         if best is not None:
             yield from self._refined(best)
 
-    def _climbed(self, stages: int, size: int) -> Generator[Outline, None, float]:
-        """Climb the ladder until more micro-batches gain nothing. Returns the least seconds."""
-        groups, least = self._groups(stages, size), inf
+    def _climbed(self, stages: int) -> Generator[Outline, None, float]:
+        """Up the ladder, until more micro-batches pay no more; in the end, the least seconds."""
+        groups, least = self._groups(stages), inf
         for count in ladder(micro_batch_counts(self.source.batch, stages)):
             seconds = yield from self._tried(groups, count)
             if seconds is None or seconds > least:
@@ -161,7 +167,7 @@ class OutlineSearch:
 
     def _refined(self, best: _OutlineFigures) -> Iterator[Outline]:
         """Try the numbers on either side of a rung, as long as they gain time."""
-        groups = self._groups(best.stages, best.size)
+        groups = self._groups(best.stages)
         for side in beside(micro_batch_counts(self.source.batch, best.stages), best.micro_batches):
             least = min(self._least, best.seconds)
             for other in side:
@@ -170,9 +176,9 @@ class OutlineSearch:
                     break
                 least = seconds
 
-    def _groups(self, stages: int, size: int) -> _Groups:
-        cost = self.cost_on(self.machine.with_devices(size))
-        return _Groups(stages, size, cost, Transfers(Mesh(cost.machine)))
+    def _groups(self, stages: int) -> _Groups:
+        costs = group_costs(self.machine, stages, self.cost_on)
+        return _Groups(costs, Transfers(Mesh(costs[0].machine)))
 
     def _tried(self, groups: _Groups, count: int) -> Generator[Outline, None, float | None]:
         """Try one number of micro-batches. Returns the seconds of the fastest outline, infinite if
@@ -182,27 +188,32 @@ class OutlineSearch:
         noun = "stage" if stages == 1 else "stages"
         work = f"{stages} {noun} x {count} micro-batches"
         self.teller.works_on(work, "pipeline")
-        batches = MicroBatches(
-            self.source, groups.cost, self.cuts, count, self.allowed, groups.transfers
-        )
-        chosen = self.phases.timed("choosing", batches.choose)
-        busy = count * chosen.costs.micro.sum() + chosen.costs.once.sum()
+        batches = self._batches(groups, count)
+        choose = partial(batches.choose, MicroBatches.choose)
+        choices = self.phases.timed("choosing", choose)
+        least_costs = least_of(choices)
+        busy = count * least_costs.micro.sum() + least_costs.once.sum()
         if busy / stages >= self._slack * self._least:
             return None
         self.teller.works_on(work, "pipeline", lambda: busy / stages)
         least = inf
-        for made in self._outlined(batches, stages, chosen):
+        for made in self._outlined(batches, choices):
             if self.kind == "1f1b" and stages > 1:
-                made = min(
-                    (interleaved(made, self.machine), with_weights_pass(made, self.machine)),
-                    key=lambda one: one.seconds,
-                )
+                ways = interleaved(made), with_weights_pass(made)
+                made = min(ways, key=lambda one: one.seconds)
             least = min(least, made.seconds)
-            self._note(made, _OutlineFigures(made.seconds, stages, groups.size, count))
+            self._note(made, _OutlineFigures(made.seconds, stages, count))
             if made.seconds < self.faster_than:
                 yield made
         batches.forget()
         return least
+
+    def _batches(self, groups: _Groups, count: int) -> StageBatches:
+        def on(cost: CostModel) -> MicroBatches:
+            given = self.source, cost, self.cuts, count, self.allowed, groups.transfers
+            return MicroBatches(*given)
+
+        return StageBatches(self.machine, by_kind(groups.costs, on), self.share)
 
     def _note(self, made: Outline, outcome: _OutlineFigures) -> None:
         self.phases.has_plan = True  # an outline can be built
@@ -213,23 +224,25 @@ class OutlineSearch:
         if rules_out:
             self._least = min(self._least, outcome.seconds)
 
-    def _outlined(
-        self, batches: MicroBatches, stages: int, chosen: GroupStrategies
-    ) -> Iterator[Outline]:
+    def _outlined(self, batches: StageBatches, choices: ByStage) -> Iterator[Outline]:
         """Outlines with a number of stages. If the fastest strategies do not fit, recomputation is
         tried, and then weights that are gathered again for each micro-batch."""
-        given = batches, self.machine, stages, self.kind, chosen
+        given = batches, self.kind, choices
         made = outline(*given) if self.recompute in PLAIN_FIRST else None
         if made is not None:
             yield made
         if self.recompute is Recompute.NONE or (
-            made and made.chosen.strategies == chosen.strategies
+            made and _strategies(made.choices) == _strategies(choices)
         ):
             return
-        sparing, devices = SPARING[self.recompute], batches.cost.machine.devices
+        sparing, devices = SPARING[self.recompute], batches.size
         spared = outline(*given, sparing)
         is_last = self.recompute is Recompute.AUTO and made is None and devices > 1
         if spared is None and is_last:
             spared = outline(*given, replace(sparing, parts=devices))
         if spared is not None:
             yield spared
+
+
+def _strategies(choices: Sequence[GroupStrategies]) -> list[tuple[Strategy, ...]]:
+    return [chosen.strategies for chosen in choices]

@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from pcg.device import Device
 from pcg.machine import Machine
+from pcg.machine_part import machine_part
 from search.map.building import Cut
 
 
@@ -26,11 +26,9 @@ def of_each_kind(machine: Machine) -> Iterator[PartOfMachine]:
         return
     bounds = [0, *(other.first_node for other in machine.others), machine.nodes]
     each = machine.devices_per_node
-    for kind, (begin, end) in zip(machine.kinds, pairwise(bounds), strict=True):
-        device = Device(**{name: getattr(kind, name) for name in Device.model_fields})
-        alone = machine.model_copy(update={"device": device, "others": (), "device_limit": None})
+    for begin, end in pairwise(bounds):
         count = min(end * each, machine.devices) - begin * each
-        yield PartOfMachine(begin * each, alone.with_nodes(end - begin).with_devices(count))
+        yield PartOfMachine(begin * each, machine_part(machine, begin * each, count))
 
 
 def begun_at(first: int, cut: Cut) -> Cut:

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 from support.graphs.images import ONE_IMAGE, four_devices
+from support.mixed import mixed
 from support.plans.by_hand import make_plan
-from support.plans.pipelines import by_degrees, planned
+from support.plans.pipelines import by_degrees, layers, planned
 from support.plans.small_plans import small_plan
 
 from pcg.machine import load_machine
@@ -17,6 +18,7 @@ from pcg.plan.pipeline import PipelineFile
 from pcg.plan.text import parse_graph
 from runtime.program.lower import Lowering
 from search.choices import Mode
+from search.pipeline.planner import PipelinePlanner
 from search.plan.planner import MeshPlanner
 from substitutions.rules.store import load_library
 
@@ -344,3 +346,15 @@ def test_rows_and_columns_of_images(agree):
             "replicate(k2, degree=4),\n            ", "replicate(k2, degree=4), "
         ),
     )
+
+
+def test_stages_on_devices_of_two_kinds(agree):
+    """Two stages of two devices each, of which the faster ones have more layers."""
+    machine = mixed(load_machine("p3-16xlarge"), load_machine("dgx-h100"), per_node=2, nodes=2)
+    plan = PipelinePlanner(machine, load_library()).plan("layers", layers(9, 64, 2048)).plan
+    assert plan.pipeline is not None
+    assert plan.pipeline.stages == 2
+    views = [view for node, view in plan.views.items() if node.name == "matmul"]
+    assert sum(0 in view.devices for view in views) < sum(2 in view.devices for view in views)
+    report = agree.of(plan)
+    assert all(min(c.absolute, c.relative) <= 1e-9 for c in report.comparisons)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from pcg.errors import InputError
 from pcg.machine import Machine, Rate, load_machine
+from pcg.machine_part import machine_part
 
 PLAIN = load_machine("summit")
 
@@ -66,6 +67,22 @@ def test_a_part_keeps_the_kinds_of_its_devices(machine: Machine, data: st.DataOb
         assert part.device_at(device) == machine.device_at(device)
     more = machine.with_nodes(machine.nodes + 2)
     assert more.device_at(more.devices - 1) == machine.kinds[-1]
+
+
+@given(machines(), st.data())
+@settings(max_examples=15)
+def test_a_part_from_any_node_on_has_the_kinds_of_its_devices(machine: Machine, data):
+    each = machine.devices_per_node
+    size = each * data.draw(st.integers(1, machine.nodes))
+    first = each * data.draw(st.integers(0, machine.nodes - size // each))
+    part = machine_part(machine, first, size)
+    assert part == Machine.model_validate_json(part.model_dump_json(by_alias=True))
+    assert part.devices == size
+    for device in range(size):
+        assert part.device_at(device).memory_bytes == machine.device_at(first + device).memory_bytes
+    assert part.kinds_of(range(size)) == part.kinds
+    with pytest.raises(InputError, match="expected devices 0 to"):
+        machine_part(machine, machine.devices, 1)
 
 
 def test_kinds_and_collectives_are_part_of_the_hash_where_they_are_given():

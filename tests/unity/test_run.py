@@ -323,7 +323,7 @@ def test_a_plan_of_a_file_that_has_changed_since(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("--check", "--precision", "bf16"), "--precision: bf16, expected fp64"),
+        (("--check", "--precision", "bf16"), "--precision: bf16 with --check, expected fp64"),
         (("--lr", "nan"), "--lr: expected 0 or more, got nan"),
         (("--decay-steps", "0"), "--decay-steps: expected 1 or more, got 0"),
         (

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pcg.graph.graph import Graph, Leaf, Node, Signature, Value
 from pcg.graph.pairs import side
 from pcg.language.poly import Poly
-from pcg.memo import Memo
+from pcg.memo import Memo, remembered
 from pcg.placement.schedule import trace
 from pcg.types.halo import least_halo, states_halo, typing_of
 from pcg.types.infer import bind_sizes
@@ -57,11 +57,15 @@ class Cuts:
 
     def carriers(self, node: Node) -> Sequence[frozenset[int]]:
         """The sets of operands whose partial sums some rule lets pass through the operator."""
-        ranks = tuple(value.rank for value in node.inputs)
+        return self._carriers(node.name, tuple(value.rank for value in node.inputs))
+
+    @remembered
+    def _carriers(self, name: str, ranks: tuple[int, ...]) -> tuple[frozenset[int], ...]:
+        """The same for operators of a name, with operands of these ranks."""
         return tuple(
             dict.fromkeys(
                 operands
-                for operands, rule in self._through.get(node.name, ())
+                for operands, rule in self._through.get(name, ())
                 if tuple(v.rank for v in rule.left[0].node.inputs) == ranks
             )
         )

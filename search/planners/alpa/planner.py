@@ -35,6 +35,7 @@ from search.cost.progress import check_time, now
 from search.map.choose.factors import Factor
 from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import PLAIN, Outline, Sparing
+from search.pipeline.stage_batches import alike
 from search.pipeline.tries import PLAIN_FIRST, SPARING
 from search.planners.alpa.intra import best_places
 from search.planners.alpa.layers import layers
@@ -166,4 +167,6 @@ class _Levels:
         made = [choice(a, b, stages - 1 - i) for i, (a, b) in enumerate(pairwise(ends))]
         places = [at for one in made if one is not None for at in one.places]
         cut = tuple(bounds[at] for at in ends)
-        return Outline(batches, batches.chosen(places), cut, seconds, sparing=sparing)
+        groups = alike(batches, self.setting.machine, stages)
+        chosen = (batches.chosen(places),) * stages
+        return Outline(groups, chosen, cut, seconds, sparing=sparing)

@@ -22,6 +22,7 @@ from itertools import pairwise
 from math import inf
 
 from pcg.graph.graph import Graph
+from pcg.machine import Machine
 from pcg.memo import Memo
 from search.choices import Recompute
 from search.cost.planned import Planned
@@ -30,6 +31,7 @@ from search.map.choose.factors import Factor, Places, restricted
 from search.map.choose.tied import TiedVariables
 from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import PLAIN, Outline, Sparing
+from search.pipeline.stage_batches import alike
 from search.pipeline.tries import PLAIN_FIRST, SPARING
 from search.planners.common import PlannerSetting
 from search.planners.ilp import HeldBytes, Solution, Tally, solve
@@ -100,7 +102,7 @@ class _ConeLevels:
         sparings += [] if recompute is Recompute.NONE else [SPARING[recompute]]
         for sparing in sparings:
             check_time()
-            outlined = _outlined(batches, choices, bounds, sparing)
+            outlined = _outlined(self.setting.machine, batches, choices, bounds, sparing)
             if outlined is not None:
                 yield outlined
 
@@ -165,9 +167,13 @@ def _within(held: HeldBytes, masks: Sequence[Places]) -> HeldBytes:
 
 
 def _outlined(
-    batches: MicroBatches, choices: StageChoices, bounds: tuple[int, ...], sparing: Sparing
+    machine: Machine,
+    batches: MicroBatches,
+    choices: StageChoices,
+    bounds: tuple[int, ...],
+    sparing: Sparing,
 ) -> Outline | None:
-    """The pipeline of given stages; None if one of them does not fit."""
+    """The pipeline of given stages on a machine; None if one of them does not fit."""
     slices, made = batches.slices, list[StageChoice]()
     for after, (first, last) in zip(
         reversed(range(len(bounds) - 1)), pairwise(bounds), strict=True
@@ -179,4 +185,6 @@ def _outlined(
     each = [choice.seconds(sparing, slices) for choice in made]
     seconds = sum(each) + (slices - 1) * max(each)
     places = [at for choice in made for at in choice.places]
-    return Outline(batches, batches.chosen(places), bounds, seconds, sparing=sparing)
+    groups = alike(batches, machine, len(made))
+    chosen = (batches.chosen(places),) * len(made)
+    return Outline(groups, chosen, bounds, seconds, sparing=sparing)

@@ -15,6 +15,7 @@ from search.pipeline.balance import (
     ChunkMemory,
     Crossing,
     CrossingSeconds,
+    OperatorBytes,
     balanced,
     in_flight,
     sums,
@@ -76,7 +77,9 @@ def test_a_part_of_the_table_is_what_it_is_in_the_whole(row, data):
 
 def memory_of(weights, activations, stages: int, micro_batches: int, limit: float) -> ChunkMemory:
     flights = in_flight(stages, micro_batches)
-    return ChunkMemory(np.array(weights), np.array(activations), flights, limit)
+    return ChunkMemory(
+        (OperatorBytes(np.array(weights), np.array(activations)),), flights, (limit,)
+    )
 
 
 @pytest.mark.parametrize("few", [0, balance.FEW])

@@ -19,6 +19,7 @@ from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import interleaved, outline
 from search.pipeline.planner import PipelinePlanner
 from search.pipeline.price import StageGroups, stage_bytes, stage_runs, stage_seconds
+from search.pipeline.stage_batches import alike
 from search.pipeline.streams import streams
 from search.report.describe import pipeline_text
 from search.report.trace import simulate_plan
@@ -56,9 +57,9 @@ def test_stages_hold_what_waits_in_all_of_their_chunks(slices, interleave, libra
 def test_an_outline_is_estimated_as_it_is_priced(library):
     machine = load_machine("dgx-h100").with_devices(4)
     batches = batches_of(layers(16, 4096, 4096), library, machine.with_devices(1), 4)
-    one = outline(batches, machine, 4, "1f1b", batches.choose())
+    one = outline(alike(batches, machine, 4), "1f1b", (batches.choose(),) * 4)
     assert one is not None
-    outlined = interleaved(one, machine)
+    outlined = interleaved(one)
     assert outlined.interleave > 1
     assert outlined.seconds < one.seconds
     cut = build(batches, outlined.chosen, outlined.bounds, outlined.interleave)
@@ -90,7 +91,7 @@ def test_stages_get_as_many_chunks_as_pay(library, tmp_path, monkeypatch):
     assert plan.pipeline.interleave > 1
     assert f", {plan.pipeline.interleave} chunks a stage" in str(pipeline_text(plan))
     check_read_back(plan, machine, tmp_path / "plan.json")
-    monkeypatch.setattr(tries, "interleaved", lambda one, machine: one)
+    monkeypatch.setattr(tries, "interleaved", lambda one: one)
     alone = PipelinePlanner(machine, library).plan("layers", graph).plan
     assert plan.estimates.step_seconds < alone.estimates.step_seconds
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -10,14 +9,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.plans.pipelines import layers
+from support.mixed import mixed
+from support.plans.pipelines import check_read_back, layers
 
 from pcg.errors import InputError, NegativeAnswer
 from pcg.graph.graph import Graph
 from pcg.machine import Machine, load_machine
+from pcg.machine_part import machine_part
 from pcg.placement.schedule import schedule
 from pcg.plan.plan import Plan, load_plan, save_plan
 from runtime.program.lower import Lowering
+from search.choices import Recompute
 from search.cost.cost import CostModel
 from search.cost.planned import Planned, SearchReport
 from search.cost.simulate import simulate
@@ -29,6 +31,7 @@ from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import PLAIN, Sparing, outline, stage_counts
 from search.pipeline.planner import BuiltPipeline, PipelinePlanner
 from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
+from search.pipeline.stage_batches import alike
 from search.pipeline.streams import streams
 from search.report.describe import pipeline_text
 from search.split.colours import MOST_FREE
@@ -84,7 +87,7 @@ def test_small_micro_batches_pay_for_every_kernel(library):
 def test_an_outline_is_estimated_as_it_is_priced(stages, library):
     machine = load_machine("summit").with_devices(6)
     batches = batches_of(layers(12, 3072, 1536), library, machine.with_devices(6 // stages), 8)
-    outlined = outline(batches, machine, stages, "1f1b", batches.choose())
+    outlined = outline(alike(batches, machine, stages), "1f1b", (batches.choose(),) * stages)
     assert outlined is not None
     cut = build(batches, outlined.chosen, outlined.bounds)
     priced = stage_seconds(
@@ -233,12 +236,47 @@ def test_no_pipeline_is_faster_than_nothing(library):
         PipelinePlanner(machine, library, faster_than=1e-12).plan("layers", layers(2, 8, 16))
 
 
-def test_stages_have_to_be_alike(library):
-    fields = load_machine("dgx-a100").with_nodes(2).model_dump(mode="json", by_alias=True)
-    other = {**fields["device"], "memory_bytes": 1_000_000, "reserved_bytes": 0, "first_node": 1}
-    mixed = Machine.model_validate_json(json.dumps({**fields, "other_device": [other]}))
-    with pytest.raises(NegativeAnswer, match="devices of several kinds"):
-        PipelinePlanner(mixed, library).plan("layers", layers(2, 64, 16))
+@pytest.mark.parametrize("fast_first", [True, False])
+def test_stages_on_faster_devices_have_more_to_do(library, fast_first, tmp_path):
+    """An A100 has as many of equal layers as it is faster than a V100, and each stage the memory of
+    its own devices."""
+    kinds = [load_machine("dgx-a100"), load_machine("p3-16xlarge")]
+    machine = mixed(*(kinds if fast_first else kinds[::-1]), per_node=1, nodes=2)
+    graph = layers(24, 4096, 4096)
+    plan = PipelinePlanner(machine, library).plan("layers", graph).plan
+    assert plan.pipeline is not None
+    assert plan.pipeline.stages == 2
+    products = [
+        sum(node.name == "matmul" and stage in view.devices for node, view in plan.views.items())
+        for stage in range(2)
+    ]
+    assert sum(products) == 24
+    alone = [CostModel(machine_part(machine, stage, 1)) for stage in range(2)]
+    times = [cost.compute_seconds(graph.operators[0], frozenset({0, 1})) for cost in alone]
+    share = sum(times[1]) / (sum(times[0]) + sum(times[1]))
+    assert products[0] == pytest.approx(24 * share, abs=1.5)
+    check_read_back(plan, machine, tmp_path / "plan.json")
+
+
+def test_a_stage_may_take_the_memory_of_its_own_devices(library):
+    """A stage on a device with more memory than the other holds more than that has."""
+    few, many = load_machine("p3-16xlarge").with_memory(4 * 10**9), load_machine("dgx-a100")
+    machine = mixed(many, few, per_node=1, nodes=2)
+    least = machine.memory_limit()
+    graph = layers(12, 1024, 9600)
+    plan = PipelinePlanner(machine, library, recompute=Recompute.NONE).plan("layers", graph).plan
+    assert plan.pipeline is not None
+    assert plan.pipeline.stages == 2
+    own = plan.pipeline
+    held = stage_bytes(
+        schedule(plan.graph, plan.views),
+        CostModel(machine, plan.training),
+        StageGroups(own.stages, 1, own.micro_batches, own.interleave),
+        own.schedule,
+    )
+    assert held[0] > least
+    for stage, taken in enumerate(held):
+        assert taken <= machine.memory_limit((stage,))
 
 
 @dataclass(frozen=True)
@@ -293,4 +331,4 @@ def test_of_a_deep_model_what_is_estimated_far_above_is_not_built(
 
 
 NOTHING: Any = None
-FOUND = BuiltPipeline(NOTHING, NOTHING, 0.0, 0)
+FOUND = BuiltPipeline(NOTHING, NOTHING, 0.0, 0, 0)

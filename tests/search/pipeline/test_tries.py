@@ -26,6 +26,7 @@ from search.pipeline.outline import (
     stage_counts,
     with_weights_pass,
 )
+from search.pipeline.stage_batches import alike
 from search.pipeline.streams import streams
 from search.pipeline.tries import OutlineSearch, beside, ladder
 from substitutions.rules.store import load_library
@@ -69,10 +70,10 @@ def test_the_best_is_as_good_as_the_best_of_all(count, batch):
     for stages, size in stage_counts(machine):
         cost = CostModel(machine.with_devices(size))
         for slices in micro_batch_counts(batch, stages):
-            batches = MicroBatches(source, cost, cuts, slices)
-            made = outline(batches, machine, stages, "1f1b", batches.choose())
+            groups = alike(MicroBatches(source, cost, cuts, slices), machine, stages)
+            made = outline(groups, "1f1b", groups.choose(MicroBatches.choose))
             if made is not None:
-                ways = (interleaved(made, machine), with_weights_pass(made, machine))
+                ways = (interleaved(made), with_weights_pass(made))
                 every += [made.seconds] if stages == 1 else [way.seconds for way in ways]
     tried = list(tries)
     assert min(o.seconds for o in tried) == pytest.approx(min(every))

@@ -147,7 +147,7 @@ def test_long_chains_are_no_matter_of_recursion(as_json, write):
         ("[]", "expected an object"),
         ("{}", "at rule: missing"),
         ('{"rule": [], "rule": []}', 'key "rule" is given twice'),
-        ('{"rule": [NaN]}', "NaN is no number"),
+        ('{"rule": [NaN]}', "NaN is no JSON number"),
     ],
 )
 def test_other_files_are_refused(tmp_path, text, expected):

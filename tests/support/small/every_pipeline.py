@@ -3,18 +3,23 @@
 What is looked at: every number of stages that devices split into without straddling units, every
 number of micro-batches and of chunks, every contiguous bounds of these, and both synchronous
 schedules, 1F1B (interleaved where there are several chunks) and ZB-H1. Each is built and priced as
-it would run. Strategies within a stage are those that are best for its micro-batches one by one;
-nothing is recomputed, and what takes more memory than there is does not count.
+it would run. Strategies within a stage are those that are best for its micro-batches one by one, on
+its own kind of devices; nothing is recomputed, and what takes more memory than there is does not
+count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import inf
 from random import Random
+from typing import Any
 
+from support.mixed import mixed
+
+from pcg.device import Device
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph, apply, leaf
 from pcg.machine import Machine, load_machine
@@ -26,6 +31,7 @@ from pcg.plan.training import Training
 from search.choices import Recompute
 from search.cost.cost import CostModel
 from search.map.rules.cuts import Cuts
+from search.map.space.axes import Strategy
 from search.pipeline.build import placed
 from search.pipeline.clock import step_seconds
 from search.pipeline.crossing import Crossings
@@ -36,6 +42,7 @@ from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
 from search.pipeline.streams import streams
 from substitutions.rules.store import Library
 
+NOTHING: Any = None
 BATCHES = (8, 12, 64, 243, 1024)
 WIDTHS = (48, 192, 768, 1536, 3072)
 MACHINES = (("summit", 2), ("dgx-a100", 2), ("p3-16xlarge", 2), ("summit", 3), ("dgx-a100", 4))
@@ -73,6 +80,18 @@ def small_chain(seed: int) -> Chain:
     """The same for the same seed."""
     random = Random(seed)
     name, devices = random.choice(MACHINES)
+    return _on(load_machine(name).with_devices(devices), random)
+
+
+def mixed_chain(seed: int) -> Chain:
+    """The same on a machine with devices of two kinds: a V100 and an A100, or two of each."""
+    random = Random(seed)
+    kinds = [load_machine("p3-16xlarge"), load_machine("dgx-a100")]
+    random.shuffle(kinds)
+    return _on(mixed(*kinds, per_node=random.choice((1, 1, 2)), nodes=2), random)
+
+
+def _on(machine: Machine, random: Random) -> Chain:
     value = leaf("input", "x", (random.choice(BATCHES), _wide(random)))
     for number in range(random.randint(2, 3)):
         weight = leaf("weight", f"w{number}", (value.type.shape[1], _wide(random)))
@@ -81,7 +100,7 @@ def small_chain(seed: int) -> Chain:
             value = apply(OPERATORS[random.choice(("relu", "gelu", "tanh"))](), value)
     graph = Graph((apply(OPERATORS["mean_loss"](), value),))
     share = random.choice((None, None, 0.9, 0.75))
-    return Chain(graph, load_machine(name).with_devices(devices), Training("sgd"), share)
+    return Chain(graph, machine, Training("sgd"), share)
 
 
 def _wide(random: Random) -> int:
@@ -125,28 +144,56 @@ class EveryPipeline:
         cuts = Cuts(self.library.concrete(source.graph))
         count = len(source.graph.operators)
         for stages, size in stage_counts(self.chain.machine):
-            cost = CostModel(self.chain.machine.with_devices(size), self.chain.training)
             for slices in micro_batch_counts(source.batch, stages):
-                batches = MicroBatches(source, cost, cuts, slices)
-                chosen = batches.choose()
+                each = [
+                    MicroBatches(source, self._cost_of_stage(stage, size), cuts, slices)
+                    for stage in range(stages)
+                ]
+                strategies = [batches.choose().strategies for batches in each]
                 for chunks in range(1, count // stages + 1 if stages > 1 else 2):
                     for inner in combinations(range(1, count), stages * chunks - 1):
                         bounds = (0, *inner, count)
-                        yield from self._priced(batches, chosen, stages, bounds)
+                        chosen = tuple(
+                            strategies[chunk % stages][operator]
+                            for chunk, (a, b) in enumerate(pairwise(bounds))
+                            for operator in range(a, b)
+                        )
+                        yield from self._priced(each[0], chosen, stages, bounds)
+
+    def _cost_of_stage(self, stage: int, size: int) -> CostModel:
+        """On a machine of one kind whose links are those of a stage's devices."""
+        machine = self.chain.machine
+        kinds = machine.kinds_of(range(stage * size, (stage + 1) * size))
+        slowest = min(kinds, key=lambda kind: kind.flops.float32)
+        device = Device(**{name: getattr(slowest, name) for name in Device.model_fields})
+        alone = machine.with_devices(size)
+        alone = alone.model_copy(update={"device": device, "others": ()})
+        return CostModel(alone, self.chain.training)
+
+    def _fits(self, held: Sequence[int], size: int) -> bool:
+        """Whether each stage has as many bytes as it holds on a device."""
+        groups = [range(stage * size, (stage + 1) * size) for stage in range(len(held))]
+        limits = [self.chain.machine.memory_limit(group) for group in groups]
+        return all(own <= limit for own, limit in zip(held, limits, strict=True))
 
     def _priced(
-        self, batches: MicroBatches, chosen: GroupStrategies, stages: int, bounds: tuple[int, ...]
+        self,
+        batches: MicroBatches,
+        strategies: tuple[Strategy, ...],
+        stages: int,
+        bounds: tuple[int, ...],
     ) -> Iterator[Pipeline]:
         """By all schedules, where it fits."""
         machine, chunks = self.chain.machine, (len(bounds) - 1) // stages
         cost = CostModel(machine, self.chain.training)
+        chosen = GroupStrategies(strategies, NOTHING)
         made = placed(batches, chosen, bounds, chunks, 1, Crossings(cost))
         steps = schedule(made.graph, made.views)
         groups = StageGroups(stages, machine.devices // stages, batches.slices, chunks)
         kinds: tuple[ScheduleKind, ...] = ("1f1b", "zb-h1") if chunks == 1 < stages else ("1f1b",)
         for kind in kinds:
             self.priced += 1
-            if max(stage_bytes(steps, cost, groups, kind)) > machine.memory_limit():
+            if not self._fits(stage_bytes(steps, cost, groups, kind), groups.size):
                 continue
             each = stage_seconds(steps, cost, groups, (), kind)
             seconds = step_seconds(each, batches.slices, kind, chunks)
