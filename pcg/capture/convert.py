@@ -92,7 +92,7 @@ def capture(
     """
     check_momentum(module, where)
     with without_loops(module) as blocks:
-        program = export(module, inputs, KEPT, where)
+        program, checks = export(module, inputs, KEPT, where)
     signature = program.graph_signature
     outputs = _outputs(program, where)
     fixed = constants(program, named_tensors(module), where)
@@ -109,13 +109,13 @@ def capture(
         raise InputError(where, str(problem))
     read = {node.leaf.name for node in graph.leaves}
     buffers = {name: origin for name, origin in leaves.buffers.items() if name in read}
-    check_changed(signature, buffers.values(), where)
+    check_changed(program, buffers.values(), where)
     inputs_read = tuple(leaves.inputs.get(name) for name in signature.user_inputs)
     groups = _norm_groups(graph, inputs_read, norm_groups, where)
     name, normed = _naming(graph, walk), (node for node in program.graph.nodes if node in live)
     statistics = running_statistics(module, signature, normed, _given, name)
     drawn = tuple(name for name in walk.draws if name in read)
-    weights, notes = leaves.weights, tuple(map(told, blocks.items()))
+    weights, notes = leaves.weights, (*map(told, blocks.items()), *checks)
     return Captured(graph, weights, inputs_read, buffers, statistics, groups, drawn, notes)
 
 

@@ -1,8 +1,8 @@
 """Remove tensors without elements from a program, where this changes no result.
 
 Public models create such tensors: a cache begins empty, an attention head that is rotated as a
-whole has an empty rest, and a layer without a perceptron splits off none of its columns. Graphs
-have no tensors without elements.
+whole has an empty rest, and a layer without a perceptron splits off none of its columns. A slice
+without elements may be replaced. Graphs have no tensors without elements.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 JOINS, SPLITS = "aten.cat.default", "aten.split_with_sizes.default"
+PUTS = "aten.slice_scatter.default"
 
 
 def leave_out_empty(program: ExportedProgram) -> None:
-    """Remove empty parts from concatenations that have other parts, and from splits if no node
-    reads them."""
+    """Remove empty parts from concatenations that have other parts, from splits if no node reads
+    them, and from slices that are replaced."""
     for node in list(program.graph.nodes):
         if str(node.target) == JOINS:
             parts, *others = node.args
@@ -29,6 +30,8 @@ def leave_out_empty(program: ExportedProgram) -> None:
                 node.args = (something, *others)
         elif str(node.target) == SPLITS:
             _split_something(node)
+        elif str(node.target) == PUTS and _is_empty(node.args[1].meta["val"].shape):
+            node.replace_all_uses_with(node.args[0])
 
 
 def _split_something(node: fx.Node) -> None:

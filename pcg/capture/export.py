@@ -12,15 +12,16 @@ from io import StringIO
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from pcg.capture import apart, autograd_functions, compiling, known, watch
+from pcg.capture import apart, running
 from pcg.capture.apart import returned, taken_apart
-from pcg.capture.autograd_functions import check_use
-from pcg.capture.compiling import questions
 from pcg.capture.empty import leave_out_empty
-from pcg.capture.known import known_constants
 from pcg.capture.regions import ancestors, open_regions, place_of
+from pcg.capture.running.autograd_functions import check_use
+from pcg.capture.running.checks import Checks
+from pcg.capture.running.compiling import questions
+from pcg.capture.running.known import known_constants
+from pcg.capture.running.watch import refuse_hooks, watched
 from pcg.capture.unset import set_unset
-from pcg.capture.watch import refuse_hooks, watched
 from pcg.errors import InputError, UnityError
 from pcg.lazy import torch
 
@@ -33,15 +34,14 @@ if TYPE_CHECKING:
 CHOOSES = ("GuardOnDataDependentSymNode", "DataDependentOutputException")
 """Exceptions that torch raises if a program would depend on the values of a tensor."""
 HINT = "; for a mixture of experts there is unity.nn"
-_OWN = frozenset(
-    {__file__, *(m.__file__ for m in (apart, compiling, autograd_functions, known, watch))}
-)
+_OWN = (__file__, apart.__file__, *running.__path__)
 
 
 def export(
     module: Module, inputs: tuple[Any, ...], kept: Collection[str], where: str
-) -> ExportedProgram:
-    """Return the module's program for these inputs. Operators in ``kept`` are not decomposed.
+) -> tuple[ExportedProgram, tuple[str, ...]]:
+    """Return the module's program for these inputs, and notes for people, a line each. Operators in
+    ``kept`` are not decomposed.
 
     If no call that the outputs depend on needs decomposition, the result is the program that torch
     exports first. In it, tensors that the outputs do not depend on may be changed in place
@@ -51,8 +51,9 @@ def export(
     their forward.
     """
     refuse_hooks(module, where)
+    checks = Checks()
     with watched(module, where) as watching:
-        program = _exported(module, inputs, kept, where)
+        program = _exported(module, inputs, kept, where, checks)
     _refuse_kinds(program, where)
     leave_out_empty(program)
     set_unset(program)
@@ -60,17 +61,17 @@ def export(
         check_use(use, place)
     for name in program.graph_signature.parameters_to_mutate.values():
         raise InputError(where, f"forward changes parameter {name}, which only optimizers may do")
-    return program
+    return program, checks.notes
 
 
 def _exported(
-    module: Module, inputs: tuple[Any, ...], kept: Collection[str], where: str
+    module: Module, inputs: tuple[Any, ...], kept: Collection[str], where: str, checks: Checks
 ) -> ExportedProgram:
     # What torch logs before it raises an error is in the error's text too.
     with warnings.catch_warnings(), redirect_stderr(StringIO()), _quiet():
         warnings.simplefilter("ignore")
         try:
-            program = _first_program(module, inputs)
+            program = _first_program(module, inputs, checks)
             open_regions(program, where)
             return taken_apart(program, kept)
         except UnityError:
@@ -102,7 +103,7 @@ def _refuse_kinds(program: ExportedProgram, where: str) -> None:
             raise InputError(place_of(node, where), problem)
 
 
-def _first_program(module: Module, inputs: tuple[Any, ...]) -> ExportedProgram:
+def _first_program(module: Module, inputs: tuple[Any, ...], checks: Checks) -> ExportedProgram:
     """Return torch's program of a module.
 
     Attempts, in this order: the module as it is compiled; the same with the values of constants
@@ -112,7 +113,7 @@ def _first_program(module: Module, inputs: tuple[Any, ...]) -> ExportedProgram:
     refused: Exception | None = None
     sized: ExportedProgram | None = None
     for follows in (False, True):
-        with questions(False) as asked, known_constants() if follows else nullcontext():
+        with questions(False) as asked, known_constants(checks) if follows else nullcontext():
             try:
                 program = torch.export.export(module, _apart(inputs, set()))
                 if follows or not _sized_by_values(program):
@@ -127,7 +128,7 @@ def _first_program(module: Module, inputs: tuple[Any, ...]) -> ExportedProgram:
                 if not asked.were_asked and type(error).__name__ not in CHOOSES:
                     break
     assert refused is not None, "it has failed"
-    if asked.were_asked and (program := _by_itself(module, inputs)) is not None:
+    if asked.were_asked and (program := _by_itself(module, inputs, checks)) is not None:
         return program
     raise refused
 
@@ -140,11 +141,11 @@ def _sized_by_values(program: ExportedProgram) -> bool:
     return any(not isinstance(size, int) for size in sizes)
 
 
-def _by_itself(module: Module, inputs: tuple[Any, ...]) -> ExportedProgram | None:
+def _by_itself(module: Module, inputs: tuple[Any, ...], checks: Checks) -> ExportedProgram | None:
     """Return the program of a module that is told it is not compiled, or None if there is none."""
     compiled: set[CodeType] = set()
     while True:
-        with questions(True, compiled) as asked, known_constants():
+        with questions(True, compiled) as asked, known_constants(checks):
             try:
                 return torch.export.export(module, _apart(inputs, set()))
             except UnityError:
@@ -171,7 +172,11 @@ def _quiet() -> Generator[None]:
 def _line_at_fault(error: Exception, where: str) -> str:
     """Return the user's line that led to an error of torch, or ``where`` if there is none."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if "/torch/" not in f.filename and f.filename not in _OWN]
+    own = [
+        f
+        for f in frames
+        if "/torch/" not in f.filename and f.filename[0] != "<" and not f.filename.startswith(_OWN)
+    ]
     return f"{own[-1].filename}: line {own[-1].lineno}" if own else where
 
 

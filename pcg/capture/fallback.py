@@ -27,6 +27,8 @@ OF_MEMORY = frozenset(
 )
 """Functions that read a tensor's layout in memory, which the plan decides too."""
 
+NUMBER = "aten._local_scalar_dense.default"
+"""What makes a number of Python of a tensor."""
 BITS = "aten.view.dtype"
 """Reads the bits of a number in another number format."""
 NAMES = {
@@ -52,11 +54,9 @@ def by_its_function(
     if str(target) == BITS:
         problem = "reads the bits of numbers, which differ between number formats"
         raise InputError(where, f"{target} {problem}")
+    _refuse_values(node, where)
     if target.namespace != NAMESPACE:
         raise InputError(where, f"{target} has no equation, and is no function of torch's own")
-    if not all(isinstance(size, int) for size in _sizes(node)):
-        problem = f"{target} returns a size that depends on values, which no graph can follow"
-        raise InputError(where, f"{problem}{HINT}")
     operands = list(dict.fromkeys(node.all_input_nodes))
     args = [_text(arg, operands, where) for arg in node.args]
     kwargs = node.kwargs.items()
@@ -76,6 +76,16 @@ def by_its_function(
     if not isinstance(node.meta["val"], (tuple, list)):
         return made.value()
     return tuple(made.value(port) for port in range(len(call.outputs)))
+
+
+def _refuse_values(node: fx.Node, where: str) -> None:
+    """Raise InputError for a call whose result, or the size of it, depends on a tensor's values."""
+    if str(node.target) == NUMBER:
+        problem = "takes a number out of a tensor, as item() and tolist() do"
+        raise InputError(where, f"{problem}, which no graph can follow")
+    if not all(isinstance(size, int) for size in _sizes(node)):
+        problem = f"{node.target} returns a size that depends on values, which no graph can follow"
+        raise InputError(where, f"{problem}{HINT}")
 
 
 def _element_by_element(

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from pcg.capture.regions import STOPS, ancestors, is_real
+from pcg.capture.regions import STOPS, ancestors, is_real, place_of
 from pcg.errors import InputError
 
 if TYPE_CHECKING:
     from torch import fx
     from torch.export import ExportedProgram
-    from torch.export.graph_signature import ExportGraphSignature
     from torch.nn import Module
 
 
@@ -39,11 +38,13 @@ def _moved(loss: fx.Node) -> set[fx.Node]:
     return ancestors([loss], lambda node: is_real(node.meta["val"]) and str(node.target) != STOPS)
 
 
-def check_changed(signature: ExportGraphSignature, read: Iterable[str], where: str) -> None:
+def check_changed(program: ExportedProgram, read: Iterable[str], where: str) -> None:
     """Raise InputError for a buffer that the loss reads and every step changes. The graph is the
     same in all steps, so it cannot follow such a buffer."""
-    changed = set(signature.buffers_to_mutate.values())
+    results = {node.name: node for node in program.graph.nodes}
+    changed = {name: made for made, name in program.graph_signature.buffers_to_mutate.items()}
     for name in read:
         if name in changed:
+            place = place_of(results[changed[name]], where)
             problem = "is changed by every step and read by the loss, which no plan can follow"
-            raise InputError(where, f"buffer {name} {problem}")
+            raise InputError(place, f"buffer {name} {problem}")

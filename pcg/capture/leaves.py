@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pcg.capture.aten.reindexing import MOVES
 from pcg.capture.aten.shapes import swapped
 from pcg.capture.id_ranges import places_below
+from pcg.capture.regions import place_of
 from pcg.capture.stacks import common_name, stacks, turns_matrices
 from pcg.errors import InputError
 from pcg.graph.graph import Value, leaf
@@ -152,7 +153,8 @@ class Leaves:
             return self._parameter(node, self._parameters[self._parameter_of[node.name]])
         tensor = node.meta["val"]
         if not isinstance(tensor, torch.Tensor):
-            raise InputError(self._where, f"input {node.name}: expected a tensor")
+            place = next((place_of(user, self._where) for user in node.users), self._where)
+            raise InputError(place, f"reads an object that is {_kind(tensor)}, expected a tensor")
         if self._constants.get(node.name, "") not in self._named:
             problem = f"a constant of {tensor.numel():,} numbers, which is no buffer of the module"
             raise InputError(self._where, f"{problem}: register_buffer would make it one")
@@ -211,6 +213,12 @@ class Leaves:
             fresh = f"{plain}_{number}"
         self._names.add(fresh)
         return fresh
+
+
+def _kind(value: Any) -> str:
+    """What an input is that is no tensor."""
+    name = str(getattr(value, "class_fqn", type(value).__name__))
+    return "a generator of random numbers" if name.endswith("Generator") else f"a {name}"
 
 
 def named_tensors(module: Module) -> set[str]:

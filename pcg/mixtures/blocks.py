@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pcg.errors import InputError
 from pcg.lazy import torch
 from pcg.mixtures.routed import mixed, routed
+from pcg.mixtures.stacked import is_stacked, note_rows, stacked_experts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,10 +41,19 @@ class Known:
     has: tuple[str, ...] = ()
     capacity_factor: float | None = None
     """If given, an expert takes only so many tokens of each row of the batch (``routed``)."""
+    is_stacked: bool = False
+    """Whether the block is experts with stacked matrices, of any model."""
 
     def of(self, block: Module) -> Callable[..., Any]:
         """Return a function that computes a block of this kind."""
+        if self.is_stacked:
+            return partial(self.forward, block, self.capacity_factor)
         return partial(self.forward, block, self) if self.matrices else partial(self.forward, block)
+
+    @property
+    def has_places(self) -> bool:
+        """Whether the capacity of its experts can be limited."""
+        return self.is_stacked or bool(self.matrices)
 
 
 def equal_form(block: Module) -> Callable[..., Any] | None:
@@ -56,8 +66,12 @@ def equal_form(block: Module) -> Callable[..., Any] | None:
 def known_kind(block: Module) -> Known | None:
     """Return the kind of a block, or None if it is not known or has been changed."""
     kind = type(block)
+    if not _is_public(kind) or "forward" in vars(block):
+        return None
+    if is_stacked(block):
+        return STACKED
     known = KNOWN.get(kind.__name__)
-    if known is None or not _is_public(kind) or "forward" in vars(block):
+    if known is None:
         return None
     if not all(hasattr(block, name) for name in known.has):
         return None
@@ -95,10 +109,13 @@ def limit_capacity(model: Module, capacity_factor: float) -> int:
         problem = f"capacity_factor is {capacity_factor}, expected a number above 0"
         raise InputError("limit_capacity", problem)
     known = [(part, kind) for part in model.modules() if (kind := known_kind(part)) is not None]
-    limited = [(part, kind) for part, kind in known if kind.matrices]
+    limited = [(part, kind) for part, kind in known if kind.has_places]
     if not limited:
         problem = "has no blocks of experts that are known, expected a model of transformers"
         raise InputError(type(model).__name__, problem)
+    for parent in list(model.modules()):
+        if any(kind.is_stacked and part in parent.children() for part, kind in limited):
+            parent.register_forward_pre_hook(note_rows, with_kwargs=True)
     for part, kind in limited:
         part.forward = replace(kind, capacity_factor=capacity_factor).of(part)
     return len(limited)
@@ -221,6 +238,8 @@ _SHARED = Known(
 )
 _DEEPSEEK = Known(_by_gate, has=("gate", "shared_experts"))
 
+STACKED = Known(stacked_experts, (), is_stacked=True)
+
 KNOWN: Mapping[str, Known] = {
     "MixtralSparseMoeBlock": Known(_by_softmax, _MIXTRAL, ("gate", "top_k", "jitter_noise")),
     "MiniMaxSparseMoeBlock": Known(_by_softmax, _MIXTRAL, ("gate", "top_k", "jitter_noise")),
@@ -239,4 +258,4 @@ KNOWN: Mapping[str, Known] = {
         _clamped, (), ("gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias", "limit")
     ),
 }
-"""Kinds of blocks by class name, for ``transformers`` from 4.57 on."""
+"""Kinds of blocks by class name, for ``transformers`` 4.57. From 5.0 on all experts are stacked."""

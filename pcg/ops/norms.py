@@ -27,9 +27,10 @@ def norm_with(
     eps: float,
 ) -> Tensor:
     """The same. Given statistics are overwritten with those of ``x``, with unbiased variance."""
-    # Torch refuses weights of a narrower format than x, such as constants in a float64 run.
+    # Torch refuses weights of a narrower format than x, such as constants in a float64 run. Its
+    # gradient on a CPU is wrong for a weight that is one number repeated by its strides.
     wide = torch.promote_types(x.dtype, weight.dtype)
-    weight, bias = weight.to(wide), bias.to(wide)
+    weight, bias = weight.to(wide).contiguous(), bias.to(wide).contiguous()
     cudnn = torch.backends.cudnn.enabled
     return torch.batch_norm(x, weight, bias, mean, variance, True, 1.0, eps, cudnn)
 

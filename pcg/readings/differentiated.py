@@ -30,6 +30,13 @@ def _differentiated(call: Call, ranks: tuple[int, ...]) -> frozenset[int]:
     return frozenset(access.operand for body in bodies for access in accesses(body))
 
 
+def trained_sources(node: Node) -> list[Node]:
+    """Return the nodes to whose values a node's gradient goes back."""
+    if node.is_leaf:
+        return []
+    return [node.inputs[position].node for position in sorted(differentiated(node))]
+
+
 def reduced(value: Expr) -> Expr:
     """Return the value without terms that are 0 times something."""
     match value:

@@ -49,7 +49,7 @@ from pcg.language.expr import (
 )
 from pcg.language.functions import FUNCTIONS
 from pcg.language.poly import Poly
-from pcg.readings.differentiated import differentiated
+from pcg.readings.differentiated import trained_sources
 from pcg.readings.kernel_use import SEPARATE, KernelUse
 from pcg.readings.kind import (
     free_symbols,
@@ -89,13 +89,6 @@ class Work:
 def gradient_nodes(graph: Graph) -> frozenset[Node]:
     """Return the nodes of a graph whose outputs need gradients."""
     return needing_gradients((node, trained_sources(node)) for node in graph.nodes)
-
-
-def trained_sources(node: Node) -> list[Node]:
-    """Return the nodes to whose values a node's gradient goes back."""
-    if node.is_leaf:
-        return []
-    return [node.inputs[position].node for position in sorted(differentiated(node))]
 
 
 def needing_gradients(nodes: Iterable[tuple[Node, Iterable[Node]]]) -> frozenset[Node]:

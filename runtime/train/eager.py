@@ -15,13 +15,15 @@ A heuristic: one batch of random numbers can find a difference, but cannot prove
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Module
+from torch.utils._pytree import tree_map
 
 from pcg.capture import Captured
 from pcg.errors import InputError, one_line
@@ -32,6 +34,7 @@ from pcg.readings.work import work
 from runtime.execute.precision import in_float64
 from runtime.train.check import evaluate, gradients
 from runtime.train.checkpointing import without_checkpoints
+from runtime.train.grouped import grouped_in_double
 from runtime.train.initial import seeded
 from runtime.train.random_inputs import ComparisonInputs, any_meta
 from runtime.train.replay import OtherDraws, Replay, aligned
@@ -155,22 +158,39 @@ def _of_module(
     normal random numbers that take the place of the module's own."""
 
     def run(numbers: Sequence[Tensor | None]) -> tuple[list[Tensor], Sequence[Tensor]]:
-        with in_float64(), without_checkpoints(), Replay(numbers) as draws:
-            outputs = _flat(module(*inputs))
+        with _in_double(), Replay(numbers) as draws:
+            outputs = _flat(module(*_copied(inputs)))
             draws.check()
             # Within the replay, which refuses numbers drawn again in the backward pass.
-            return outputs, gradients(outputs[0], parameters)
+            found = gradients(outputs[0], parameters)
+        return outputs, [grad.to_dense() if grad.is_sparse else grad for grad in found]
 
     try:
         return run(normals)
     except OtherDraws:
         # The module may draw numbers that no output needs. The captured program has dropped those.
-        with in_float64(), without_checkpoints(), Replay(None) as draws:
-            module(*inputs)
+        with _in_double(), Replay(None) as draws:
+            module(*_copied(inputs))
         numbers = aligned(normals, draws.shapes)
         if numbers is None:
             raise
         return run(numbers)
+
+
+@contextmanager
+def _in_double() -> Generator[None]:
+    """What a module runs in, to be compared."""
+    with in_float64(), without_checkpoints(), grouped_in_double():
+        yield
+
+
+def _copied(inputs: Any) -> Any:
+    """Inputs that a module may change in place; the graph has them as they were."""
+    return tree_map(_clone, inputs)
+
+
+def _clone(part: Any) -> Any:
+    return part.clone() if isinstance(part, Tensor) else part
 
 
 def _too_much(graph: Graph) -> str | None:

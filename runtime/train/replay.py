@@ -45,6 +45,15 @@ def _between(z: Tensor, low: float, high: float) -> Tensor:
     return low + (high - low) * _uniform(z)
 
 
+def _integers(z: Tensor, arguments: Arguments) -> Tensor:
+    low = arguments.get("low", 0)
+    return low + ((arguments["high"] - low) * _uniform(z)).floor()
+
+
+def _exponential(z: Tensor) -> Tensor:
+    return -torch.log1p(-_uniform(z))
+
+
 KNOWN: Mapping[str, Callable[[Tensor, Arguments], Tensor]] = {
     "rand": lambda z, arguments: _uniform(z),
     "rand_like": lambda z, arguments: _uniform(z),
@@ -53,10 +62,13 @@ KNOWN: Mapping[str, Callable[[Tensor, Arguments], Tensor]] = {
     "normal": lambda z, arguments: arguments["mean"] + arguments["std"] * z,
     "bernoulli": _bernoulli,
     "uniform": lambda z, arguments: _between(z, arguments["from"], arguments["to"]),
-    "exponential": lambda z, arguments: -torch.log1p(-_uniform(z)) / arguments["lambd"],
+    "exponential": lambda z, arguments: _exponential(z) / arguments["lambd"],
+    "randint": _integers,
+    "randint_like": _integers,
+    "randperm": lambda z, arguments: z.argsort(),
 }
 """The known functions by name, without the underscore of an in-place function."""
-RECTIFIED = "rrelu_with_noise"
+RECTIFIED, MULTINOMIAL = "rrelu_with_noise", "multinomial"
 
 
 def _wide(arg: Any) -> Any:
@@ -96,6 +108,8 @@ class Replay(TorchDispatchMode):
             return func(*args, **kwargs)
         if name.rstrip("_") == RECTIFIED and arguments["training"]:
             return self._rectified(arguments)
+        if name == MULTINOMIAL:
+            return self._multinomial(arguments)
         draw = KNOWN.get(name.rstrip("_"))
         if draw is None or not isinstance(arguments.get("mean", 0.0), float):
             raise ValueError(f"{name} draws random numbers that are not known")
@@ -104,13 +118,24 @@ class Replay(TorchDispatchMode):
             return operand.copy_(draw(self._next(operand.shape), arguments))
         # Called only for the shape of its result. That it advances the generator does no harm.
         result: Tensor = func(*args, **kwargs)
-        return draw(self._next(result.shape), arguments).double()
+        drawn = draw(self._next(result.shape), arguments)
+        return drawn.double() if result.is_floating_point() else drawn.to(result.dtype)
 
     def _rectified(self, arguments: Arguments) -> Tensor:
         x, noise = arguments["self"], arguments["noise"]
         slopes = _between(self._next(x.shape), arguments["lower"], arguments["upper"])
         noise.copy_(torch.where(x <= 0, slopes, 1.0))
         return x * noise
+
+    def _multinomial(self, arguments: Arguments) -> Tensor:
+        weights, count = arguments["self"], arguments["num_samples"]
+        again = arguments["replacement"] and count > 1
+        if again:
+            weights = weights.unsqueeze(-2).expand(*weights.shape[:-1], count, weights.shape[-1])
+        chances = weights / _exponential(self._next(weights.shape))
+        if again:
+            return chances.argmax(-1)
+        return chances.argsort(-1, descending=True)[..., :count]
 
     def _next(self, shape: Sequence[int]) -> Tensor:
         """The normal numbers of the next call, which must have this shape."""

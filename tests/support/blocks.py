@@ -1,7 +1,9 @@
-"""Mixtures of experts with the loops of ``transformers`` 4.57, for those who have none of it."""
+"""Mixtures of experts of ``transformers`` 4.57 and 5, for those who have none of it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from types import SimpleNamespace
 from typing import Any
 
@@ -190,6 +192,74 @@ class GptOss(nn.Module):
         top, chosen = torch.topk(logits, self.top_k, dim=-1)
         share = torch.zeros_like(logits).scatter_(1, chosen, top.softmax(1))
         return self.experts(x, router_indices=chosen, routing_weights=share)
+
+
+def dispatched(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """As the library's decorator, which may call another function than the loop."""
+
+    @wraps(forward)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Tensor:
+        return forward(self, *args, **kwargs)
+
+    return run
+
+
+@public("mixtral")
+class MixtralExperts(nn.Module):
+    """Stacked, with or without gates and biases."""
+
+    has_post_expert_norm, is_concatenated = False, True
+
+    def __init__(
+        self, width: int, hidden: int, count: int, gated: bool, bias: bool, transposed: bool
+    ) -> None:
+        super().__init__()
+        self.num_experts, self.act_fn = count, nn.SiLU()
+        self.has_gate, self.has_bias, self.is_transposed = gated, bias, transposed
+        up = "gate_up_proj" if gated else "up_proj"
+        for name, given, made in ((up, width, hidden * (1 + gated)), ("down_proj", hidden, width)):
+            shape = (given, made) if transposed else (made, given)
+            self.register_parameter(name, nn.Parameter(torch.randn(count, *shape)))
+            if bias:
+                self.register_parameter(f"{name}_bias", nn.Parameter(torch.randn(count, made)))
+
+    def _apply_gate(self, both: Tensor) -> Tensor:
+        gate, up = both.chunk(2, dim=-1)
+        return self.act_fn(gate) * up
+
+    def product(self, name: str, x: Tensor, number: int) -> Tensor:
+        matrix = getattr(self, name)[number]
+        made = x @ (matrix if self.is_transposed else matrix.T)
+        return made + getattr(self, f"{name}_bias")[number] if self.has_bias else made
+
+    @dispatched
+    def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+        out = torch.zeros_like(hidden_states)
+        for number in top_k_index.unique().tolist():
+            tokens, places = torch.where(top_k_index == number)
+            if self.has_gate:
+                both = self.product("gate_up_proj", hidden_states[tokens], number)
+                inner = self._apply_gate(both)
+            else:
+                inner = self.act_fn(self.product("up_proj", hidden_states[tokens], number))
+            made = self.product("down_proj", inner, number)
+            out = out.index_add(0, tokens, made * top_k_weights[tokens, places, None])
+        return out
+
+
+class Stacked(nn.Module):
+    """A block of such experts."""
+
+    def __init__(self, width: int, hidden: int, count: int, top_k: int, **kinds: bool) -> None:
+        super().__init__()
+        kinds = {"gated": True, "bias": False, "transposed": False} | kinds
+        self.top_k, self.gate = top_k, nn.Linear(width, count, bias=False)
+        self.experts = MixtralExperts(width, hidden, count, **kinds)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        rows = hidden_states.reshape(-1, hidden_states.shape[-1])
+        weights, chosen = self.gate(rows).softmax(-1).topk(self.top_k)
+        return self.experts(rows, chosen, weights).view(hidden_states.shape)
 
 
 class WithLoss(nn.Module):

@@ -23,7 +23,7 @@ from unity.diff import app as diff
 from unity.support.comparison import (
     ComparisonFile,
     Prediction,
-    file_name,
+    file_stems,
     first_devices,
     over_others,
     samples,
@@ -129,7 +129,7 @@ def test_where_steps_go_is_drawn(done: tuple[Result, Path], tmp_path: Path):
     texts = {t.strip() for t in ElementTree.parse(out / "xdl-tiny-steps.svg").getroot().itertext()}
     assert {"2 devices", "4 devices", "data-parallel", "joint", "exposed communication"} <= texts
     assert (out / "xdl-tiny-steps.png").read_bytes().startswith(b"\x89PNG")
-    assert plot_steps("none", "local", [entry("expert", None)], tmp_path) is None
+    assert plot_steps("none", "local", [entry("expert", None)], tmp_path / "none") is None
     assert not list(tmp_path.iterdir())
 
 
@@ -147,11 +147,15 @@ def entry(planner: str, speed: float | None) -> Prediction:
 
 
 def test_what_does_not_fit_is_a_cross(tmp_path: Path):
-    svg, _ = plot("a/b.py:m", "local", [entry("joint", 10.0), entry("expert", None)], tmp_path)
-    assert svg.name == "a-b.py-m.svg"
+    svg, _ = plot("m", "local", [entry("joint", 10.0), entry("expert", None)], tmp_path / "m.py")
+    assert svg.name == "m.py.svg"
     assert "expert does not fit" in svg.read_text()
-    plot("none", "local", [entry("expert", None)], tmp_path)
-    assert file_name("../..") == "model"
+    plot("none", "local", [entry("expert", None)], tmp_path / "none")
+
+
+def test_each_model_has_files_of_its_own():
+    models = ["a/b.py:m", "a-b.py:m", "a/b.py:m", "../..", "a/b.py-m"]
+    assert list(file_stems(models).values()) == ["a-b.py-m", "a-b.py-m-2", "model", "a-b.py-m-3"]
 
 
 def test_ratios():

@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm  # pyright: ignor
 from torch.nn.modules.dropout import _DropoutNd as Dropout  # pyright: ignore[reportPrivateUsage]
 
 from pcg.capture import Captured, capture
-from pcg.capture.watch import refuse_hooks
+from pcg.capture.running.watch import refuse_hooks
 from pcg.errors import InputError
 from pcg.models import MAX_BATCH
 from runtime.module.calls import ForwardSignature, ModuleCall, call_of

@@ -17,6 +17,7 @@ from unity.support.comparison import (
     ComparisonQuestion,
     Prediction,
     StepParts,
+    file_stems,
     numbers,
     over_others,
     planners,
@@ -78,14 +79,15 @@ def _question(options: Options) -> ComparisonQuestion:
 
 
 def _show(entries: Sequence[Prediction], machine: str, out: Path, console: PlainConsole) -> None:
-    for model in dict.fromkeys(entry.model for entry in entries):
+    for model, stem in file_stems(dict.fromkeys(entry.model for entry in entries)).items():
         own = [entry for entry in entries if entry.model == model]
         console.print(_table(model, machine, own))
         console.print(PARTS, soft_wrap=True)
         if any(entry.norm_groups > 1 for entry in own):
             console.print(f"{model}: {GROUPED}", soft_wrap=True)
         if can_plot():
-            for drawn in (plot(model, machine, own, out), plot_steps(model, machine, own, out)):
+            for draw in (plot, plot_steps):
+                drawn = draw(model, machine, own, out / stem)
                 if drawn is not None:
                     console.print(f"drawn in {drawn[0]} and {drawn[1]}", soft_wrap=True)
     if not can_plot():

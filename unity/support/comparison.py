@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, count
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Literal
@@ -110,6 +112,11 @@ class ComparisonQuestion:
             check_devices("--gpus", devices)
             check_batch(self.batch, devices)
 
+    @cached_property
+    def stems(self) -> Mapping[str, str]:
+        """The name of each model as the beginning of its files' names."""
+        return file_stems(self.models)
+
     def entries(self, folder: Path) -> Iterator[Prediction]:
         """Yield one prediction after the other, and write its plan below ``folder``. Raises
         InputError for an unknown model."""
@@ -118,9 +125,8 @@ class ComparisonQuestion:
                 target = first_devices(self.machine, devices)
                 groups = norm_groups(self.batch_norm, "", devices)
                 graph = build_model(model, self.batch, devices, groups)
-                self.library.concrete(
-                    graph
-                )  # cached, so that the first planner does not pay for it
+                # The library keeps these rules, so that the first planner does not pay for them.
+                self.library.concrete(graph)
                 for planner in self.planners:
                     entry, plan = self._entry(model, graph, target, planner)
                     yield entry if plan is None else self._kept(entry, plan, target, folder)
@@ -162,7 +168,7 @@ class ComparisonQuestion:
 
     def _kept(self, entry: Prediction, plan: Plan, target: Machine, folder: Path) -> Prediction:
         """Write the plan, and return the entry with the path and the parts of the step."""
-        path = Path(PLANS) / f"{file_name(entry.model)}-{entry.devices}-{entry.planner}.json"
+        path = Path(PLANS) / f"{self.stems[entry.model]}-{entry.devices}-{entry.planner}.json"
         make_folder(folder / PLANS)
         save_plan(plan, folder / path)
         figures = Figures.of(simulate_plan(plan, target, self.speed))
@@ -186,9 +192,16 @@ class ComparisonQuestion:
         write_text_atomic(path, content.model_dump_json(indent=1) + "\n")
 
 
-def file_name(model: str) -> str:
-    """Return the name of a model, or of a user's FILE.py:FUNCTION, as the name of a file."""
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in model).strip("-.") or "model"
+def file_stems(models: Iterable[str]) -> dict[str, str]:
+    """Return the name of each model, or of a user's FILE.py:FUNCTION, as the name of a file. A
+    model whose name would be that of an earlier one gets a number."""
+    stems: dict[str, str] = {}
+    for model in dict.fromkeys(models):
+        stem = "".join(c if c.isalnum() or c in "-_." else "-" for c in model).strip("-.")
+        stem = stem or "model"
+        numbered = (f"{stem}-{number}" for number in count(2))
+        stems[model] = next(s for s in chain((stem,), numbered) if s not in stems.values())
+    return stems
 
 
 def first_devices(machine: Machine, devices: int) -> Machine:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unity.support.comparison import Prediction, StepParts, file_name
+from unity.support.comparison import Prediction, StepParts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,11 +29,9 @@ def can_plot() -> bool:
     return find_spec("matplotlib") is not None
 
 
-def plot(
-    model: str, machine: str, entries: Sequence[Prediction], folder: Path
-) -> tuple[Path, Path]:
+def plot(model: str, machine: str, entries: Sequence[Prediction], stem: Path) -> tuple[Path, Path]:
     """Draw the throughput and search time of a model's planners by number of devices. Write SVG and
-    PNG files, and return their paths."""
+    PNG files whose names begin with ``stem``, and return their paths."""
     # Imported here because matplotlib is an extra and takes a second to load.
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -52,17 +50,18 @@ def plot(
         devices = sorted({entry.devices for entry in entries})
         below.set_xticks(devices, [str(n) for n in devices])
         below.set_xticks([], minor=True)
-        paths = folder / f"{file_name(model)}.svg", folder / f"{file_name(model)}.png"
+        paths = Path(f"{stem}.svg"), Path(f"{stem}.png")
         figure.savefig(paths[0], metadata={"Date": None})
         figure.savefig(paths[1], dpi=160)
     return paths
 
 
 def plot_steps(
-    model: str, machine: str, entries: Sequence[Prediction], folder: Path
+    model: str, machine: str, entries: Sequence[Prediction], stem: Path
 ) -> tuple[Path, Path] | None:
     """Draw where the step of each planner's plan of one model goes, a panel for each number of
-    devices; write SVG and PNG files, and return their paths. None if no plan fits."""
+    devices. Write SVG and PNG files as ``plot`` does, and return their paths. None if no plan
+    fits."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -82,7 +81,7 @@ def plot_steps(
         rows[-1, 0].set_xlabel("predicted ms")
         handles, labels = rows[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8.5)
-        paths = folder / f"{file_name(model)}-steps.svg", folder / f"{file_name(model)}-steps.png"
+        paths = Path(f"{stem}-steps.svg"), Path(f"{stem}-steps.png")
         figure.savefig(paths[0], metadata={"Date": None})
         figure.savefig(paths[1], dpi=160)
     return paths

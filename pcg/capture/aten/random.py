@@ -5,9 +5,11 @@ for an element may not depend on how a plan cuts the tensor. Method: each call t
 input of normal numbers or, for dropout and choices of one probability, of ones and zeros. These
 depend on the run's seed, the step and the element's global index, as all drawn data does. Operators
 turn normal numbers into the distribution of the call: into uniform numbers by the distribution
-function, and from these into others. Exact in distribution, up to rounding in the number format,
-and up to rounding a probability to a multiple of 2^-32. The numbers are not those of torch's
-generator, which differ between devices too.
+function, and from these into others. Whole numbers are uniform ones, rounded down. A permutation is
+the order of normal numbers. A choice by weights is where weights divided by exponential numbers are
+greatest. Exact in distribution, up to rounding in the number format, and up to rounding a
+probability to a multiple of 2^-32. The numbers are not those of torch's generator, which differ
+between devices too.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ from typing import TYPE_CHECKING
 
 from pcg.capture.aten.call import AtenCall, Unsupported
 from pcg.capture.aten.pointwise import scaled
-from pcg.capture.aten.shapes import of_torch, shape_of
+from pcg.capture.aten.shapes import narrowed, of_slices, of_torch, reshaped, shape_of, spread
 from pcg.graph.graph import DRAWN, Value, apply, drawn_mask, leaf
 from pcg.ops.algebra import add, multiply, relu
-from pcg.ops.elementwise import clamp, dropout, negate, shift
+from pcg.ops.elementwise import clamp, divide, dropout, negate, shift
 
 if TYPE_CHECKING:
     from torch import fx
@@ -33,12 +35,15 @@ FILLED = frozenset(
         *("aten.bernoulli.p", "aten.uniform.default", "aten.exponential.default"),
         *("aten.geometric.default", "aten.cauchy.default", "aten.log_normal.default"),
         *("aten.full_like.default", "aten.fill.Scalar", "aten.zero.default"),
+        *("aten.randint_like.default", "aten.randint_like.low_dtype"),
     }
 )
 """Functions that draw or fill. They read nothing of their operand but its shape."""
 NOISE = "aten.rrelu_with_noise_functional.default"
 """Fills its second operand."""
 
+MOST_NUMBERS = 1 << 24
+"""Whole numbers that a uniform number in float32 tells apart."""
 BELOW_ONE = 1.0 - 2.0**-24
 """The largest float32 number that ``torch.rand`` returns."""
 
@@ -116,10 +121,47 @@ def _choices(call: AtenCall, normal: Normal) -> Value:
     return normal.below(call.shape, call.number("p"))
 
 
-def _exponential(call: AtenCall, normal: Normal) -> Value:
-    """Return exponential numbers. ``log1p`` keeps small ones exact, which ``log`` would not."""
-    u, real = scaled(_uniform(call.shape, normal), -1.0), "float32"
-    return scaled(of_torch("aten.log1p.default(x0)", real, (u, real)), -1.0 / call.number("lambd"))
+def _exponential(shape: Sequence[int], normal: Normal, rate: float = 1.0) -> Value:
+    """Small ones are exact in every number format, which those from ``log`` are not."""
+    u, real = scaled(_uniform(shape, normal), -1.0), "float32"
+    return scaled(of_torch("aten.log1p.default(x0)", real, (u, real)), -1.0 / rate)
+
+
+def _integers(call: AtenCall, normal: Normal) -> Value:
+    low = call.integer("low") if "low" in call.arguments else 0
+    count = call.integer("high") - low
+    if not 0 < count <= MOST_NUMBERS:
+        raise Unsupported("high")
+    wide, real = scaled(_uniform(call.shape, normal), float(count)), "float32"
+    whole = of_torch("aten.floor.default(x0)", real, (wide, real))
+    return apply(shift(offset=float(low)), whole) if low else whole
+
+
+def _permutation(call: AtenCall, normal: Normal) -> Value:
+    return _sorted(normal(call.shape), "float32")
+
+
+def _sorted(x: Value, real: str, *, descending: bool = False) -> Value:
+    """Where the elements of the last dimension are when they are sorted."""
+    function = f"aten.argsort.default(x0, -1, {descending})"
+    return of_slices(function, (shape_of(x), "int64"), (x, real))
+
+
+def _chosen(call: AtenCall, normal: Normal) -> Value:
+    """By weights along the last dimension: each alone where one may be chosen again, else the
+    greatest ones."""
+    weights, count = call.value("self"), call.integer("num_samples")
+    *rows, size = shape_of(weights)
+    if call.arguments["replacement"] and count > 1:
+        weights = spread(reshaped(weights, (*rows, 1, size)), (*rows, count, size))
+    chances = apply(divide(), weights, _exponential(shape_of(weights), normal))
+    real = call.formats["self"]
+    if count > 1 and not call.arguments["replacement"]:
+        order = _sorted(chances, real, descending=True)
+        return narrowed(order, len(rows), 0, count)
+    shape = shape_of(weights)[:-1]
+    best = of_slices("aten.argmax.default(x0, -1)", (shape, "int64"), (chances, real))
+    return reshaped(best, call.shape)
 
 
 def _rectified(call: AtenCall, normal: Normal) -> tuple[Value, ...]:
@@ -143,7 +185,15 @@ DRAWS: Mapping[str, Drawing] = {
     "aten.uniform.default": lambda call, normal: _between(
         call, normal, call.number("from"), call.number("to")
     ),
-    "aten.exponential.default": _exponential,
+    "aten.exponential.default": lambda call, normal: _exponential(
+        call.shape, normal, call.number("lambd")
+    ),
+    "aten.randint.default": _integers,
+    "aten.randint.low": _integers,
+    "aten.randint_like.default": _integers,
+    "aten.randint_like.low_dtype": _integers,
+    "aten.randperm.default": _permutation,
+    "aten.multinomial.default": _chosen,
     NOISE: _rectified,
 }
 """Torch functions that draw random numbers, with the graph values for them."""

@@ -127,6 +127,8 @@ def _filled(shape: Sequence[int], axis: int, size: int, number: float) -> Value 
 def _slice(call: AtenCall) -> Value:
     x = call.value("self")
     axis = call.axis("dim", x.rank)
+    if not call.shape[axis]:
+        raise Unsupported("dim")  # a tensor without elements
     first, step = _first(call, shape_of(x)[axis]), call.integer("step")
     if step > 1:
         return strided(x, axis, first, step, call.shape[axis])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 
 import pytest
@@ -147,8 +148,9 @@ def fails(x: Tensor, w: Tensor) -> Tensor:
         (lambda x, w: 3, ROWS, "returns something that is no tensor"),
         (lambda x, w: (x @ w).sum(), ROWS, "torch.export: "),
         (fails, ROWS, "branches on the values of a tensor, which no graph can follow"),
-        (lambda x, w: (x[torch.randperm(4)] * w).sum(), ROWS, "draws random numbers"),
-        (lambda x, w: (w * w.softmax(1).multinomial(1)).sum(), ROWS, "draws random numbers"),
+        (lambda x, w: (torch.poisson(x.abs()) * w).sum(), ROWS, "draws random numbers"),
+        (lambda x, w: (x * random.random() * w).sum(), ROWS, "a random number by random.random"),
+        (lambda x, w: (x * w * x.max().item()).sum(), ROWS, "takes a number out of a tensor"),
     ],
 )
 def test_what_cannot_be_captured_is_one_line(function, x: Tensor, problem: str) -> None:

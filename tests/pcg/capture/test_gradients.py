@@ -241,7 +241,10 @@ REFUSED = {
     "moving average": (moving_average, "buffer kept is changed by every step and read by"),
     "freezes": (freezes, "forward changes requires_grad of parameter a.weight"),
     "custom operator": (lambda m, x: m.b(doubled(m.a(x))).sum(), "is no function of torch's own"),
-    "data": (lambda m, x: f.linear(x, m.a.weight.data).sum() + m.b(x).sum(), "torch.export: "),
+    "gradients within": (
+        lambda m, x: torch.autograd.grad(m.a(x).sum(), x)[0].sum(),
+        f"{HERE}torch.autograd.grad takes gradients within forward",
+    ),
 }
 
 

@@ -13,6 +13,7 @@ from support.blocks import (
     GptOss,
     MixtralSparseMoeBlock,
     Qwen2MoeSparseMoeBlock,
+    Stacked,
     WithLoss,
 )
 from support.cases import a_third
@@ -29,6 +30,11 @@ BLOCKS: dict[str, Callable[[int, int], nn.Module]] = {
     "qwen2": lambda count, top_k: Qwen2MoeSparseMoeBlock(6, 4, count, top_k),
     "deepseek-v3": lambda count, top_k: DeepseekV3MoE(6, 4, count, top_k),
     "gpt-oss": lambda count, top_k: GptOss(6, 4, count, top_k),
+    "stacked": lambda count, top_k: Stacked(6, 4, count, top_k),
+    "stacked with biases": lambda count, top_k: Stacked(
+        6, 4, count, top_k, bias=True, transposed=True
+    ),
+    "stacked without gates": lambda count, top_k: Stacked(6, 4, count, top_k, gated=False),
 }
 
 
@@ -62,7 +68,8 @@ def test_a_graph_has_experts_as_a_dimension(name: str):
     assert "stack" not in {node.name for node in captured.graph.operators}
     experts = [n.leaf.shape for n in captured.graph.leaves if "experts" in n.leaf.name]
     of_each = [shape for shape in experts if shape[0] == 4]
-    assert len(of_each) == {"with biases": 6, "gpt-oss": 4}.get(name, 3)
+    stacked = {"stacked": 2, "stacked without gates": 2, "stacked with biases": 4}
+    assert len(of_each) == {"with biases": 6, "gpt-oss": 4, **stacked}.get(name, 3)
     (note,) = captured.notes
     assert note.startswith("1 x ")
     comparison = compare_module(module, inputs, captured, "model")
@@ -169,6 +176,27 @@ def test_capacity_of_public_blocks(name: str):
     captured = capture(module, (x,))
     assert len([w for w in captured.weights if w.stacked]) == 3
     actual = compare_module(module, (x,), captured, "model")
+    assert actual.error is not None, actual
+    assert actual.error < 1e-8
+
+
+def test_capacity_of_stacked_experts():
+    torch.manual_seed(1)
+    block = Stacked(6, 4, 4, 2)
+    module = WithLoss(block).double()
+    x = torch.randn(4, 3, 6, dtype=torch.float64)
+    expected = module(x)
+    assert limit_capacity(module, 100.0) == 1
+    torch.testing.assert_close(module(x), expected)
+    del block.experts.forward
+    limit_capacity(module, 0.5)
+    assert not torch.allclose(module(x), expected, rtol=1e-3)
+    rows = torch.stack([module(row) for row in x.split(1)]).sum()
+    torch.testing.assert_close(rows, module(x))
+    again = deepcopy(module)
+    nn.init.zeros_(again.get_parameter("block.experts.down_proj"))
+    assert not torch.allclose(again(x), module(x), rtol=1e-3)
+    actual = compare_module(module, (x,), capture(module, (x,)), "model")
     assert actual.error is not None, actual
     assert actual.error < 1e-8
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pcg.mixtures.blocks import KNOWN, equal_form
+from pcg.mixtures.blocks import KNOWN, without_loops
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.soak
@@ -69,12 +69,16 @@ def test_the_block_itself(kind: str, normalizes: bool):
     config = getattr(import_module(f"{folder}.configuration_{model}"), named)
     torch.manual_seed(0)
     made = config(**SIZES, norm_topk_prob=normalizes)
-    block: nn.Module = getattr(import_module(f"{folder}.modeling_{model}"), kind)(made)
+    models = import_module(f"{folder}.modeling_{model}")
+    # Version 5 spells some of them otherwise.
+    (name,) = [name for name in dir(models) if name.lower() == kind.lower()]
+    block: nn.Module = getattr(models, name)(made)
     for parameter in block.parameters():
         nn.init.normal_(parameter, std=0.3)
     x = torch.randn(2, 5, 16, requires_grad=True)
-    form = equal_form(block)
-    assert form is not None
-    actual, expected = gradients(form, block, x), gradients(block, block, x)
+    expected = gradients(block, block, x)
+    with without_loops(block) as changed:
+        actual = gradients(block, block, x)
+    assert sum(changed.values()) == 1
     for own, other in zip(actual, expected, strict=True):
         torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-5 * other.abs().max().item())

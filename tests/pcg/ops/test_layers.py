@@ -42,6 +42,17 @@ def test_batch_norm(shape: tuple[int, ...], dtype: torch.dtype):
     assert_means(one, (x, weight, bias), theirs, dtype)
 
 
+def test_a_batch_norm_by_one_number_has_its_gradient():
+    """Torch's own, on a CPU, misreads a weight that is repeated by its strides."""
+    x, one = numbers(1, 6, 4).requires_grad_(), torch.ones((), dtype=torch.float64)
+    given = [(one.expand(4), (one * 0).expand(4)), (torch.ones(4), torch.zeros(4))]
+    own, plain = (
+        torch.autograd.grad((norms.norm_with(x, *of, None, None, 1e-3) ** 3).sum(), x)[0]
+        for of in given
+    )
+    torch.testing.assert_close(own, plain)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rms_norm(dtype: torch.dtype):
     layer = torch.nn.RMSNorm(16, eps=1e-5)

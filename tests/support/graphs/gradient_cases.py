@@ -117,6 +117,7 @@ def local_buffer(m, x):
 
 
 EXACT = {
+    "data": lambda m, x: torch.nn.functional.linear(x, m.a.weight.data).sum() + m.b(x).sum(),
     "no_grad": no_grad,
     "enable_grad in no_grad": nested,
     "a region that makes the loss": region_returns_the_loss,

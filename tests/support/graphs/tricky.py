@@ -321,6 +321,7 @@ EXACT = {
     "contrastive": lambda m, x: f.cross_entropy(
         f.normalize(m.a(x)) @ f.normalize(m.b(x)).T * m.v[0].exp(), torch.arange(ROWS)
     ),
+    "gaussian loss": lambda m, x: f.gaussian_nll_loss(m.a(x), x, m.b(x).exp()),
     "poisson loss": lambda m, x: f.poisson_nll_loss(m.a(x), x.abs()),
     # images and sequences
     "interpolate": ends(lambda m, h: f.interpolate(h.view(1, 2, 4, 6), scale_factor=2)),
@@ -381,7 +382,6 @@ EXACT = {
 }
 
 REFUSED = {
-    "gaussian loss": lambda m, x: f.gaussian_nll_loss(m.a(x), x, m.b(x).exp()),
     "a determinant of complex numbers": ends(lambda m, h: torch.linalg.det(torch.fft.fft(h)).abs()),
     "max_norm": lambda m, x: (f.embedding(m.ids, m.table.weight, max_norm=1.0) * m.a(x)).sum(),
     "a gradient penalty": lambda m, x: (

@@ -92,6 +92,15 @@ DRAWS: dict[str, Function] = {
     "several": of_several_kinds,
     "layer drop": layer_drop,
     "noise without gradients": lambda x: x * f.dropout(x.detach(), 0.5),
+    "randint": lambda x: x * torch.randint(0, 3, x.shape),
+    "randint of negative numbers": lambda x: x * torch.randint(-3, 4, (3, 1)),
+    "randint_like": lambda x: x * torch.randint_like(x, 5),
+    "ids that are drawn": lambda x: x[:, torch.randint(0, 4, (7,))],
+    "randperm": lambda x: x[torch.randperm(3)] * torch.arange(12).view(3, 4),
+    "one by its weight": lambda x: x * torch.multinomial(f.softmax(x, 1), 1),
+    "several by their weights": lambda x: x.gather(1, torch.multinomial(f.softmax(x, 1), 3)) ** 2,
+    "the same again": lambda x: x.gather(1, torch.multinomial(f.softmax(x, 1), 9, True)) ** 2,
+    "categories": lambda x: torch.distributions.Categorical(logits=x).sample()[:, None] * x,
 }
 
 
@@ -105,9 +114,7 @@ def test_what_is_drawn_is_used_as_the_module_does(name: str) -> None:
 
 
 REFUSED: dict[str, Function] = {
-    "randint_like": lambda x: x * torch.randint_like(x, 5),
-    "randperm": lambda x: x[torch.randperm(3)],
-    "multinomial": lambda x: x * torch.multinomial(f.softmax(x, 1), 1),
+    "randint": lambda x: x * torch.randint(0, 1 << 25, (1,)),
     "normal": lambda x: torch.normal(x, 1.0),
     "poisson": lambda x: torch.poisson(x.abs()),
     "geometric": lambda x: x * torch.empty_like(x).geometric_(0.5),

@@ -5,8 +5,9 @@ followed, even if ``positions`` is ``torch.arange(12)``. Method: each tensor com
 numbers alone has a twin with values. Conversions to a number or a truth value are answered from the
 twin. A selection by a known mask is replaced by one by the mask's positions, since their number is
 known. Anything computed from inputs, parameters, buffers or random numbers is unknown. A change in
-place by an unknown value discards all known values. Exact. Complexity: linear in the elements of
-constants; those with more than ``MOST`` elements are unknown.
+place by an unknown value discards all known values. Checks that only raise an error are taken to
+pass (``checks``). Exact otherwise. Complexity: linear in the elements of constants; those with more
+than ``MOST`` elements are unknown.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from importlib import import_module
+from inspect import currentframe
+from types import FrameType
 from typing import Any
 
+from pcg.capture.running.checks import Checks
 from pcg.lazy import torch
 
 MOST = 1 << 20
@@ -31,19 +35,20 @@ another."""
 
 
 @contextmanager
-def known_constants() -> Generator[None]:
-    """Answer questions about the values of constants within this context."""
+def known_constants(checks: Checks) -> Generator[None]:
+    """Answer questions about the values of constants within this context, and those of checks."""
     # The class is made here because its base loads torch.
     base: Any = import_module("torch.overrides").TorchFunctionMode
-    with type("KnownConstants", (_Known, base), {})():
+    with type("KnownConstants", (_Known, base), {})(checks):
         yield
 
 
 class _Known:
     """A mode for torch's functions. ``values`` holds the values of known tensors, by tensor."""
 
-    def __init__(self) -> None:
+    def __init__(self, checks: Checks) -> None:
         super().__init__()
+        self._checks = checks
         self.values: Any = import_module("torch.utils.weak").WeakTensorKeyDictionary()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -57,6 +62,8 @@ class _Known:
         if result is _Unknown:
             if _changes(name, given):
                 self.values.clear()
+            if name == "__bool__" and (passes := self._checks.answer(_asker())) is not None:
+                return passes
             return func(*args, **given)
         if not _holds_tensor(result) and not _changes(name, given):
             return result
@@ -120,6 +127,17 @@ class _Known:
 
 class _Unknown:
     """Stands for a value that is not known."""
+
+
+def _asker() -> FrameType | None:
+    """The frame that asks torch for a truth."""
+    frame = currentframe()
+    # Torch's modes are asked before the function itself.
+    while frame is not None and (
+        frame.f_code.co_filename == __file__ or frame.f_code.co_name == "__torch_function__"
+    ):
+        frame = frame.f_back
+    return frame
 
 
 def _run(func: Callable[..., Any], args: list[Any], given: dict[str, Any]) -> Any:

@@ -14,16 +14,19 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from pcg.capture.autograd_functions import Use, run_forward
+from pcg.capture.running.autograd_functions import Use, run_forward
+from pcg.capture.running.python_random import watched_random
 from pcg.errors import InputError
 from pcg.lazy import torch
 
 if TYPE_CHECKING:
     from torch.nn import Module
 
+_FOLDER = str(Path(__file__).parent)
 LOST = "is lost when the module is captured"
 
 
@@ -65,17 +68,34 @@ def watched(module: Module, where: str) -> Generator[ModuleWatch]:
     own: Any = torch.autograd.Function.__dict__["apply"]
     with ExitStack() as stack:
         stack.enter_context(patch.object(torch.autograd.Function, "apply", classmethod(apply)))
-        for owner, name in (
-            (torch.Tensor, "register_hook"),
-            (torch.Tensor, "register_post_accumulate_grad_hook"),
-            (torch.autograd.graph, "register_multi_grad_hook"),
-        ):
-            stack.enter_context(patch.object(owner, name, _refusing(name, where)))
+        for owner, name, problem in _unfollowed():
+            refusing = _refusing(problem, where, getattr(owner, name))
+            stack.enter_context(patch.object(owner, name, refusing))
+        stack.enter_context(watched_random(lambda: _line(where)))
         for owner, name, watching in (*_modes(), *_uniform_numbers()):
             stack.enter_context(patch.object(owner, name, watching))
         stack.callback(module.register_forward_hook(check_trained).remove)
         stack.enter_context(_plain_buffers(module))
         yield watch
+
+
+def _unfollowed() -> Iterator[tuple[Any, str, str]]:
+    """What a module may call, and no program tells: whose attribute it is, its name, and what is
+    wrong with it."""
+    for owner, hook in (
+        (torch.Tensor, "register_hook"),
+        (torch.Tensor, "register_post_accumulate_grad_hook"),
+        (torch.autograd.graph, "register_multi_grad_hook"),
+    ):
+        yield owner, hook, f"a hook by {hook} {LOST}"
+    inner = "takes gradients within forward, which no graph can follow"
+    yield torch.autograd, "grad", f"torch.autograd.grad {inner}"
+    yield torch.autograd, "backward", f"torch.autograd.backward {inner}"
+    yield torch.Tensor, "backward", f"backward {inner}"
+    sized = "has sizes that depend on values, which no graph can follow, expected padded rows"
+    packing = import_module("torch.nn.utils.rnn")
+    yield packing, "pack_padded_sequence", f"a packed sequence {sized}"
+    yield packing, "pack_sequence", f"a packed sequence {sized}"
 
 
 def _modes() -> Iterator[tuple[Any, str, Any]]:
@@ -85,11 +105,39 @@ def _modes() -> Iterator[tuple[Any, str, Any]]:
     """
     yield torch.inference_mode, "__enter__", _turn_off
     yield torch.inference_mode, "__exit__", _turn_back
+    yield torch.Tensor, "data", _data_of()
     yield torch.autocast, "__init__", _autocast_of(torch.autocast)
     # Distributions check whether their arguments are valid, which is a branch on values.
     yield import_module("torch.distributions").Distribution, "_validate_args", False
+    losses = torch.nn.functional
+    yield losses, "gaussian_nll_loss", _without_check(losses.gaussian_nll_loss)
     # The real module: ``torch`` here is a stand-in until torch is imported.
     yield import_module("torch"), "tensor", _number_of(torch.tensor)
+
+
+def _without_check(own: Callable[..., Any]) -> Callable[..., Any]:
+    """A loss of torch's that raises an error where any of some numbers is negative, without that:
+    torch runs it as one function, whose choices no mode sees."""
+
+    def loss(*args: Any, **kwargs: Any) -> Any:
+        with patch.object(import_module("torch"), "any", return_value=False):
+            return own(*args, **kwargs)
+
+    return loss
+
+
+def _data_of() -> property:
+    """``data`` as ``detach``, of which programs know, for what torch's own code does not ask."""
+    own: Any = torch.Tensor.data
+
+    def data(tensor: Any) -> Any:
+        frame = inspect.currentframe()
+        caller = frame.f_back if frame is not None else None
+        if caller is not None and "/torch/" in caller.f_code.co_filename:
+            return own.__get__(tensor)
+        return tensor.detach()
+
+    return property(data, own.__set__, own.__delete__)
 
 
 def _uniform_numbers() -> Iterator[tuple[Any, str, Any]]:
@@ -154,9 +202,15 @@ def _plain_buffers(module: Module) -> Generator[None]:
             part._buffers[name] = buffer
 
 
-def _refusing(name: str, where: str) -> Callable[..., Any]:
+def _refusing(problem: str, where: str, own: Callable[..., Any]) -> Any:
+    """A function that refuses its caller; torch's code has ``own``."""
+
     def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise InputError(_line(where), f"a hook by {name} {LOST}")
+        frame = inspect.currentframe()
+        caller = frame.f_back if frame is not None else None
+        if caller is not None and "/torch/" in caller.f_code.co_filename:
+            return own(*args, **kwargs)
+        raise InputError(_line(where), problem)
 
     return refuse
 
@@ -207,7 +261,7 @@ def _line(where: str) -> str:
     frame: Any = inspect.currentframe()
     while frame is not None:
         file = frame.f_code.co_filename
-        if "/torch/" not in file and file != __file__ and "/contextlib" not in file:
+        if not any(part in file for part in ("/torch/", _FOLDER, "/contextlib", "/unittest/")):
             return f"{file}: line {frame.f_lineno}"
         frame = frame.f_back
     return where
