@@ -326,9 +326,10 @@ def recorded_exports() -> Generator[list[ExportedProgram]]:
     """The programs that captures read; to export them again would take as long."""
     programs: list[ExportedProgram] = []
 
-    def recorded(*given: Any) -> ExportedProgram:
-        programs.append(export(*given))
-        return programs[-1]
+    def recorded(*given: Any) -> tuple[ExportedProgram, tuple[str, ...]]:
+        program, checks = export(*given)
+        programs.append(program)
+        return program, checks
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pcg.capture.convert.export", recorded)
