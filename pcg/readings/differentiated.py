@@ -17,15 +17,15 @@ from pcg.types.operator import Call
 def differentiated(node: Node) -> frozenset[int]:
     """Return the operands whose values affect an operator's outputs. The others are read for their
     shape only, and get no gradient."""
-    call = node.operator_call
-    if isinstance(call.operator, TorchFunction) or call.operator.parallel is not None:
-        return frozenset(range(len(node.inputs)))
     # Types are already inferred, however deep the graph is. Ranks would have to be computed.
-    return _differentiated(call, tuple(value.type.rank for value in node.inputs))
+    return differentiated_by(node.operator_call, tuple(value.type.rank for value in node.inputs))
 
 
 @lru_cache(maxsize=65536)
-def _differentiated(call: Call, ranks: tuple[int, ...]) -> frozenset[int]:
+def differentiated_by(call: Call, ranks: tuple[int, ...]) -> frozenset[int]:
+    """Return the same for a call with operands of such ranks."""
+    if isinstance(call.operator, TorchFunction) or call.operator.parallel is not None:
+        return frozenset(range(len(ranks)))
     bodies = (reduced(output.body) for output in call.instance(ranks).outputs)
     return frozenset(access.operand for body in bodies for access in accesses(body))
 

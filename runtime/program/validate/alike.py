@@ -25,6 +25,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any
 
+from pcg.readings.differentiated import differentiated_by
 from pcg.types.operator import Call
 from runtime.program.program import Run
 from runtime.program.validate.content import Place, PlanTensor
@@ -104,6 +105,13 @@ class OperatorMatch:
         return self._rows[key]
 
 
+def graded_operands(run: Run) -> tuple[str, ...]:
+    """The registers to which gradients go back from a task. The others are read for their shape
+    only."""
+    graded = differentiated_by(run.call, tuple(map(len, run.starts)))
+    return tuple(name for position, name in enumerate(run.operands) if position in graded)
+
+
 class Form:
     """The form of a row: all of its instructions except the tasks."""
 
@@ -133,6 +141,7 @@ class Form:
         """The origin of each operand of each operator: the number of a result of the row, or
         ~number of a register in ``reads``."""
         self._operators = tuple((run.operands, run.results) for run in row)
+        self._gradients = tuple((graded_operands(run), run.results) for run in row)
         self._needs: dict[tuple[bool, ...], tuple[frozenset[str], tuple[str, ...]]] = {}
 
     def needs(self, needed: set[str]) -> tuple[frozenset[str], tuple[str, ...]]:
@@ -143,7 +152,7 @@ class Form:
         if answer is None:
             active = {name for name, has in zip(self.results, pattern, strict=True) if has}
             names: dict[str, None] = {}
-            for operands, results in reversed(self._operators):
+            for operands, results in reversed(self._gradients):
                 if not active.isdisjoint(results):
                     active.update(operands)
                     names.update(dict.fromkeys(operands))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from support.plans.pipelines import planned
 from support.plans.random_plans import drawn_plan
 from support.plans.small_plans import NAMES, small_plan
+from support.runs.own_loop import words_cut_at_random
 
 from pcg.machine import load_machine
 from pcg.plan.text import parse_graph
@@ -62,6 +63,13 @@ def test_a_tensor_that_is_repeated_to_the_shape_of_another_has_no_gradient():
 @given(data=st.data())
 def test_random_plans(data):
     validate_lowered(Lowering(drawn_plan(data)))
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_random_plans_of_a_model_that_reads_shapes(data):
+    """A copy that an operator reads for its shape alone gets no gradient, wherever it lies."""
+    validate_lowered(Lowering(words_cut_at_random(data.draw)))
 
 
 @pytest.mark.soak
