@@ -1,7 +1,7 @@
 """Micro-batches on the groups of devices of all stages, which may be of several kinds.
 
-Problem: on a machine with devices of several kinds, an operator takes other seconds in each stage,
-and other strategies may be the fastest there.
+Problem: on a machine with devices of several kinds, the time and the fastest strategy of an
+operator depend on the stage.
 
 Method: groups are of equally many devices in a row and straddle no units, so that strategies of one
 group are strategies of each. They are chosen once for each kind of group, as if all operators ran

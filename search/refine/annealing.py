@@ -65,7 +65,8 @@ class Annealer:
         self._moves = Moves(self._graph, self.chooser.spaces, self._devices, random)
         self._random = random
         self._known: dict[tuple[OperatorMapping, ...], tuple[float, bool]] = {}
-        """Seconds of states: at least so many, or exactly. A fifth of all are looked at again."""
+        """Seconds of states: a lower bound, or exact (True). A fifth of all states occur again. A
+        state is the mappings of the operators, in the order of the graph, which all moves keep."""
 
     def annealed(self, choice: Choice, stages: Stages = WIDELY + NEARBY) -> Choice:
         """Return the best choice that is found, or ``choice`` if none is faster."""
