@@ -227,9 +227,11 @@ Places = NDArray[np.intp]
 """Places of some values of a variable."""
 
 
-def with_least_bounds(sizes: Sequence[int], factors: Sequence[Factor], most: int) -> list[Places]:
-    """For each variable, the places of at most ``most`` values: those with the least lower bound.
-    The bound of a value adds up the least entries of the tables, over all values of its
+def with_least_bounds(
+    sizes: Sequence[int], factors: Sequence[Factor], most: Sequence[int]
+) -> list[Places]:
+    """The places of the values with the least lower bounds: for each variable at most the number of
+    values that ``most`` gives for it. The bound of a value adds up the least entries of the tables, over all values of its
     neighbours."""
     bounds = [np.zeros(size) for size in sizes]
     least: dict[tuple[int, int], Values] = {}
@@ -240,7 +242,10 @@ def with_least_bounds(sizes: Sequence[int], factors: Sequence[Factor], most: int
                 others = tuple(i for i in range(len(factor.variables)) if i != axis)
                 least[key] = factor.values.min(axis=others).astype(np.float64)
             bounds[v] += factor.times * least[key]
-    return [np.sort(np.argsort(bound, kind="stable")[:most]) for bound in bounds]
+    return [
+        np.sort(np.argsort(bound, kind="stable")[:few])
+        for bound, few in zip(bounds, most, strict=True)
+    ]
 
 
 def restricted(factors: Sequence[Factor], places: Sequence[Places]) -> list[Factor]:

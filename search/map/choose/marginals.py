@@ -27,8 +27,7 @@ MOST = 16
 FEW_PASSING = 128
 """The least number of values of each variable for which messages are passed."""
 PASSING = 1 / 4
-"""The fraction of the values of the largest variable for which messages are passed, if it is
-more."""
+"""The fraction of the values of a variable for which messages are passed, if it is more."""
 FEW_ENTRIES = 1 << 14
 """The entries up to which a table counts as small, so that no value is left out."""
 MOST_ENTRIES = 1 << 20
@@ -66,7 +65,7 @@ def promising(
     """For each variable, at most ``most`` values with the least cost of the whole, and beside them
     the values of a choice that costs little and of known choices (``also``). Tables have one or two
     variables."""
-    passed = max(FEW_PASSING, int(PASSING * max(sizes, default=0)))
+    passed = [max(FEW_PASSING, int(PASSING * size)) for size in sizes]
     places = _with(with_least_bounds(sizes, factors, passed), also)
     passing = _MessagePassing([len(kept) for kept in places], restricted(factors, places))
     for _ in range(ROUNDS):
