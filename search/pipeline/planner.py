@@ -10,6 +10,7 @@ from functools import partial
 from math import inf
 from typing import TypeVar
 
+from pcg.collection import uncollected
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine
@@ -42,6 +43,7 @@ from search.pipeline.stage_batches import StageBatches, by_kind, group_costs
 from search.pipeline.streams import Streams, streams
 from search.pipeline.tries import FEW_OPERATORS, PLAIN_FIRST, OutlineSearch
 from search.plan.finish import finished
+from search.split.blocks import folded
 from search.split.colours import MOST_FREE
 from substitutions.rules.store import Library
 
@@ -339,6 +341,7 @@ class PipelinePlanner:
     def _cost(self, machine: Machine) -> CostModel:
         return CostModel(machine, self.training, self.speed)
 
+    @uncollected()
     def _finished(self, name: str, graph: Graph, best: BuiltPipeline) -> Plan:
         pipeline = PipelineFile(
             stages=best.outline.stages,
@@ -358,6 +361,7 @@ class PipelinePlanner:
             memory=best.memory,
             recompute=best.recompute,
             pipeline=pipeline,
+            short=folded(graph),
         )
 
 
