@@ -57,9 +57,7 @@ class Builder:
         placed = self._built(choice, templates or CutTemplates(), scribe)
         return Cut(placed.graph, placed.views, tuple(scribe.steps))
 
-    def _built(
-        self, choice: Choice, templates: CutTemplates, scribe: Scribe | None
-    ) -> PlacedGraph:
+    def _built(self, choice: Choice, templates: CutTemplates, scribe: Scribe | None) -> PlacedGraph:
         new: dict[Value, Value] = {}
         views: dict[Node, MachineView] = {}
         for node in choice.graph.nodes:

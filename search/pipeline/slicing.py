@@ -17,9 +17,9 @@ from search.pipeline.crossing import parted
 from search.pipeline.micro import MicroBatches
 
 
-@dataclass(frozen=True)
+@dataclass
 class Slicing:
-    """Slices and cuts an operator of a model."""
+    """Slices and cuts one operator of a model."""
 
     batches: MicroBatches
     cutter: Builder

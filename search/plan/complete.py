@@ -5,7 +5,7 @@ The plan that is returned needs both, also if time is up or the user waits after
 
 Method: all operators are cut by the templates of the search (``search.map.rules.templates``). The
 seconds and bytes of a deep model are those of its few blocks unrolled, equal to those of the whole
-(``search.cost.unroll``). A search that was not ended early simulates and counts the whole again.
+(``search.cost.unroll``). If there is time, the whole is simulated and counted again.
 Complexity: the operators of the model.
 """
 
@@ -33,7 +33,8 @@ from substitutions.rules.store import Library
 @dataclass(frozen=True)
 class Completion:
     """Completes the plans of a search. ``short``: the graph that was searched; ``variants``: that
-    of each graph that was tried; ``is_early``: whether the search was ended early."""
+    of each graph that was tried; ``is_early``: whether the search was ended early, or its time is
+    nearly up."""
 
     graph: Graph
     short: Folded

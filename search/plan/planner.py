@@ -117,6 +117,7 @@ class MeshPlanner:
         self._short, self._choosers, self._variants_of = short, {}, {}
         search = SearchState()
         stop = self._searched(name, graph, search)
+        is_early = stop != "exhausted" or self._phases.is_over
         priced, self._phases.deadline = search.priced, inf
         if not priced:
             raise NoPlanInTime(name, self.seconds)
@@ -128,10 +129,10 @@ class MeshPlanner:
                 raise NoFasterPlan(name, report, data_parallel)
             over = min(c.memory - c.limit for c in priced)
             raise does_not_fit(name, self.machine, over, stop)
-        if search.rival <= min(c.seconds for c in priced if c.fits):
+        if search.rival < min(c.seconds for c in priced if c.fits):
             raise NoFasterPlan(name, report, data_parallel)
         given = graph, short, self.library, self._cost(self.machine), self._judge(short.more)
-        plan = Completion(*given, self._variants_of, stop != "exhausted").plan(name, search)
+        plan = Completion(*given, self._variants_of, is_early).plan(name, search)
         return Planned(plan, report, now() - start, data_parallel)
 
     def _judge(self, more: int) -> Judge:

@@ -13,7 +13,6 @@ from search.cost.derivation import Applied
 from search.map.rules.cuts import Cuts
 from search.map.space.strategies import Space, passes
 
-
 CutStep = tuple[Applied | None, Mapping[Value, Value]]
 
 

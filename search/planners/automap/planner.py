@@ -27,6 +27,7 @@ from search.planners.common import (
     PlannerSetting,
     PricedChoice,
     planned_choice,
+    searching_until,
     until_fitting,
 )
 
@@ -75,7 +76,8 @@ class AutoMapPlanner:
         first, environment = self.environment(graph)
         agent = self.pretrained_agent(start)
         pretrained = now()
-        stop, done = self._trained(agent, environment, start)
+        until = searching_until(start, self.seconds, graph)
+        stop, done = self._trained(agent, environment, until)
         greedy = environment.seconds(agent.decoded(environment))
         phases = {"pre-training": pretrained - start, "deciding": now() - pretrained}
         priced = self._fitting(environment, first)
@@ -108,10 +110,10 @@ class AutoMapPlanner:
         return agent
 
     def _trained(
-        self, agent: Agent, environment: DecisionEnvironment, start: float
+        self, agent: Agent, environment: DecisionEnvironment, until: float
     ) -> tuple[Stop, int]:
-        """Train the agent on the graph. Returns why it ended, and the number of plans. ``no gain``:
-        half of all plans in a row brought nothing faster."""
+        """Train the agent on the graph, up to a time. Returns why it ended, and the number of
+        plans. ``no gain``: half of all plans in a row brought nothing faster."""
         best, improved, stop, done = environment.first, 0, "exhausted", 0
 
         def ends(number: int, seconds: float) -> bool:
@@ -120,7 +122,7 @@ class AutoMapPlanner:
             if seconds < best:
                 best, improved = seconds, number
                 self.setting.teller.found(best)
-            if now() - start > self.seconds:
+            if now() > until:
                 stop = "time"
             elif number - improved > self.episodes / 2:
                 stop = "no gain"
