@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from pcg.placement.backward import Gradients, gradients
 from pcg.placement.layout import Layout
-from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot, Step
+from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot
 from pcg.placement.transfer import Groups, transfer
 from pcg.plan.timeline import COMMUNICATE, COMPUTE
 from pcg.readings.kernels import uses_among
@@ -110,7 +110,8 @@ def program(
     steps that are recomputed before its backward pass."""
     passed = gradients(schedule)
     steps = schedule.steps
-    place = {at: i for i, at in enumerate(at for at, s in enumerate(steps) if not _is_load(s))}
+    timed = (at for at, step in enumerate(steps) if not isinstance(step, LeafAtHome))
+    place = {at: i for i, at in enumerate(timed)}
     remade = {
         place[at]: tuple(place[i] for i in before) for at, before in (recomputed or {}).items()
     }
@@ -174,10 +175,6 @@ def linked(
         again = recomputed.get(at, ())
         steps.append(ProgramStep(forward, backward, reads, added, reshards, again, late))
     return with_weights(steps, [slot.layout for slot in homes], cost)
-
-
-def _is_load(step: Step) -> bool:
-    return isinstance(step, LeafAtHome)
 
 
 class TrainedWeights(NamedTuple):
@@ -265,12 +262,8 @@ class _Issue:
 
     def run(self) -> list[Task]:
         steps, weights, _ = self.given
-        self._streams = [
-            COMMUNICATE
-            if self.overlap and step.reshards and step.forward.groups.shape[1] > 1
-            else COMPUTE
-            for step in steps
-        ]
+        apart = [step.reshards and step.forward.groups.shape[1] > 1 for step in steps]
+        self._streams = [COMMUNICATE if own and self.overlap else COMPUTE for own in apart]
         self._made = [
             Task(step.forward, stream, step.reads, FORWARD, i, step.reshards)
             for i, (step, stream) in enumerate(zip(steps, self._streams, strict=True))

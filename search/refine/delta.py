@@ -6,7 +6,8 @@ them for parts that are the same for all plans.
 
 Method: delta simulation (Jia et al., MLSys 2019, section 5.3). A program is put together of the
 ``pieces`` of its operators, few of which are new after a change, and of reshardings that were
-priced before. Its tasks are simulated until it is known to be no faster than the best.
+priced before. If the longest path of its steps is no shorter than the best, no tasks are made.
+Otherwise the tasks are simulated until they are known to be no faster.
 
 The program is that of the schedule of the cut graph, and its seconds are the same to the last bit.
 A choice takes time in proportion to its operators and tasks, plus the time to cut each operator
