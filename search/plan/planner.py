@@ -132,7 +132,8 @@ class MeshPlanner:
         if search.rival < min(c.seconds for c in priced if c.fits):
             raise NoFasterPlan(name, report, data_parallel)
         given = graph, short, self.library, self._cost(self.machine), self._judge(short.more)
-        plan = Completion(*given, self._variants_of, is_early).plan(name, search)
+        completion = Completion(*given, self._variants_of, is_early)
+        plan = self._phases.timed("completing", lambda: completion.plan(name, search))
         return Planned(plan, report, now() - start, data_parallel)
 
     def _judge(self, more: int) -> Judge:
