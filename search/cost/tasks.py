@@ -262,12 +262,7 @@ class _Issue:
 
     def run(self) -> list[Task]:
         steps, weights, _ = self.given
-        apart = [step.reshards and step.forward.groups.shape[1] > 1 for step in steps]
-        self._streams = [COMMUNICATE if own and self.overlap else COMPUTE for own in apart]
-        self._made = [
-            Task(step.forward, stream, step.reads, FORWARD, i, step.reshards)
-            for i, (step, stream) in enumerate(zip(steps, self._streams, strict=True))
-        ]
+        self._forward(steps)
         users: list[list[int]] = [[] for _ in steps]
         first = [len(steps)] * len(weights)
         for i, step in enumerate(steps):
@@ -305,6 +300,14 @@ class _Issue:
         for weight, after in self._done.items():
             self._made.append(Task(weights[weight][1], COMPUTE, after, UPDATE, weight, False))
         return self._made
+
+    def _forward(self, steps: Sequence[ProgramStep]) -> None:
+        apart = [step.reshards and step.forward.groups.shape[1] > 1 for step in steps]
+        self._streams = [COMMUNICATE if own and self.overlap else COMPUTE for own in apart]
+        self._made = [
+            Task(step.forward, stream, step.reads, FORWARD, i, step.reshards)
+            for i, (step, stream) in enumerate(zip(steps, self._streams, strict=True))
+        ]
 
     def _backward(self, i: int, users: Sequence[int]) -> None:
         step, back = self.given.steps[i], self._back
