@@ -110,7 +110,7 @@ def program(
     steps that are recomputed before its backward pass."""
     passed = gradients(schedule)
     steps = schedule.steps
-    timed = (at for at, step in enumerate(steps) if not isinstance(step, LeafAtHome))
+    timed = [at for at, step in enumerate(steps) if not isinstance(step, LeafAtHome)]
     place = {at: i for i, at in enumerate(timed)}
     remade = {
         place[at]: tuple(place[i] for i in before) for at, before in (recomputed or {}).items()
@@ -279,8 +279,7 @@ class _Issue:
         """The last computation that was issued."""
         self._put_off: list[int] = []
         """The steps whose late part is left for the pass for weights."""
-        self._sent: int | None = None
-        """The last communication of the backward pass that was issued."""
+        self._sent: int | None = None  # the last communication of the backward pass
         self._remade: dict[int, int] = {}
         """The task of each recomputed step."""
         adding = Counter(weight for step in steps for weight in step.weights)
