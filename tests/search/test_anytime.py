@@ -125,7 +125,7 @@ def test_pipelines_are_left_out_where_time_is_up(library, model):
     assert WithPipelines(Known(plain), none).plan("m", model).plan is plain.plan
 
 
-def test_both_searches_are_reported(model, whole):
+def test_report_adds_up_both_searches(model, whole):
     other = SearchReport(3, 2, "time", {"choosing": 1.0}, 5, RewriteSurvey(left=7))
     planned = WithPipelines(Known(whole), lambda *_: Known(replace(whole, report=other)))
     report = planned.plan("m", model).report

@@ -78,7 +78,7 @@ def test_a_product_is_left_unfused_for_reduction_parallelism():
 
 
 @pytest.mark.soak
-def test_it_is_faster_than_without_algebra():
+def test_joint_plan_is_faster_than_one_without_algebra():
     assert seconds(perceptron(Mode.JOINT)) < 0.98 * seconds(perceptron(Mode.PARALLEL))
 
 

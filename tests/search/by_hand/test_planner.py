@@ -57,7 +57,7 @@ def test_sequence_parallelism_gathers_and_scatters():
     assert {step.node.inputs[0].type.degrees.dims for step in norms} == {(1, 8, 1)}
 
 
-def test_what_is_left_of_the_devices_has_samples_of_its_own():
+def test_remaining_devices_are_cut_by_samples():
     for text, data in (("", 8), ("tensor=2", 4), ("tensor=4,pipeline=2,micro-batches=2", 1)):
         plan = made(text)
         norms = [
@@ -76,7 +76,7 @@ def test_recomputation_takes_time_and_saves_memory():
     assert selective.recompute < full.recompute
 
 
-def test_what_lies_between_the_products_of_attention_is_selected():
+def test_operators_between_products_of_attention_are_selected():
     graph = graph_of(SMALL, BATCH)
     names = [node.name for node in graph.operators if node in between_products(graph)]
     assert names[0] == "batch_matmul"

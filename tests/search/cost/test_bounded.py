@@ -18,7 +18,7 @@ from search.cost.tasks import ProgramStep, TaskProgram, tasks
 
 @given(programs(), st.booleans(), st.floats(0.5, 1.5), st.sampled_from([0, DEVICES]))
 @settings(deadline=None, max_examples=100)
-def test_it_says_what_the_simulation_says(program, overlap, part, few):
+def test_bounded_simulation_equals_full_simulation_below_the_limit(program, overlap, part, few):
     issued = tasks(program, overlap=overlap)
     whole = run(issued, DEVICES).simulation.step_seconds
     simulation = BoundedSimulation(DEVICES, few)

@@ -25,7 +25,7 @@ def around(link: Link, n: int, volume: float) -> float:
 
 
 @given(hops, st.floats(0, 1e10))
-def test_one_level(hop: Hop, volume: float):
+def test_collectives_within_one_level_take_ring_or_tree_time(hop: Hop, volume: float):
     n, link = hop.units, hop.link
     assert float(seconds(ring([hop]), volume)) == pytest.approx(around(link, n, volume))
     tree = 2 * log2(n) * link.latency + 2 * volume / link.bandwidth

@@ -118,7 +118,7 @@ def test_all_reduce_between_nodes():
         )
 
 
-def test_what_stays_is_free_and_what_is_cut_in_place_is_copied():
+def test_equal_layouts_cost_nothing_and_a_cut_in_place_costs_a_copy():
     whole = typed((1000,), copies=4)
     assert moved(default_layout(whole), default_layout(whole)) == 0.0
     cut = typed((1000,), dims=(4,))

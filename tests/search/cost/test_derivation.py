@@ -78,7 +78,7 @@ def test_a_walk_is_replayed(name: str, library: Library):
         assert followed.steps == 4
 
 
-def test_what_is_unfolded_is_derived_first(library: Library):
+def test_derivation_begins_with_the_decomposition(library: Library):
     """A batch norm by its definition, so that its batch can be cut."""
     model = parse_graph(
         "x = input[64, 4]\ns = weight[4]\nb = weight[4]\n"

@@ -63,7 +63,7 @@ def test_a_linear_operator_holds_nothing():
     assert elements(f"{X}return {longer}") == 100 + 200 + LOSS
 
 
-def test_what_is_read_in_the_backward_pass_is_held():
+def test_saved_tensors_are_held_until_the_backward_pass():
     # gelu reads its operand: each of three is held until then, with the gradients of two.
     chain = "gelu(gelu(gelu(matmul(x, w))))"
     assert elements(f"{X}return mean_loss({chain})") == 100 + 3 * 100 + 2 * 100 + LOSS
@@ -147,7 +147,7 @@ def test_each_tensor_lives_until_its_last_use(seed: int):
         assert peak_memory(steps, SGD, remade=remade).activations > 0
 
 
-def test_what_an_uncut_graph_keeps_is_what_its_schedule_holds():
+def test_saved_tensors_of_an_uncut_graph_equal_those_of_its_schedule():
     graph = norms(1)
     graph.check()
     kept = saved_positions(graph)

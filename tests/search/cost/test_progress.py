@@ -61,7 +61,7 @@ def test_planners_tell_how_far_they_are(planner, works, library):
     check(told, plan.estimates.step_seconds)
 
 
-def test_what_cannot_be_run_is_no_best():
+def test_priced_plan_that_cannot_run_is_not_the_best():
     told: list[Status] = []
     teller = Teller(told.append)
     teller.works_on("all", "map")
@@ -137,7 +137,7 @@ def test_a_part_of_the_work_leaves_time_for_the_rest():
         assert not phases.is_over
 
 
-def test_what_takes_long_to_write_down_ends_earlier():
+def test_search_ends_earlier_if_plans_are_long_to_build():
     clock = [8.0]
     with timed_by(lambda: clock[0]):
         few, many = (Phases.of(0.0, 10.0, count, Teller()) for count in (100, 10_000))

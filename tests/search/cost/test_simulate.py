@@ -64,7 +64,7 @@ return mean_loss(add(relu(w), gelu(v)))
 """
 
 
-def test_one_device_does_one_thing_after_the_other():
+def test_step_time_on_one_device_is_the_sum_of_its_tasks():
     graph, cost = checked(BRANCHES), cost_of(2)
     simulation = simulate(schedule(graph, views_at(graph, {})), cost)
     operators = [node for node in graph.nodes if not node.is_leaf]
@@ -323,7 +323,7 @@ def test_a_change_is_simulated_as_the_whole(pair):
             np.testing.assert_array_equal(a, b)
 
 
-def test_what_was_issued_before_a_change_is_not_simulated_again():
+def test_tasks_issued_before_a_change_are_not_simulated_again():
     steps = [ProgramStep(POOL[i % len(POOL)], NOTHING, (i - 1,) if i else ()) for i in range(100)]
     before = run(tasks(TaskProgram(steps, [])), DEVICES)
     steps[70] = steps[70]._replace(forward=POOL[5])

@@ -65,7 +65,7 @@ def test_selective_recomputation_repeats_no_product_with_a_weight():
 
 
 @pytest.mark.parametrize("part", [0.95, 0.7, 0.4, 0.1, 0.0])
-def test_what_is_chosen_fits_and_takes_no_longer_than_all(part: float):
+def test_chosen_recomputation_fits_and_is_no_slower_than_full(part: float):
     (full,) = ways(0)
     least, most = counted(full), counted(frozenset())
     limit = int(least + part * (most - least))

@@ -122,7 +122,7 @@ def test_no_partition_is_more_even(few, row, stages, micro_batches, limit):
 
 @settings(max_examples=40, deadline=None)
 @given(rows(), st.integers(1, 4), st.integers(1, 4), limits)
-def test_what_could_not_fit_has_no_stages_that_do(row, stages, micro_batches, limit):
+def test_partition_is_found_exactly_if_some_partition_fits(row, stages, micro_batches, limit):
     """And what does not fit is told beforehand."""
     seconds, memory, _ = row
     holds = memory_of(memory, seconds, stages, micro_batches, limit)

@@ -151,7 +151,7 @@ def test_each_model_has_a_rival_of_its_own(any_plan):
     assert asking.heard == [2.0, 6.0]
 
 
-def test_what_a_rival_has_outdone_is_reported_with_it(any_plan):
+def test_report_of_an_outdone_search_is_added_to_the_rivals(any_plan):
     report = SearchReport(5, 3, "exhausted", {})
     both = of_both(
         Asking(any_plan, NoFasterPlan("m", report, 2.5)), Pipelines(any_plan, [4.0], "time")

@@ -155,7 +155,7 @@ def graph_outputs(source: Streams) -> tuple[Value, ...]:
     return source.graph.outputs
 
 
-def test_what_reads_all_samples_together_is_refused(library):
+def test_operators_that_read_all_samples_together_are_refused(library):
     normed = (
         "x = input[8, 6]\nw = weight[6, 4]\ng = weight[4]\nb = weight[4]\n"
         "return mean_loss(batch_norm(matmul(x, w), g, b, eps=0.1))"
@@ -182,7 +182,7 @@ y = sum_loss(matmul(multiply(x, h), w))
 """
 
 
-def test_what_depends_on_inputs_alone_is_computed_ahead(library):
+def test_operators_that_depend_on_inputs_alone_are_computed_ahead(library):
     """The tail need not be linear in it; what else reads it takes slices of it."""
     source = streams(parse_graph(f"{AHEAD}return divide(y, n)"), library)
     assert sorted(node.name for node in source.ahead) == ["multiply", "sum_loss", "tanh"]

@@ -120,7 +120,7 @@ def test_pipelines_of_the_search_have_it_too(library):
     assert not replay(plan, library.rules).findings
 
 
-def test_both_moves_are_charged_to_the_operator_that_reads_what_they_bring(library):
+def test_crossing_and_gather_are_charged_to_the_operator_that_reads_them(library):
     plan = by_degrees("tensor=2,pipeline=2,micro-batches=4", library)
     steps = schedule(plan.graph, plan.views)
     owners, _ = charged(steps)

@@ -53,7 +53,7 @@ def test_no_pipeline_on_devices_of_two_kinds_is_faster(library, seed):
     assert ratio(plan, best) <= 1 + ROUNDING, best
 
 
-def test_what_is_looked_at_has_the_pipeline_that_is_found(library):
+def test_exhaustive_search_prices_the_best_pipeline_as_the_search(library):
     """What these tests rest on: each is priced as the search prices its own."""
     chain = small_chain(15)
     plan, every = found(library, chain), EveryPipeline(chain, library)

@@ -53,7 +53,7 @@ def small(machine: Machine, memory: float) -> Machine:
     return machine.model_copy(update={"device": device})
 
 
-def test_one_stage_of_one_micro_batch_takes_what_is_simulated(library):
+def test_one_stage_of_one_micro_batch_takes_the_simulated_time(library):
     """On one device nothing can overlap, so both are the sum of what is done."""
     machine = load_machine("summit").with_devices(1)
     graph = layers(3, 64, 96)
@@ -204,7 +204,7 @@ def test_less_memory_gives_a_plan_that_takes_less_or_a_negative_answer(planned, 
         PipelinePlanner(small(machine, 1e6), library).plan("layers", graph)
 
 
-def test_one_sample_makes_no_micro_batches(library):
+def test_batch_of_one_sample_is_refused(library):
     machine = load_machine("summit").with_nodes(1)
     with pytest.raises(NegativeAnswer) as none:
         PipelinePlanner(machine, library).plan("layers", layers(2, 1, 16))

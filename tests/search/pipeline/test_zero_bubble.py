@@ -36,7 +36,7 @@ def machine():
 
 @settings(max_examples=6, deadline=None)
 @given(st.integers(4, 9), st.sampled_from([2, 4]), st.sampled_from([2, 4, 8]))
-def test_what_is_put_off_is_what_the_backward_pass_has_less(count, stages, slices):
+def test_pass_for_weights_takes_the_time_that_the_backward_pass_saves(count, stages, slices):
     """All in all a stage works for as long, and half of that of products is for weights."""
     library = load_library()
     plan = in_stages(layers(count, 8, 512), library, slices, stages, "zb-h1", devices=stages)
@@ -68,7 +68,7 @@ def test_a_transformer_takes_hardly_more_memory_than_by_1f1b(library, machine):
     assert late[0] == max(late) <= 1.1 * plain[0]
 
 
-def test_it_is_chosen_where_it_is_faster(library, machine, tmp_path, monkeypatch):
+def test_zero_bubble_is_chosen_if_it_is_faster(library, machine, tmp_path, monkeypatch):
     """Of five layers, which stages of several chunks would not share evenly."""
     graph = layers(5, 16, 4096)
     plan = PipelinePlanner(machine, library).plan("layers", graph).plan

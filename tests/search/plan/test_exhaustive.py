@@ -125,7 +125,7 @@ def at_random(every: Exhaustive, graph: Graph, random: Random) -> list[Placed]:
     return parts
 
 
-def test_what_is_looked_at_has_faster_plans_than_the_whole_on_one_device():
+def test_exhaustive_search_finds_a_plan_faster_than_one_device():
     """What these tests rest on: with a worse plan to beat, the best one comes out."""
     machine = load_machine("summit").with_devices(2)
     graph = graph_of("product", (4096, 1536, 48))

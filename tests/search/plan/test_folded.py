@@ -93,7 +93,7 @@ def test_a_deep_plan_recomputes_alike_in_all_blocks(part: float, monkeypatch: py
     assert plan.estimates.step_seconds <= 1.1 * free.estimates.step_seconds
 
 
-def test_what_is_unlike_its_few_blocks_is_searched_as_it_is(monkeypatch: pytest.MonkeyPatch):
+def test_graph_unlike_its_folded_form_is_searched_unfolded(monkeypatch: pytest.MonkeyPatch):
     whole = blocks(DEPTH)
     free = planner().plan("deep", whole)
     monkeypatch.setattr(module, "MOST_FREE", 20)

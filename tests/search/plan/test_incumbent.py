@@ -79,7 +79,7 @@ def test_no_bound_rules_a_rewrite_out():
     assert not search.rules_out(made)
 
 
-def test_what_came_of_rewrites_adds_up():
+def test_surveys_of_rewrites_add_up():
     search = SearchState()
     less, more = (NearestRewrite((f"{gain}",), 1, gain) for gain in (-0.1, 0.1))
     search.surveyed(RewriteSurvey(2, 3, more))

@@ -61,7 +61,7 @@ def test_a_transformer_is_cut_by_heads_and_by_what_is_between_two_products():
     assert set(words(cut, "gelu")) == {COLUMNS}
 
 
-def test_what_mixes_samples_or_has_no_products_is_left_out():
+def test_models_that_mix_samples_or_do_not_divide_have_no_plan_by_hand():
     assert cut_by_hand(build_model("resnext50-tiny", None, 4)) is None
     assert cut_by_hand(mlp(8, (9, 9, 9))) is None
 

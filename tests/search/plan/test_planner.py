@@ -197,7 +197,7 @@ def products_cut(graph: Graph, chooser: Chooser, mask: Allowed) -> list[str]:
 
 
 @pytest.mark.soak
-def test_what_does_not_divide_by_three_is_cut_by_two_on_fewer_devices():
+def test_sizes_not_divisible_by_3_are_cut_by_2_on_fewer_devices():
     text = SMALL["perceptron"].format(b=8192, h=8192, o=8192)
     graph, machine = parse_graph(text), load_machine("summit").with_devices(6)
     library, four = load_library(), machine.with_devices(4)

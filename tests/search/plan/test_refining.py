@@ -93,7 +93,7 @@ def test_a_plan_that_takes_what_its_work_takes_has_nothing_to_gain(library, monk
     )
 
 
-def test_it_has_no_more_time_than_the_search(library):
+def test_refining_is_skipped_if_the_time_of_the_search_is_up(library):
     looks = count()
     with timed_by(lambda: next(looks) * 1e-3):
         chosen = planned(library, parse_graph(TWO_TOWERS), seconds=0.0)
@@ -101,7 +101,7 @@ def test_it_has_no_more_time_than_the_search(library):
     assert "refining" not in chosen.report.phases
 
 
-def test_what_several_operators_read_is_moved_once(library):
+def test_resharding_for_several_readers_is_counted_once(library):
     """Blocks of a residual network read what the one before makes twice: sums that count its way
     once lead to a faster plan."""
     graph = build_model("resnext50", None, 8)

@@ -133,7 +133,7 @@ def test_the_same_question_is_worked_out_of_known_pieces(library, monkeypatch):
     assert len(cut) <= len(graph.operators) + len(chooser.spaces.of(last)) - 1
 
 
-def test_what_the_loss_does_not_need_has_no_gradients(library):
+def test_operators_that_the_loss_does_not_need_have_no_gradients(library):
     """A second output is worked out, and nothing comes back from it."""
     graph = parse_graph(
         "x = input[12, 24]\nw = weight[24, 12]\nv = weight[24, 36]\n"

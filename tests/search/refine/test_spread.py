@@ -40,7 +40,7 @@ def plan_of(library: Library, graph: Graph, machine: Machine) -> Plan:
     return MeshPlanner(machine, library).plan("branches", graph).plan
 
 
-def test_what_cannot_be_cut_runs_side_by_side(library):
+def test_branches_that_cannot_be_cut_run_side_by_side(library):
     graph = parse_graph(TOWERS)
     plan = plan_of(library, graph, load_machine("summit").with_devices(2))
     products = [view for node, view in plan.views.items() if node.name.startswith("matmul")]
@@ -49,7 +49,7 @@ def test_what_cannot_be_cut_runs_side_by_side(library):
     assert not replay(plan, library.rules).findings
 
 
-def test_what_moves_around_branches_takes_from_what_they_promise(library):
+def test_resharding_around_branches_reduces_their_expected_gain(library):
     graph, machine = build_model("xdl-tiny", 24, 1), load_machine("summit").with_devices(6)
     chooser = Chooser.on(CostModel(machine), Cuts(library.concrete(graph)))
 

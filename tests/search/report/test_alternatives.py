@@ -44,7 +44,7 @@ def test_the_promising_ones_are_the_best(text):
         assert seconds == sorted(seconds)
 
 
-def test_they_cost_what_the_search_says():
+def test_alternatives_cost_as_much_as_in_the_search():
     """Of a plan by data parallelism, with any one operator by any other strategy."""
     graph, cost = parse_graph(MODEL), CostModel(machine())
     chooser = Chooser.on(cost, Cuts(load_library().concrete(graph)))
@@ -87,7 +87,7 @@ def test_readers_of_partial_sums_do_without_them():
     assert all(len(one.simulated) == one.placements for one in offered)
 
 
-def test_what_does_not_fit_says_by_how_much():
+def test_alternative_that_does_not_fit_states_the_excess_bytes():
     plan = plan_of(DATA)
     base = simulated(plan)
     device = base.machine.device.model_copy(update={"memory_bytes": 2000})

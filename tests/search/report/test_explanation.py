@@ -47,13 +47,13 @@ def test_placements_are_told_in_the_words_of_the_glossary():
     assert [i.refused for i in explanation.indices if i.name != "n"] == [None, None]
 
 
-def test_it_says_where_a_weight_is_stored():
+def test_explanation_states_where_a_weight_is_stored():
     explanation = explained(SHARDED, "w2")
     assert explanation.operands[1][1] == "Replicate over 4 (stored: Shard(0) over 4)"
     assert explained(DATA, "w2").operands[1][1] == "Replicate over 4"
 
 
-def test_what_is_reduced_inside_a_function_is_never_cut():
+def test_index_reduced_inside_a_function_is_never_cut():
     explanation = explained(DATA, "softmax")
     refused = {index.length: index.refused for index in explanation.indices}
     assert refused[48] is None

@@ -48,7 +48,7 @@ def test_nothing_changes_where_all_stay(name):
 
 
 @given(st.data())
-def test_it_is_a_plan_of_the_same_computation(tmp_path_factory, data):
+def test_plan_with_another_placement_computes_the_same_graph(tmp_path_factory, data):
     name = data.draw(st.sampled_from(sorted(PLANS)))
     plan, alternatives = PLANS[name], ALTERNATIVES[name]
     nodes = operators(plan)

@@ -52,7 +52,7 @@ def test_rewrites_that_pay_are_named_with_what_they_save(scaled):
     assert line.count(" == ") == min(len(rules), NAMED) > 0
 
 
-def test_what_came_nearest_is_named_where_nothing_pays(library):
+def test_nearest_rewrite_is_named_if_no_rewrite_pays(library):
     mlp = build_model("mlp", None, 8)
     plain = MeshPlanner(load_machine("dgx-a100").with_devices(8), library).plan("mlp", mlp)
     survey, line = plain.report.rewriting, rewriting_text(plain)

@@ -62,7 +62,7 @@ def test_the_first_and_the_last_block_may_be_cut_otherwise():
     assert sizes[1] == len(own.graph.operators) - own.length * (own.count - 2)
 
 
-def test_what_comes_later_may_not_read_a_block_that_is_left_out():
+def test_block_that_a_later_operator_reads_cannot_be_left_out():
     own = blocks_of(with_look_back(BLOCKS_KEPT + 4))
     assert own is not None
     assert own.without(4) is None

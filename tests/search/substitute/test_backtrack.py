@@ -87,7 +87,7 @@ def test_a_step_that_costs_leads_to_one_that_gains():
     assert space.search(BacktrackLimits(1.05)).best == 2
 
 
-def test_what_is_cut_short_says_what_is_left():
+def test_search_that_is_cut_short_counts_the_states_left():
     space = Drawn((100, 101, 102), (100, 101, 102), ((1, 2), (), ()))
     over = iter((False, True))
     outcome = space.search(BacktrackLimits(1.05, is_over=lambda: next(over)))

@@ -102,7 +102,7 @@ def test_nothing_is_tried_where_nothing_may_be(library):
     assert rewrites.tried == 0
 
 
-def test_what_is_not_looked_at_is_told(library):
+def test_survey_counts_the_rewrites_that_were_not_tried(library):
     """Without tries, all groups of the first graph are left; in full, those within the threshold
     of all graphs that were made."""
     graph, told = parse_graph(MIXED), list[RewriteSurvey]()

@@ -29,7 +29,7 @@ def total(factors: list[Factor], choice: tuple[int, ...]) -> float:
 
 
 @given(sums())
-def test_it_finds_the_least_sum_and_a_choice_that_has_it(problem):
+def test_elimination_finds_the_least_sum_and_its_choice(problem):
     sizes, factors = problem
     minimum, choice = least(sizes, factors)
     every = product(*(range(size) for size in sizes))

@@ -65,7 +65,7 @@ def test_a_weight_belongs_to_its_first_reader() -> None:
     assert all(own.weights in ((), (1,)) for own in duties.values())
 
 
-def test_what_computes_costs_no_exchange(chooser: Chooser) -> None:
+def test_compute_time_is_part_of_the_price_of_an_operator_alone(chooser: Chooser) -> None:
     """Computing is a part of what an operator costs by itself."""
     graph = parse_graph(GRAPH)
     computing, prices = chooser.pricing.computing(graph), chooser.prices(graph)

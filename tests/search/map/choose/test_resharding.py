@@ -84,7 +84,7 @@ def key(a: tuple[int, ...], b: tuple[int, ...], primes: tuple[int, ...]):
 
 
 @given(pairs())
-def test_what_a_transfer_is(case):
+def test_keys_of_transfers_equal_those_computed_axis_by_axis(case):
     primes, a, b = case
     source, target = (np.array([way], np.int8).reshape(1, len(primes)) for way in (a, b))
     keys = _keys(source, target, np.array(primes, np.int64))

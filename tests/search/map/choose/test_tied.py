@@ -144,7 +144,7 @@ def test_layers_in_a_row_are_tied(layers: int):
 
 
 @given(st.integers(2, 12))
-def test_what_is_alike_far_apart_in_unlike_surroundings_is_not_tied(count: int):
+def test_distant_alike_variables_in_unlike_surroundings_are_not_tied(count: int):
     """Each variable that is two would tie a chain to itself, in a cycle of its own."""
     colours = [*range(2 * count), *range(0, 2 * count, 2), *range(2 * count, 4 * count)]
     chain = [(i, i + 1) for i in range(len(colours) - 1)]

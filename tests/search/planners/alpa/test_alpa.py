@@ -113,7 +113,7 @@ def test_a_wide_resnet_of_local_norms_has_stages(ranks, tmp_path):
     runs(search.plan_of("wide", graph, made), ranks, tmp_path)
 
 
-def test_it_is_no_slower_than_data_parallelism():
+def test_plan_is_at_most_2_percent_slower_than_data_parallelism():
     """Which is among its strategies; but it does not see what hides behind computation."""
     machine, graph = load_machine("dgx-a100").with_devices(4), transformer(2)
     data = MeshPlanner(machine, library(), "data-parallel", 60.0).plan("small", graph)
@@ -122,7 +122,7 @@ def test_it_is_no_slower_than_data_parallelism():
 
 
 @pytest.mark.soak
-def test_what_fits_by_recomputation_is_found():
+def test_plan_that_fits_by_recomputation_is_found():
     machine, graph = load_machine("dgx-a100").with_devices(2), transformer(6, batch=64, length=128)
     free = planner(machine, micro_batches=(2, 4)).search(Tally()).found("small", graph)
     assert free.whole is not None
@@ -149,7 +149,7 @@ def test_integer_programs_are_counted():
     assert f"solved {tally.solved:,} integer programs" in tally.line
 
 
-def test_it_goes_by_the_clock():
+def test_time_limit_ends_the_search_with_the_best_plan_or_an_error():
     """Without time there is no plan, in a line; what is found in time is kept."""
     with pytest.raises(NoPlanInTime, match="within -1 s"):
         planner(seconds=-1.0).plan("small", transformer(2))

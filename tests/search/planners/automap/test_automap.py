@@ -66,7 +66,7 @@ def test_columns_of_a_layer_are_linked_with_rows_of_the_next():
     assert environment.actions(state) == []
 
 
-def test_what_contradicts_a_decision_is_not_offered():
+def test_actions_that_contradict_a_decision_are_not_offered():
     _, environment = planner().environment(parse_graph(PERCEPTRON))
     state = environment.after(environment.after(DecisionState(), 1), COPIED)
     assert environment.actions(state) == [COPIED, 1]
@@ -110,7 +110,7 @@ def test_an_agent_is_that_of_its_seed():
     assert one.plan.graph == two.plan.graph
 
 
-def test_what_was_wrong_is_replayed_more():
+def test_wrong_predictions_are_replayed_more_often():
     transition = Transition(np.zeros(FEATURES, np.float32), 0.0, None)
     kept = PrioritizedReplay(0)
     for _ in range(10):
@@ -120,13 +120,13 @@ def test_what_was_wrong_is_replayed_more():
     assert drawn.count(9) > len(drawn) / 2
 
 
-def test_it_goes_by_the_clock():
+def test_time_limit_ends_planning_and_pretraining():
     planned = planner(seconds=-1.0).plan("perceptron", parse_graph(PERCEPTRON))
     assert planned.report.stop == "time"
     assert len(planner(episodes=20, pretrained=0).pretrained_agent(now()).replay) == 0
 
 
-def test_it_is_no_slower_than_data_parallelism():
+def test_plan_is_no_slower_than_data_parallelism():
     planned = planner(episodes=40, pretrained=0).plan("small", transformer(1))
     assert planned.data_parallel_seconds is not None
     assert planned.plan.estimates.step_seconds <= planned.data_parallel_seconds * (1 + 1e-9)
@@ -156,7 +156,7 @@ def test_data_parallelism_is_asked_before_what_is_slower(monkeypatch):
     assert len(asked) == MOST_PRICED + 1
 
 
-def test_what_does_not_fit_is_told():
+def test_model_that_does_not_fit_is_a_negative_answer():
     own = planner(episodes=5, pretrained=0)
     machine = own.setting.machine
     device = machine.device.model_copy(update={"memory_bytes": 1 << 14, "reserved_bytes": 0})

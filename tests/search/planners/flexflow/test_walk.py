@@ -66,7 +66,7 @@ def test_delta_simulation_is_full_simulation_to_the_last_bit(graph: Graph, seed:
         assert price(delta(choice), 4) == price(full(choice), 4)
 
 
-def test_both_simulations_walk_the_same_way():
+def test_delta_and_full_simulation_give_the_same_walk():
     graph, own = parse_graph(LAYERS), setting()
     chooser, first = start_of(graph, own)
     planner = FlexFlowPlanner(own, proposals=120, seed=3)
@@ -138,7 +138,7 @@ def test_configurations_are_of_results_without_doing_twice():
             assert all(axis.outputs[0] is not None and not passes(axis) for axis in cut)
 
 
-def test_what_does_not_fit_is_told():
+def test_model_that_does_not_fit_is_a_negative_answer():
     own = setting()
     device = own.machine.device.model_copy(update={"memory_bytes": 1 << 20})
     tight = replace(own, machine=own.machine.model_copy(update={"device": device}))

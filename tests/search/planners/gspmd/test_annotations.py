@@ -74,7 +74,7 @@ def test_wrong_annotations_are_told(shard: str, says: str):
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_annotated_twice_is_told():
+def test_tensor_that_is_annotated_twice_is_refused():
     with pytest.raises(InputError, match="layers_0_weight: is annotated twice"):
         annotated(GRAPH, ["layers.0.weight=-,-", "*_weight=-,-"], MESH)
 

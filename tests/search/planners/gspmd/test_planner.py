@@ -120,7 +120,7 @@ def test_the_report_names_every_reshard():
     assert any("partial sums over model" in line and "all_reduce" in line for line in others)
 
 
-def test_what_users_say_wrongly_is_told():
+def test_mesh_of_another_number_of_devices_is_refused():
     machine = load_machine("tests/data/four-devices.toml").with_devices(4)
     with pytest.raises(InputError, match="--mesh: 3 devices, expected 4"):
         GspmdPlanner(PlannerSetting(machine, load_library()), "data=3").plan("x", MEGATRON.graph)

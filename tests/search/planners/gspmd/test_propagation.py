@@ -69,7 +69,7 @@ def test_the_order_of_operators_does_not_matter_where_shardings_are_compatible(d
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_what_users_said_stays_and_nothing_is_left_to_pass_on(data):
+def test_propagation_keeps_annotations_and_reaches_a_fixed_point(data):
     own = data.draw(stated(GRAPH))
     completion = completed(GRAPH, own, None)
     for value, said in own.items():

@@ -68,7 +68,7 @@ def data_of(text: str) -> Any:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_it_says_what_the_plan_is(name):
+def test_page_shows_the_plan_its_operators_and_devices(name):
     plan = PLANS[name]
     text = made(plan)
     words = " ".join(Words(text).words)
@@ -162,7 +162,7 @@ return { all, found, count, none, again: rows().length,
 
 @needs_browser
 @pytest.mark.parametrize("width", [1280, 390])
-def test_it_works_in_a_browser(width, tmp_path):
+def test_page_works_in_a_browser(width, tmp_path):
     named = NamingFile(parameters={"w1": ParameterFile(names=("layers.0.weight",))})
     plan = replace(plan_of(DATA), naming=named)
     seen = seen_by_browser(made(plan), USE, tmp_path, width)

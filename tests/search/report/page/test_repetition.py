@@ -13,7 +13,7 @@ BLOCKS = st.lists(
 
 
 @given(BLOCKS)
-def test_what_is_shown_is_like_what_it_stands_for(blocks):
+def test_shown_block_equals_each_block_it_stands_for(blocks):
     keys = [key for block, times in blocks for key in block * times]
     shown = shown_for(keys)
     assert len(shown) == len(keys)
