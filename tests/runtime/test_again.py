@@ -94,7 +94,7 @@ def test_any_set_is_done_again_in_micro_batches(name, slices, stages, kind):
     trains(replace(plan, recompute=frozenset(n for n in nodes if random.random() < 0.5)))
 
 
-def test_what_is_communicated_again_on_one_rank_alone_is_refused():
+def test_communication_repeated_on_all_ranks_but_one_is_refused():
     lowering = Lowering(sharded())
     programs = lowering.programs()
     alone = [i for i in programs[2].instructions if not isinstance(i, Repeat)]
@@ -103,7 +103,7 @@ def test_what_is_communicated_again_on_one_rank_alone_is_refused():
         validate(lowering.plan, wrong)
 
 
-def test_what_was_not_communicated_before_is_refused():
+def test_repetition_before_its_communication_is_refused():
     lowering = Lowering(sharded())
     programs = lowering.programs()
     moved: list[Program] = []

@@ -84,7 +84,7 @@ def test_layers_may_send_to_any_later_chunk(seed, library):
     assert not [c for c in report.comparisons if not c.passes]
 
 
-def test_what_is_not_the_plan_is_found(library):
+def test_program_of_another_pipeline_is_refused(library):
     """By one channel, messages to an earlier stage and those to a later one wait for ever."""
     lowering = Lowering(planned("mlp-mnist", library, 4, 4, interleave=2))
     programs = lowering.programs()
@@ -122,7 +122,7 @@ def _straight(slices):
     )
 
 
-def test_what_goes_forward_alone_has_the_same_loss():
+def test_forward_pass_alone_has_the_loss_of_a_step():
     """Slices of which none goes back."""
     lowering = Lowering(small_plan("interleaved"))
 
@@ -168,7 +168,7 @@ def test_steps_belong_to_the_first_chunk_that_has_what_they_read(library):
         ({"interleave": True}, "interleave"),
     ],
 )
-def test_what_is_no_interleaved_pipeline_is_refused(fields, problem, library, tmp_path):
+def test_wrong_interleaved_pipeline_in_a_plan_is_refused(fields, problem, library, tmp_path):
     path = tmp_path / "plan.json"
     save_plan(planned("mlp-mnist", library, 4, 2, interleave=2), path)
     content = json.loads(path.read_text())

@@ -77,7 +77,7 @@ def test_no_group_has_to_do_two_things_at_once(name, slices, stages, kind, libra
 
 
 @pytest.mark.parametrize("kind", ["1f1b", "2bw"])
-def test_what_is_sent_is_not_held_until_the_batch_ends(kind, library):
+def test_sent_tensors_are_not_held_until_the_batch_ends(kind, library):
     def most(slices: int) -> list[int]:
         lowering = Lowering(planned("mlp-mnist", library, slices, 2, kind))
 

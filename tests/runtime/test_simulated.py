@@ -60,7 +60,7 @@ def test_messages_and_sums_have_groups_of_their_own(ordered):
     assert on_ranks(2, work, ordered=ordered) == [2.0, 2.0]
 
 
-def test_one_group_does_in_order_what_is_posted_to_it():
+def test_one_group_executes_its_communication_in_order():
     """A rank that sends before it sums, and one that sums before it receives."""
 
     def work(world):

@@ -27,7 +27,9 @@ def library():
     ("name", "slices", "stages", "small"),
     [("mlp-mnist", 8, 4, True), ("tied", 4, 4, True), ("mlp-mnist", 2, 2, False)],
 )
-def test_it_computes_what_the_model_does(name, slices, stages, small, library, monkeypatch):
+def test_zero_bubble_pipeline_trains_as_the_model(
+    name, slices, stages, small, library, monkeypatch
+):
     """Also with fewer slices than stages are late, and where every gradient is sent by itself."""
     if small:
         monkeypatch.setattr(buckets, "FIRST_BYTES", 1)
@@ -121,7 +123,7 @@ def changed(program, **fields):
     return replace(program, pipeline=replace(program.pipeline, **fields))
 
 
-def test_what_is_not_the_plan_is_found(library):
+def test_program_with_another_order_of_weight_passes_is_refused(library):
     lowering = Lowering(planned("mlp-mnist", library, 4, 4, "zb-h1"))
     programs = lowering.programs()
     validate(lowering.plan, programs)

@@ -196,7 +196,7 @@ def test_checkpoints_of_something_else(folder, text, steps, recipe, problem):
         train(plan_of(text), folder, steps, RECIPES[recipe], resume=True)
 
 
-def test_what_is_done_otherwise_is_said(plan, folder, capsys):
+def test_resuming_prints_the_options_that_changed(plan, folder, capsys):
     recipe = replace(RECIPES["adam"], rate=0.2)
     train(plan, folder, 6, recipe, resume=True, seed=1)
     assert "going on with --lr 0.2 instead of 0.1, --seed 1 instead of 0" in capsys.readouterr().err

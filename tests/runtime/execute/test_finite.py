@@ -98,7 +98,7 @@ def test_weights_alone(plan, tmp_path, monkeypatch):
     assert names(tmp_path) == []
 
 
-def test_what_becomes_finite_again_is_forgotten():
+def test_loss_that_is_finite_again_resets_the_watch():
     watch = FiniteWatch(World(), str, list)
     assert [
         watch.after(n, loss) for n, loss in enumerate((1.0, float("inf"), float("nan"), 2.0))
@@ -107,7 +107,7 @@ def test_what_becomes_finite_again_is_forgotten():
     assert watch.after(5, float("nan"))
 
 
-def test_what_fp16_leaves_out_is_no_such_run(plan, monkeypatch, capsys):
+def test_steps_that_fp16_skips_are_not_reported_as_not_finite(plan, monkeypatch, capsys):
     monkeypatch.setattr("runtime.execute.executor.LossScale.value", 2.0**120, raising=False)
     options = TrainingOptions(2, SGD, "fp16")
     report = run_plan(Lowering(plan), options, World(), lambda step: None)

@@ -80,7 +80,7 @@ def test_where_one_operand_has_no_gradient_nothing_is_put_off(which):
     assert own[1 - which].grad is not None
 
 
-def test_what_was_multiplied_is_held_no_longer_than_torch_holds_it():
+def test_product_with_late_gradient_does_not_save_its_output():
     """Of the product itself nothing is saved."""
     off, (x, w) = DelayedGradient(), leaves(0, 2, 2, False)
     saved: list[Tensor] = []

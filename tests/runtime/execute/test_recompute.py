@@ -53,7 +53,7 @@ def train(made: Executor, steps: int = 2) -> list[float]:
     return [made.step(step, update).loss for step in range(steps)]
 
 
-def test_what_is_computed_again_changes_nothing():
+def test_recomputation_changes_neither_losses_nor_weights():
     kept = executor(set())
     losses = train(kept)
     for names in ({"sigmoid"}, {"gelu"}, {"tanh", "scale"}, CHAIN, {"matmul", "tanh"}):
@@ -148,7 +148,7 @@ def peak_bytes(made: Executor) -> int:
     return most
 
 
-def test_what_is_computed_again_is_not_held():
+def test_recomputed_activations_are_not_held():
     """Back-propagation reads the results of four operators of each layer, and the layer's input. Of
     these the product alone is left, and what one layer at a time makes again."""
     activation = ROWS * WIDTH * 8

@@ -148,7 +148,7 @@ def assert_close(found, wanted):
 
 
 @pytest.mark.parametrize("kind", INPUTS)
-def test_they_are_the_modules(kind, library, tmp_path):
+def test_running_statistics_equal_those_of_the_module(kind, library, tmp_path):
     seen = set()
     for plan in plans(kind, library):
         save_plan(plan, tmp_path / "plan.json")
@@ -191,7 +191,7 @@ def test_a_checkpoint_loads_into_the_module_which_then_evaluates_alike(kind, lib
     assert_close(again.eval()(x)[0], module.eval()(x)[0])
 
 
-def test_what_a_plan_does_not_compute_keeps_its_values_and_is_named(library, tmp_path, capsys):
+def test_statistics_that_a_plan_does_not_compute_are_kept_and_named(library, tmp_path, capsys):
     plan = whole(Rows, library)
     first, *others = plan.statistics
     assert first.mean == ("norm.running_mean",)
@@ -214,7 +214,7 @@ def test_a_checkpoint_from_before_there_were_any_goes_on(library, tmp_path, caps
     assert state["norm.num_batches_tracked"] == 1
 
 
-def test_they_are_kept_in_full_in_shorter_formats(library):
+def test_running_statistics_stay_float32_in_narrow_formats(library):
     plan = whole(Images, library)
     (wanted,) = kept(plan, options_of(1))
     for number_format in ("fp32", "bf16"):

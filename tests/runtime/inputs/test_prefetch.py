@@ -65,7 +65,7 @@ def test_an_error_comes_when_its_batch_is_asked_for():
             made.piece(X, LEFT, 1)
 
 
-def test_what_is_not_finite_is_known():
+def test_inputs_that_are_not_finite_are_listed_by_step():
     class Bad(Read):
         def piece(self, leaf, region, step):
             value = super().piece(leaf, region, step).double()

@@ -275,7 +275,7 @@ def test_state_goes_from_one_plan_to_another():
     words().load_state_dict(state)
 
 
-def test_what_replaces_a_shard_is_taken_over():
+def test_tensor_assigned_to_a_shard_is_used_in_the_next_step():
     model, module = parallel(words(), words_planned("joint", 1), World()), words(3)
     for name, parameter in model.named_parameters():
         parameter.data = module.get_parameter(name).data.clone()
@@ -310,7 +310,7 @@ LOSSES = batch_of(0)
         (lambda m: [m(**LOSSES).loss.backward(), m.clip_grad_norm_(1.0, 0.0)], "above 0"),
     ],
 )
-def test_what_does_not_fit_is_refused(call, problem: str):
+def test_arguments_that_do_not_fit_the_plan_are_refused(call, problem: str):
     with pytest.raises(InputError, match=problem):
         call(parallel(words(), words_planned("joint", 1), World()))
 
@@ -338,7 +338,7 @@ def test_a_state_that_does_not_fit_changes_nothing(state, problem: str):
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
 
 
-def test_what_no_loop_can_follow_is_refused():
+def test_modules_and_plans_that_do_not_match_are_refused():
     with pytest.raises(InputError, match="expected 4 processes, one a device, got 1"):
         parallel(words(), words_planned("zero"), World())
     with pytest.raises(InputError, match=r"has no table\.weight"):

@@ -160,7 +160,7 @@ def test_a_loss_is_copied_and_saved_as_a_number():
         same(other, loss.detach())
 
 
-def test_what_would_be_taken_for_something_else_is_refused():
+def test_misuse_of_outputs_is_refused():
     model = parallel(words(), words_planned("joint", 1), World())
     output = model(**batch_of(0))
     with pytest.raises(InputError, match="the loss of the plan alone has gradients"):

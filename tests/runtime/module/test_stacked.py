@@ -141,7 +141,7 @@ def test_checkpoints_go_on_with_another_plan(name: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_what_four_ranks_write_is_all_of_it(name: str):
+def test_four_ranks_write_each_element_of_the_state_once(name: str):
     """Of parameters and what the optimizer keeps, each element once, under the module's names."""
 
     def on_rank(world: World) -> tuple[list[Shard], dict[str, Tensor]]:

@@ -150,7 +150,7 @@ def test_regular_transfers_are_collectives(source, target, kind, groups):
     check(move)
 
 
-def test_what_goes_to_several_comes_back_added_up():
+def test_gradients_of_a_tensor_sent_to_several_devices_are_added_up():
     """Every device has as much for every other, but the same for two of them."""
     check(Transfer(layout((6, 1)), layout((1, 3), copies=2)))
 

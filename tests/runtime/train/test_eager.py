@@ -175,7 +175,7 @@ def test_a_module_that_is_not_finite_is_not_compared(tmp_path: Path):
         assert "not finite" in str(comparison)
 
 
-def test_what_raises_on_random_inputs_is_not_compared(tmp_path: Path):
+def test_module_that_raises_on_random_inputs_is_not_compared(tmp_path: Path):
     model = write(tmp_path, "self.only_examples(x)")
     path = Path(model.rpartition(":")[0])
     path.write_text(

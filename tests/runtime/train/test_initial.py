@@ -135,7 +135,7 @@ def eager_losses(plan, module, steps):
 
 
 @pytest.mark.parametrize(("devices", "planner"), SOME)
-def test_it_trains_as_the_module_itself(own, devices, planner):
+def test_plan_trains_as_the_module_itself(own, devices, planner):
     plan = planned(own, planner, devices)
     recipe = Recipe(rate=RATE, weight_decay=0.01)
     options = TrainingOptions(3, recipe, "fp64", SEED, check=True, model=own)

@@ -193,7 +193,7 @@ def test_a_machine_so_slow_that_each_first_size_takes_too_long_has_a_profile(
         (("-o", "/dev/null/profile.json"), "/dev/null: cannot be made a folder"),
     ],
 )
-def test_what_cannot_be_measured(capsys, arguments, problem):
+def test_profile_that_cannot_be_measured_is_refused(capsys, arguments, problem):
     with pytest.raises(SystemExit) as ended:
         run_app(app, "profile", list(arguments))
     assert ended.value.code == 2

@@ -70,7 +70,7 @@ class FakeActivity:
     since: float = 0.0
 
 
-def test_one_rank_speaks_and_all_blame_the_same(monkeypatch):
+def test_all_ranks_blame_the_same_rank_and_one_reports_it(monkeypatch):
     monkeypatch.setattr("runtime.world.blame.BEAT", 0.02)
     monkeypatch.setattr("runtime.world.blame.SILENT", 0.2)
     store = Memory()

@@ -64,14 +64,14 @@ def changed(programs: list[Program], change) -> list[Program]:
 
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("groups", [2, 4, 8])
-def test_those_of_the_first_group_are_accepted(name: str, groups: int):
+def test_statistics_of_the_first_group_are_accepted(name: str, groups: int):
     plan = plan_of(name, groups)
     validate(plan, programs_of(plan))
 
 
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("factor", [0.5, 2])
-def test_those_of_more_or_fewer_samples_are_refused(name: str, factor: float):
+def test_statistics_of_more_or_fewer_samples_are_refused(name: str, factor: float):
     """Also where the programs agree with one another, but not with what the plan says."""
     plan = plan_of(name, 4)
     other = replace(plan, norm_groups=round(4 / factor))
