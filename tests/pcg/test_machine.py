@@ -240,7 +240,7 @@ def test_wrong_counts():
         machine.group_link([0, -1])
 
 
-def test_what_is_reserved_is_no_tensors():
+def test_reserved_bytes_reduce_the_memory_limit():
     machine = load_machine("dgx-a100")
     device = machine.device.model_copy(update={"reserved_bytes": 0})
     whole = machine.model_copy(update={"device": device})

@@ -193,6 +193,6 @@ def test_accepted(call: str, leaves: list[str], result: str | None):
     assert str(graph.outputs[0].type) == result
 
 
-def test_what_is_known_of_a_degree_is_not_said_of_a_real_number():
+def test_degree_that_is_a_real_number_is_refused():
     assert graph_of("replicate(a, degree=2)", "[4]").outputs[0].type.degrees.copies == 2
     assert refusal("replicate(a, degree=2.0)", "[4]").problem.startswith("degree 2.0")

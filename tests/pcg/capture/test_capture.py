@@ -103,7 +103,7 @@ def doubled_in_place(x: Tensor, w: Tensor) -> Tensor:
     return twice.relu().sum()
 
 
-def test_what_is_changed_in_place_is_read_changed() -> None:
+def test_tensor_changed_in_place_is_read_with_its_new_values() -> None:
     captured = assert_agrees(Given(doubled_in_place), (torch.randn(4, 6, dtype=torch.float64),))
     assert "scale(" in print_graph(captured.graph)
 
@@ -116,7 +116,7 @@ def left_whole(x: Tensor, w: Tensor) -> Tensor:
     return best + (chosen * w.round() * places.cos()).square().mean() + torch.zeros(()) * w.sum()
 
 
-def test_what_torch_would_leave_as_it_is_needs_no_second_trace(
+def test_program_that_torch_would_not_decompose_needs_no_second_trace(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given = Given(left_whole), (torch.randn(4, 6),)
@@ -128,7 +128,7 @@ def test_what_torch_would_leave_as_it_is_needs_no_second_trace(
 
 
 @pytest.mark.parametrize("name", ["resnext50-tiny", "bert-large-tiny"])
-def test_what_need_not_be_taken_apart_is_the_same_graph(
+def test_skipping_the_second_trace_gives_the_same_graph(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     as_it_is = capture_model(name, None, 2)
@@ -153,7 +153,9 @@ def fails(x: Tensor, w: Tensor) -> Tensor:
         (lambda x, w: (x * w * x.max().item()).sum(), ROWS, "takes a number out of a tensor"),
     ],
 )
-def test_what_cannot_be_captured_is_one_line(function, x: Tensor, problem: str) -> None:
+def test_function_that_cannot_be_captured_is_refused_by_its_line(
+    function, x: Tensor, problem: str
+) -> None:
     with pytest.raises(InputError) as raised:
         capture(Given(function), (x,), "model my.py:make")
     assert re.match(r"model my\.py:make: |.*test_capture\.py: line \d+: ", str(raised.value))

@@ -79,7 +79,7 @@ class TooLarge(nn.Module):
         return (self.weight * x + mask).sum()
 
 
-def test_what_torch_cannot_compute_is_refused_by_its_line() -> None:
+def test_constant_that_overflows_is_refused_by_its_line() -> None:
     assert not capture(TooLarge(), (torch.ones(3, 3),)).opaque
     with pytest.raises(InputError, match=r"test_constants\.py: line \d+: aten\.full.*overflow"):
         capture(TooLarge().double(), (torch.ones(3, 3).double(),))

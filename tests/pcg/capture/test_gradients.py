@@ -249,7 +249,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", a_third(REFUSED))
-def test_what_gradients_would_lose_is_one_line(name):
+def test_functions_that_change_gradients_are_refused_in_one_line(name):
     function, problem = REFUSED[name]
     with pytest.raises(InputError, match=problem) as raised:
         capture(Two(function).double(), (rows(),), "my.py:make")

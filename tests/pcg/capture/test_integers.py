@@ -79,7 +79,7 @@ LOSSES: dict[str, tuple[Loss, Tensor]] = {
 
 
 @pytest.mark.parametrize("name", a_third(LOSSES))
-def test_what_is_done_with_integers(name: str) -> None:
+def test_integer_operations_agree_with_torch(name: str) -> None:
     captured(*LOSSES[name])
 
 

@@ -66,7 +66,7 @@ def sorted_rows() -> Opaque:
     return opaque("aten.sort.default(x0, -1, True)", types[:1], types)
 
 
-def test_what_has_no_equation_is_kept_and_listed() -> None:
+def test_functions_without_an_equation_are_kept_and_listed() -> None:
     captured = assert_agrees(*ranked())
     assert captured.opaque == ("aten.cumprod.default",)
     assert len(opaque_nodes(captured.graph)) == 1
@@ -187,7 +187,9 @@ class Unset(nn.Module):
         (Unset, "returns uninitialized memory"),
     ],
 )
-def test_what_no_operator_can_hold_is_one_line(module: type[nn.Module], problem: str) -> None:
+def test_functions_that_no_operator_can_hold_are_refused_by_their_line(
+    module: type[nn.Module], problem: str
+) -> None:
     with pytest.raises(InputError, match=rf"test_opaque\.py: line \d+: aten.*{problem}"):
         capture(module(), (torch.ones(4),))
 

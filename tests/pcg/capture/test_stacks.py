@@ -111,7 +111,7 @@ def test_other_stacks_are_operators(name: str):
 
 
 @pytest.mark.parametrize("change", ["frozen", "tied"])
-def test_what_is_not_trained_or_has_two_names_is_no_part(change: str):
+def test_frozen_and_shared_parameters_are_not_stacked(change: str):
     torch.manual_seed(0)
     module = Experts(lambda own, x: made(x, torch.stack(own.weights())))
     if change == "frozen":

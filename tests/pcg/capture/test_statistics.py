@@ -42,7 +42,7 @@ def test_a_batch_norm_keeps_statistics_of_what_it_norms():
     assert record.count == ("norm.num_batches_tracked",)
 
 
-def test_one_without_any_and_one_in_evaluation_keep_none():
+def test_norms_in_evaluation_or_without_statistics_keep_none():
     assert captured(track_running_stats=False).statistics == ()
     assert capture(Net().eval(), (torch.empty(6, 4),)).statistics == ()
 
@@ -76,7 +76,7 @@ def test_a_plan_that_says_nothing_of_them_is_as_before(tmp_path):
         ({"at": "linear_bias"}, "at linear_bias: another shape than t2 of the model"),
     ],
 )
-def test_what_they_are_of_is_checked(tmp_path, change, problem):
+def test_statistics_of_a_plan_are_checked(tmp_path, change, problem):
     (record,) = captured().statistics
     save_plan(plan_with((record.model_copy(update=change),)), tmp_path / "plan.json")
     with pytest.raises(InputError, match=rf"statistics\[0\]: {problem}"):

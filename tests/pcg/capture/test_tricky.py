@@ -42,7 +42,7 @@ def test_gradients_are_those_of_torch(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_no_graph_holds_is_one_line(name: str) -> None:
+def test_model_that_no_graph_holds_is_refused_by_its_line(name: str) -> None:
     with pytest.raises(InputError, match=r"py: line \d+: |^model: torch\.export: ") as raised:
         capture(Parts(REFUSED[name]), EXAMPLE)
     assert "\n" not in str(raised.value)

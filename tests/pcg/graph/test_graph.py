@@ -56,7 +56,7 @@ def test_commutative_operators_have_one_digest(operator):
     assert apply(relu(), apply(operator(), X, Y)) == apply(relu(), apply(operator(), Y, X))
 
 
-def test_what_makes_a_difference():
+def test_digests_of_different_graphs_differ():
     values = [
         apply(concat(axis=0), X, Y),
         apply(concat(axis=0), Y, X),

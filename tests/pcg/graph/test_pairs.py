@@ -24,7 +24,7 @@ RIGHT = parse_values("scale(y, factor=c)", RANKS)
 PAIR = (LEFT, RIGHT)
 
 
-def test_both_sides_come_apart_again():
+def test_joined_sides_of_a_pair_are_split_again():
     assert halves(both(PAIR).outputs) == PAIR
 
 

@@ -138,7 +138,7 @@ CHANGES = (adapted, uneven, renamed, patched, more, hooked, another, swapped)
 
 
 @pytest.mark.parametrize("change", a_third(CHANGES))
-def test_what_is_not_known_is_left_alone_and_refused_by_its_line(change):
+def test_unknown_block_is_left_alone_and_refused_by_its_line(change):
     block = MixtralSparseMoeBlock(6, 4, 4, 2)
     change(block)
     assert equal_form(block) is None

@@ -67,7 +67,7 @@ def test_gradients_pass_and_are_rounded(name: str):
         torch.testing.assert_close(gradient, rounded.double(), rtol=0, atol=0)
 
 
-def test_what_follows_a_cast_computes_in_its_format():
+def test_operators_after_a_cast_compute_in_its_format():
     (x,) = run_whole(OPERATORS["to_bfloat16"](), [torch.randn(4, 4)])
     (product,) = run_whole(OPERATORS["matmul"](), [x, x])
     assert product.dtype == torch.bfloat16

@@ -95,7 +95,7 @@ def test_messages_spread_over_all_that_have_a_copy():
         (8, 4),  # more parts than copies
     ],
 )
-def test_what_cannot_come_in_parts_comes_whole(parts, first):
+def test_tensor_that_cannot_be_sent_in_parts_is_sent_whole(parts, first):
     _, made = crossing((2, 8), 1, 4, ROUND.format(dim=1, parts=parts), first)
     (step,) = (step for step in moves(made) if step.source.value.node.name == "relu")
     assert step.target.layout.type.degrees.dims == (1, 1)

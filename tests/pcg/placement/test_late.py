@@ -65,7 +65,7 @@ def test_other_operators_go_back_at_once(text, why):
     assert not late_steps(steps), why
 
 
-def test_what_is_recomputed_goes_back_at_once():
+def test_recomputed_products_have_no_late_gradients():
     steps = made(SEQUENCE)
     assert late_steps(steps)
     assert not late_steps(steps, late_steps(steps).keys())
@@ -89,7 +89,7 @@ def nodes_of(step: Step) -> Node:
     return step.node
 
 
-def test_what_is_sent_is_priced_beside_the_second_product():
+def test_sending_overlaps_the_late_product_in_the_price():
     steps = made(SEQUENCE)
     done = run(tasks(program(steps, CostModel(load_machine("dgx-a100").with_devices(2)))), 2)
     timed = list(zip(done.tasks, done.starts, strict=True))

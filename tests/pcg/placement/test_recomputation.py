@@ -70,7 +70,7 @@ def test_a_chain_is_done_again_before_the_first_that_reads_it():
     assert reader > max(made)
 
 
-def test_what_nobody_reads_is_done_again_before_its_own_backward_pass():
+def test_unread_operator_is_recomputed_before_its_own_backward_pass():
     text = "x = input[8, 4]\nw = weight[4, 4]\nreturn mean_loss(scale(matmul(x, w), factor=2.0))"
     steps = steps_of(parse_graph(text))
     assert shown(steps, done(steps, {"scale"})) == {"scale": ["scale"]}

@@ -138,7 +138,7 @@ def test_devices_wait_by_zb_h1_for_a_third_as_long_as_by_1f1b():
             assert last == 3 * micro_batches + (stages - 1)
 
 
-def test_one_chunk_is_not_written():
+def test_interleave_of_one_chunk_is_not_written():
     fields = {"stages": 2, "micro_batches": 4, "schedule": "1f1b"}
     assert PipelineFile.model_validate(fields).model_dump() == fields
     interleaved = PipelineFile.model_validate({**fields, "interleave": 3})

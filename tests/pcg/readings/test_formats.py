@@ -46,7 +46,7 @@ def test_statistics_logarithms_losses_and_data_stay_wide():
     assert named(wide_values(graph)) == WIDE
 
 
-def test_what_a_wide_operator_reads_is_held_wide():
+def test_operands_of_wide_operators_are_held_wide():
     """Through views: the flattened rows are the product itself."""
     graph = parse_graph(NORMED)
     held = named(held_wide(graph))

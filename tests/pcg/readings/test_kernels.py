@@ -111,7 +111,7 @@ def test_compiled_element_wise_operators_are_one_kernel():
     assert written == ["multiply", "sum_loss"]
 
 
-def test_what_only_says_how_large_a_mask_is_is_not_written_for_it():
+def test_operand_read_for_its_shape_alone_is_not_written():
     """Scores that say how often a mask is repeated, and to which it is added, as one kernel."""
     text = "x = input[8, 4, 4]\nm = input[4, 4]\nw = weight[8, 4, 4]\nh = multiply(x, w)\n"
     graph = parse_graph(text + "return sum_loss(add(h, expand_as(h, m, axis=0)))")

@@ -119,7 +119,7 @@ def test_a_sum_is_not_computed_again_for_the_slope_of_its_function():
     assert weight == (Reads(frozenset({0}), frozenset({0})),)
 
 
-def test_what_is_read_for_its_shape_gets_no_gradient():
+def test_operand_read_for_its_shape_gets_no_gradient():
     assert differentiated(node_of("expand_vector", {"axis": 1}, [MATRIX, (6,)])) == {1}
     assert differentiated(node_of("multiply", {}, [MATRIX, MATRIX])) == {0, 1}
     assert differentiated(node_of("matmul_relu", {}, [(4, 6), (6, 3)])) == {0, 1}

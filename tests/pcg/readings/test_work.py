@@ -201,7 +201,7 @@ def test_gradients_are_wanted_where_weights_are():
     assert {node.name for node in nodes} == {"w", "replicate", "matmul", "add"}
 
 
-def test_what_is_read_for_its_shape_alone_is_not_differentiated():
+def test_operand_read_for_its_shape_alone_is_not_differentiated():
     """Rotary positions are repeated as queries are, which makes them no more trained; so what they
     are multiplied with is not read in the backward pass."""
     graph = parse_graph(

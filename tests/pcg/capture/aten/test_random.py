@@ -105,7 +105,7 @@ DRAWS: dict[str, Function] = {
 
 
 @pytest.mark.parametrize("name", a_third(DRAWS))
-def test_what_is_drawn_is_used_as_the_module_does(name: str) -> None:
+def test_random_numbers_are_used_as_in_the_module(name: str) -> None:
     torch.manual_seed(0)
     module, rows = Noisy(DRAWS[name]), (torch.zeros(3, 4),)
     comparison = compare_module(module, rows, capture(module, rows), "model")

@@ -98,7 +98,7 @@ def test_ids_of_each_element() -> None:
     assert "scatter_add" in names(captured_of(alike, torch.tensor([3, 1])))
 
 
-def test_one_edge_and_one_node() -> None:
+def test_ids_of_one_edge_and_one_node_are_below_1() -> None:
     """The only place that there is is that of no other id, whatever the example says."""
     module = Placed(lambda x, ids, y: x[:1].index_add(0, ids, y), 1, WIDTH)
     captured = captured_of(module, torch.tensor([0]))
@@ -142,7 +142,7 @@ KEPT: dict[str, Sum] = {
 
 
 @pytest.mark.parametrize("name", a_third(KEPT))
-def test_what_has_no_equation_is_torchs_own(name: str) -> None:
+def test_scatters_without_an_equation_stay_functions_of_torch(name: str) -> None:
     captured = captured_of(Placed(KEPT[name]), EDGE_IDS)
     assert not names(captured) & {"index_add", "scatter_add"}
 
@@ -181,7 +181,7 @@ MASKED: dict[str, Sum] = {
 
 
 @pytest.mark.parametrize("name", a_third(MASKED))
-def test_what_is_put_where_a_mask_is(name: str) -> None:
+def test_masked_writes_are_not_opaque(name: str) -> None:
     assert captured_of(Placed(MASKED[name]), EDGE_IDS).opaque == ()
 
 

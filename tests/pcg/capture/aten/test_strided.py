@@ -19,7 +19,7 @@ BEYOND = {
 
 
 @pytest.mark.parametrize("name", BEYOND)
-def test_what_lies_in_memory_beside_a_tensor_is_one_line(name: str) -> None:
+def test_view_beyond_its_tensor_is_refused_by_its_line(name: str) -> None:
     class Reads(nn.Module):
         def __init__(self) -> None:
             super().__init__()
