@@ -199,7 +199,7 @@ def test_is_in_the_library(library: Library, name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["softmax", "cross_entropy", "batch_norm", "layer_norm", "attention", "max_axis"]
 )
-def test_what_a_cut_along_a_reduced_axis_takes_is_in_the_library(
+def test_decompositions_for_cuts_along_reduced_axes_are_in_the_library(
     library: Library, name: str
 ) -> None:
     """The vocabulary of a cross-entropy, the batch of a batch norm, the axis of a softmax, the keys

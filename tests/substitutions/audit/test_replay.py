@@ -152,7 +152,7 @@ def test_any_field_that_is_altered_is_found(content: dict[str, Any], data: st.Da
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_what_is_altered_with_its_hash_does_not_follow(
+def test_altered_plan_with_a_matching_hash_does_not_follow(
     content: dict[str, Any], data: st.DataObject
 ):
     """Decisions but the views: these follow from nothing, any that fit are a plan."""

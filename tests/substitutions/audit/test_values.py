@@ -67,7 +67,7 @@ def test_replacing_values_by_id_is_rebuilding_the_graph(graph: Graph, data: st.D
         assert values.graph().outputs == graph.outputs
 
 
-def test_what_becomes_equal_is_one():
+def test_values_that_become_equal_are_merged():
     values = NamedValues(
         parse_graph(
             "x = input[4, 4]\nt0 = relu(x)\nt1 = tanh(t0)\nt2 = gelu(x)\nt3 = tanh(t2)\n"

@@ -82,7 +82,7 @@ def test_crossings_are_taken_out():
     assert (drawing.centres[0] < drawing.centres[1]) == (drawing.centres[3] < drawing.centres[2])
 
 
-def test_what_reads_nothing_stands_above_its_reader():
+def test_leaf_is_drawn_one_layer_above_its_reader():
     # 0 -> 1 -> 2 <- 3
     drawing = layout([30.0] * 4, [Wire(0, 1), Wire(1, 2), Wire(3, 2)], [2])
     assert drawing.layers == (0, 1, 2, 1)

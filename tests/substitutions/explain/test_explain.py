@@ -285,7 +285,7 @@ def test_sizes_do_not_coincide_and_fit():
     assert skeleton(first.left) == skeleton(second.left)
 
 
-def test_what_holds_at_one_choice_of_sizes_only_does_not_count(monkeypatch):
+def test_steps_that_hold_at_one_choice_of_sizes_only_do_not_count(monkeypatch):
     text = "slice(x, axis=0, start=|{}.0|, size=n), y, z"
     sides = pair({"x": 1, "y": 1, "z": 1}, text.format("y"), text.format("z"))
     assert explainer().attempt(*sides).derivation is None
@@ -376,7 +376,7 @@ def _lines(capsys):
     return capsys.readouterr().out.splitlines()
 
 
-def test_one_rule_of_a_file_and_negative_answers(tmp_path, capsys):
+def test_one_rule_of_a_file_is_explained_or_a_negative_answer(tmp_path, capsys):
     path = written(tmp_path / "rules.json", SOUND, FAR, FALSE)
     explain_file(f"{path}:chain", lambda _: small_rules(), as_json=True)
     (record,) = map(json.loads, _lines(capsys))

@@ -70,7 +70,7 @@ def test_derived_rules_are_marked():
     assert {rule.left for rule in least.rules} <= {rule.left for rule in library.rules}
 
 
-def test_what_is_not_proved_does_not_enter(part):
+def test_rejected_candidates_are_unproved_and_have_a_reason(part):
     for _, decision in part.rejected:
         assert decision.verdict is not Verdict.PROVED
         assert decision.reason

@@ -48,5 +48,5 @@ def test_kernels_are_what_convolutions_are_with(rule):
         (f"{CONV.format(-1, -4)}", f"{CONV.format(-4, -1)}", Verdict.REFUTED),
     ],
 )
-def test_what_follows_from_use_is_decided(rule, left, right, verdict):
+def test_rules_whose_ranks_follow_from_use_are_decided(rule, left, right, verdict):
     assert decide_foreign(rule(left, right)).verdict is verdict

@@ -80,7 +80,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("place", "value", "expected"), WRONG, ids=lambda value: str(value)[:40])
-def test_what_is_wrong_is_said_with_its_place(as_json, write, place, value, expected):
+def test_error_in_a_rule_file_names_its_place(as_json, write, place, value, expected):
     good = as_json(LEFT, RIGHT)
     actual = problem(write(good, changed(good, place, value)))
     assert expected in actual
@@ -208,7 +208,7 @@ def test_two_systems_in_one_file(as_json, write):
     )
 
 
-def test_what_both_systems_have_in_a_file_of_both(as_json, write):
+def test_rules_that_both_systems_have_are_taken_for_tasos(as_json, write):
     """Where other rules are from both, the inputs and ranks tell, or else less is assumed."""
     linear = as_json("LINEAR(-1, -4; ACTI=0)", "LINEAR(-1, -4; ACTI=0)")
     tanh = as_json("TANH(-1)", "TANH(-1)")

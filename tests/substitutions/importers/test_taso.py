@@ -250,7 +250,7 @@ def test_true_rules(rule, left, right, conditions):
 
 
 @each(("left", "right"), [(left, right) for left, right, _ in PROVED])
-def test_what_operators_mean(rule, left, right):
+def test_operators_of_taso_compute_as_described(rule, left, right):
     read = rule(left, right)
     try:
         imported = taso.import_rule(read)

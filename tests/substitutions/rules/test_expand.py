@@ -56,7 +56,7 @@ def test_no_stand_in_is_left():
         assert not rule.runs
 
 
-def test_what_lies_between_may_have_one_more_axis():
+def test_intermediate_values_may_have_one_more_axis():
     wide = general("wide", "sum_axis(expand(x, axis=1, size=2), axis=1)", "add(x, x)", x=2)
     graph = parse_graph("x = input[4]\nreturn add(x, x)\n")
     assert names(Expander((wide,)).concrete(graph)) == {"wide[0,0]", "wide[0,1]", "wide[1,0]"}

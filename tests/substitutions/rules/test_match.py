@@ -149,7 +149,7 @@ def test_three_operators_that_share_an_input_are_merged_in_pairs():
     assert len(rewrites(MERGE, graph)) == 6
 
 
-def test_what_is_made_of_an_output_is_no_input():
+def test_value_computed_from_an_output_is_no_input_of_the_match():
     """Merging a product with one of its own users would need the result to compute it."""
     graph = parse_graph("x = input[4, 4]\na = weight[4, 4]\nreturn matmul(x, relu(matmul(x, a)))\n")
     assert rewrites(MERGE, graph) == []
@@ -204,7 +204,7 @@ def test_a_sum_of_symbols_is_what_it_says():
     assert rewrites(joined, parse_graph(text.format(4))) == []
 
 
-def test_one_unknown_of_a_sum_or_product_is_solved_for():
+def test_one_unknown_symbol_of_a_sum_or_product_is_solved_for():
     later = rule(
         "add(slice(x, axis=0, start=s, size=n), slice(x, axis=0, start=s + 2*t, size=n))",
         "add(slice(x, axis=0, start=s, size=n), slice(x, axis=0, start=2*t + s, size=n))",

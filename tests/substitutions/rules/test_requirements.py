@@ -51,7 +51,7 @@ POLYS = st.lists(
 
 
 @given(POLYS, POLYS)
-def test_what_is_printed_is_read_back(left, right):
+def test_printed_requirements_are_read_back(left, right):
     assert parse_requirement(requirement_text((left, right))) == (left, right)
 
 
@@ -59,7 +59,7 @@ def test_what_is_printed_is_read_back(left, right):
     "text",
     ["", "|x.0|", "|x.0| = 1 = 1", "|x.0| = ", "|x.0| = 1.5", "|x| = 1", "a b = 1", "a == 1"],
 )
-def test_what_is_no_equation_is_refused(text):
+def test_text_that_is_no_equation_is_refused(text):
     with pytest.raises(InputError):
         parse_requirement(text)
 
@@ -73,7 +73,7 @@ def test_equations_hold_for_numbers():
     assert hold((), {})
 
 
-def test_it_is_what_makes_the_rule_hold():
+def test_rule_is_refuted_without_its_requirement_and_proved_with_it():
     assert decide(ONE.left, ONE.right).verdict is Verdict.REFUTED
     assert decide(ONE.left, ONE.right, ONE.requirements).verdict is Verdict.PROVED
 
@@ -86,7 +86,7 @@ def test_a_rule_is_applied_only_where_it_holds():
     assert applied(replace(ONE, requires=()), 3, 4, 4, 2)
 
 
-def test_it_is_of_the_same_axis_at_other_ranks():
+def test_requirement_names_the_same_axis_at_other_ranks():
     assert ONE.runs == ((("x", 0),), (("x", 3),))
     wider, narrower = ONE.at((3, 0)), ONE.at((0, 2))
     assert wider is not None
@@ -99,7 +99,7 @@ def test_it_is_of_the_same_axis_at_other_ranks():
         assert decide(made.left, made.right, made.requirements).verdict is Verdict.PROVED
 
 
-def test_it_is_kept_by_all_that_is_made_of_a_rule():
+def test_reversed_and_expanded_rules_keep_the_requirement():
     assert ONE.reversed.requires == ONE.requires
     stands = parse_rule("f", {"x": 3}, f"pointwise({LEFT})", f"pointwise({RIGHT})")
     stands = replace(stands, requires=("|x.2| = 1",))
@@ -134,7 +134,7 @@ def test_a_file_tells_it():
         ("s = 1", "rule rule: requires s, which no attribute has"),
     ],
 )
-def test_what_a_rule_cannot_require_is_refused_in_a_file(requires, problem):
+def test_impossible_requirement_in_a_file_is_refused(requires, problem):
     entry = rule_file(ONE, PROOF).model_copy(update={"requires": (requires,)})
     with pytest.raises(InputError) as caught:
         parse_entry(entry)

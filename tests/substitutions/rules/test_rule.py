@@ -140,7 +140,7 @@ def test_an_operator_of_another_kind_is_refused(name):
         POINTWISE.with_operator(call)
 
 
-def test_what_is_kept_when_a_rule_is_reversed():
+def test_reversed_rule_keeps_family_derivation_and_runs():
     rule = replace(POINTWISE, family="cut", derived=2)
     back = rule.reversed
     assert (back.family, back.derived, back.runs) == ("cut", 2, rule.runs)

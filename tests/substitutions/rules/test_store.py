@@ -94,7 +94,7 @@ def test_a_library_says_what_made_it():
     assert library_text(library_of([RULE], max_ops=2)) == library_text(LIBRARY)
 
 
-def test_one_rule_is_one_line():
+def test_each_rule_of_a_library_is_one_line():
     text = library_text(LIBRARY.model_copy(update={"rules": (RULE, RULE)}))
     assert [json.loads(line.rstrip(","))["name"] for line in text.splitlines()[1:-1]] == ["r1"] * 2
 

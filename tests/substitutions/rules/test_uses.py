@@ -122,7 +122,7 @@ def test_where_the_elements_of_a_value_come_from(value, kind):
     assert kind_of(parsed, shapes, {}) == kind
 
 
-def test_one_maximum_of_one_element_is_that_element():
+def test_maximum_of_one_element_is_that_element():
     (value,) = parse_values("max_axis(y, axis=0)", {"y": 2})
     assert kind_of(value, {"y": (1, 3)}, {}) == "rearranged"
 

@@ -116,7 +116,7 @@ def test_candidates_are_equal_on_other_inputs() -> None:
         assert hashed(left, fresh) == hashed(right, fresh)
 
 
-def test_what_everyone_knows_is_among_the_candidates() -> None:
+def test_well_known_equalities_are_among_the_candidates() -> None:
     texts = {f"{Graph((a,)).digest}{Graph((b,)).digest}" for a, b in equalities()}
     x, y, z = (tensor(name, 2) for name in NAMES[:3])
     matmul, add = OPERATORS["matmul"](), OPERATORS["add"]()

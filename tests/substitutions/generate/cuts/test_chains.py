@@ -41,7 +41,7 @@ def either_way(left: str, right: str) -> bool:
 
 
 @pytest.mark.parametrize(("there", "back"), [("partition", "combine"), ("pipeline", "batch")])
-def test_what_cancels(there, back):
+def test_inverse_parallel_operators_cancel(there, back):
     for first, second in ((there, back), (back, there)):
         assert f"{second}({first}(x, dim=1, degree=k), dim=1, degree=k) == x" in texts()
 

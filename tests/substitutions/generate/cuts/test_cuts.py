@@ -134,7 +134,7 @@ def test_every_equality_around_an_operator_follows(name, active):
 
 
 @pytest.mark.parametrize(("name", "active"), SMALL)
-def test_none_of_the_rules_follows_from_the_others(name, active):
+def test_no_rule_of_an_operator_follows_from_its_other_rules(name, active):
     """In fewer steps than equalities are left out for."""
     layout = layout_of(name, active)
     basis = [one.relation for one in layout.basis([])]

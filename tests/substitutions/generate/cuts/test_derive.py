@@ -74,13 +74,13 @@ def test_relations_are_those_of_which_all_others_are_sums(name):
     assert not any(is_sum(relation, derived - {relation}) for relation in derived)
 
 
-def test_what_relations_there_are():
+def test_relations_of_small_systems_are_found():
     assert relations(SYSTEMS["apart"], FREE) == []
     assert relations(SYSTEMS["what comes in goes out"], FREE) == [(((0, 0), 1), ((1, 0), -1))]
     assert relations(SYSTEMS["twice"], FREE) == [(((0, 0), 2), ((1, 0), -1))]
 
 
-def test_one_parallel_operator_on_either_side_of_an_edge():
+def test_edge_holds_one_parallel_operator_on_each_side():
     dims, slices, copies, partials = ((0, entry) for entry in range(4))
     assert FREE.fit({dims: 1, slices: -1}, 0)
     assert FREE.fit({dims: 2}, 0)

@@ -77,7 +77,7 @@ def test_an_operator_with_an_inner_reduction_is_decomposed(name: str):
 @pytest.mark.parametrize(
     "names", [[*PAIRS][::6], pytest.param([*PAIRS], marks=pytest.mark.soak)], ids=["some", "all"]
 )
-def test_what_is_found_is_proved(names: list[str]):
+def test_decompositions_are_proved(names: list[str]):
     def check(name: str) -> None:
         decision = decide(*PAIRS[name])
         assert decision.verdict is Verdict.PROVED, decision.reason
@@ -97,7 +97,7 @@ def test_operators_of_a_user_are_decomposed_and_proved(operator: Operator):
 @each("name", PAIRS)
 @settings(max_examples=1, deadline=None)
 @given(seed=st.integers(0, 10**6))
-def test_both_sides_give_the_same_numbers(name: str, seed: int):
+def test_both_sides_of_a_decomposition_have_the_same_values(name: str, seed: int):
     """On random types, shard by shard, in floating point."""
     instance = random_instance(*PAIRS[name], Random(seed))
     assume(instance is not None)
@@ -141,7 +141,7 @@ def test_exponentials_are_relative_to_the_greatest(name: str):
 
 
 @pytest.mark.parametrize("name", ["softmax", "layer_norm", "rms_norm", "mean_axis", "attention"])
-def test_one_pair_stands_for_any_number_of_axes(name: str):
+def test_pair_of_a_decomposition_has_free_axes(name: str):
     (pair,) = decompose(OPERATORS[name]).pairs
     assert free_runs(*pair)
 
@@ -156,7 +156,7 @@ def test_one_pair_stands_for_any_number_of_axes(name: str):
         ("max_pool2d", "under a condition"),
     ],
 )
-def test_what_is_left_out_has_a_reason(name: str, reason: str):
+def test_operator_without_a_decomposition_has_a_reason(name: str, reason: str):
     decomposition = decompose(OPERATORS[name])
     assert not decomposition.pairs
     assert reason in decomposition.reason
