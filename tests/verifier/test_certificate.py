@@ -137,7 +137,7 @@ def test_a_missing_script_is_an_error_of_input(tmp_path: Path):
         check(path)
 
 
-def test_what_a_solver_does_not_confirm_is_rejected(tmp_path: Path):
+def test_certificate_that_a_solver_does_not_confirm_is_rejected(tmp_path: Path):
     path = certified(CUT, tmp_path)
     result = Rechecker(tmp_path, {"mine": lambda condition: "unknown"}).check(path)
     assert not result.accepted

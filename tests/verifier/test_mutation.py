@@ -234,7 +234,7 @@ def test_refuted_for_its_types_but_typed_alike(monkeypatch):
     assert "yet same" in examine(*MATMUL).problem
 
 
-def test_what_the_verifier_raises_is_reported(monkeypatch):
+def test_exception_of_the_verifier_is_reported(monkeypatch):
     def fail(*_: object):
         raise KeyError("k")
 

@@ -176,7 +176,7 @@ def test_without_an_origin_values_shrink(monkeypatch, budget):
     assert kinds(smaller) == "value"
 
 
-def test_what_does_not_differ_is_refused():
+def test_equal_sides_have_no_counterexample_to_shrink():
     instance, counterexample = first("x:2 | relu(x) == gelu(x)")
     same = Instance(instance.left, instance.left, instance.symbols)
     with pytest.raises(ValueError, match="do not differ"):

@@ -133,7 +133,7 @@ def _proved_one_holds(number: int, seed: int):
             assert holds, (left, right, instance)
 
 
-def test_what_is_proved_holds():
+def test_proved_neighbours_hold():
     """And what is vacuous or ill-typed has no instance."""
     _proved_neighbours_hold(EXAMPLES)
     assert counts[Verdict.PROVED] >= LEAST
@@ -141,7 +141,7 @@ def test_what_is_proved_holds():
     assert counts["instances"] > counts[Verdict.PROVED]
 
 
-def test_what_is_proved_holds_without_replay(monkeypatch):
+def test_proved_neighbours_hold_without_replay(monkeypatch):
     """The proof alone, too, tells what is true from what is not."""
     monkeypatch.setattr("verifier.decide.replay", lambda instance, once=False: None)
     # Without replay, types that differ are reported as vacuous, which this test would refuse.
@@ -153,6 +153,6 @@ def test_what_is_proved_holds_without_replay(monkeypatch):
 
 
 @pytest.mark.soak
-def test_what_is_proved_holds_for_many():
+def test_proved_neighbours_hold_for_many_examples():
     _proved_neighbours_hold(1200)
     assert counts[Verdict.PROVED] > 200

@@ -22,7 +22,7 @@ FALSE = {
 
 
 @pytest.mark.parametrize("name", list(FALSE))
-def test_what_is_false_has_a_counterexample(name):
+def test_false_claims_have_a_counterexample(name):
     names = {n: z3.Int(n) for n in ("beta", "n", "r", "b", "u", "tau", "g", "j", "p")}
     sizes = tuple(n >= 2 for n in names.values())
     claim = DigitClaim(name, sizes, eval(FALSE[name], {}, names))

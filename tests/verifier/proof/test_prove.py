@@ -223,14 +223,14 @@ def test_two_orders_of_digits_are_never_confused():
 # Verdicts
 
 
-def test_what_is_not_proved_is_unknown(monkeypatch):
+def test_unproved_pair_is_unknown(monkeypatch):
     sides = "slice(concat(x, y, axis=0), axis=0, start=0, size=|x.0|)", "x"
     assert check(*sides, x=1, y=1).verdict is Verdict.PROVED
     monkeypatch.setattr(smt, "check", lambda text: "unknown")
     assert check(*sides, x=1, y=1).verdict is Verdict.UNKNOWN
 
 
-def test_what_is_too_large_is_unknown(monkeypatch):
+def test_pair_with_too_many_terms_is_unknown(monkeypatch):
     monkeypatch.setattr(meaning, "MAX_TERMS", 3)
     left = "multiply(add(x, y), add(x, z))"
     right = "add(multiply(x, add(x, z)), multiply(y, add(x, z)))"
@@ -340,7 +340,7 @@ ONES = Operator("ones", "x[i, j] -> out[i] = 1")
         ("scale(empty(y, n=n), factor=0.0)", "scale(ones(y), factor=0.0)"),
     ],
 )
-def test_what_is_undefined_stays_so(left: str, right: str):
+def test_pair_defined_on_one_side_only_is_not_proved(left: str, right: str):
     operators = (EMPTY, RATIO, ONES, *STAND_INS.values())
     inputs = {"x": 1, "y": 2, "z": 1}
     assert is_proved(left, left, *operators, **inputs)
@@ -360,5 +360,5 @@ def test_what_is_undefined_stays_so(left: str, right: str):
         ("log(concat(x, z, axis=0))", "concat(log(x), log(z), axis=0)"),
     ],
 )
-def test_what_is_defined_in_both_is_proved(left: str, right: str):
+def test_pair_defined_on_both_sides_is_proved(left: str, right: str):
     assert check(left, right, ROW, ONES, x=1, y=2, z=1).verdict is Verdict.PROVED

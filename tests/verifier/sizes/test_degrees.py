@@ -63,7 +63,7 @@ def solutions(
 
 @settings(max_examples=30, deadline=None)
 @given(systems, monomials)
-def test_what_is_implied_holds_in_every_solution(equations, claim):
+def test_implied_equation_holds_in_every_solution(equations, claim):
     basis = Basis.of(equations)
     if basis.contradicts:
         assert not any(True for _ in solutions(equations))

@@ -167,7 +167,7 @@ def assert_same(side: tuple[Value, ...], group: Group, axes: tuple[int, ...]) ->
 
 @each("count", [0, 2])
 @each("line", SOUND[::2])
-def test_what_is_proved_for_one_axis_is_proved_for_others(line: str, count: int):
+def test_rule_proved_for_one_axis_is_proved_for_runs_of_axes(line: str, count: int):
     left, right = parse(line)
     for group in free_runs(left, right):
         pair = widened(left, right, {group: count})

@@ -51,14 +51,14 @@ POINTS = list(points())
 
 @settings(max_examples=133)
 @given(guard=guards)
-def test_what_is_dropped_holds_everywhere(guard: Poly):
+def test_dropped_conditions_hold_everywhere(guard: Poly):
     if is_dropped(guard):
         assert all(guard.evaluate(point) >= 0 for point in POINTS)
 
 
 @settings(max_examples=133)
 @given(guard=guards)
-def test_what_is_0_never_holds(guard: Poly):
+def test_conditions_of_terms_that_vanish_never_hold(guard: Poly):
     if left(guard) is None:
         assert all(guard.evaluate(point) < 0 for point in POINTS)
 
@@ -89,5 +89,5 @@ def test_positions_within_a_merged_dimension_are_dropped(text: str):
 @pytest.mark.parametrize(
     "text", ["+|n|*|m| -i*|m| -j -2", "+i -j", "+top", "+|m| -i -1", "+i -at", "+|n| -i -top"]
 )
-def test_what_may_fail_is_kept(text: str):
+def test_conditions_that_may_fail_are_kept(text: str):
     assert not is_dropped(of(text))

@@ -163,7 +163,7 @@ def test_nothing_but_laws_changes_a_value():
                 assert simplified(given, frozenset()) == as_given
 
 
-def test_what_rewrites_ask_for_are_the_laws():
+def test_laws_that_rewrites_ask_for_are_all_laws():
     """Each rewrite is behind a question for its law, but for relu, which is read as a maximum."""
     asked = set(re.findall(r"laws\.(\w+) (?:not )?in self\.laws", inspect.getsource(simplify)))
     assert {vars(laws)[name] for name in asked} | {laws.RELU} == LAWS
