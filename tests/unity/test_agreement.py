@@ -62,7 +62,7 @@ def test_a_graph_that_is_not_the_module_is_refused_in_a_line(tmp_path: Path, cap
     assert not out.exists()
 
 
-def test_it_is_planned_without_the_comparison(tmp_path: Path, capsys):
+def test_module_is_planned_without_the_comparison(tmp_path: Path, capsys):
     status, out = optimize(tmp_path, LYING, "--no-self-check", "--json")
     assert status == 0
     assert json.loads(capsys.readouterr().out)["agreement"] is None

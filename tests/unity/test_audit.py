@@ -137,7 +137,9 @@ def other_layer(content: Content) -> None:
         (relabelled, "decisions.derivation["),
     ],
 )  # fmt: skip
-def test_what_does_not_follow_is_a_line(plan: Path, change: Callable[[Content], None], says: str):
+def test_altered_plan_is_a_finding_in_one_line(
+    plan: Path, change: Callable[[Content], None], says: str
+):
     altered(plan, change)
     result = audit(str(plan), "--no-capture", "--no-proofs")
     assert isinstance(result.exception, NegativeAnswer)
@@ -236,7 +238,7 @@ def test_a_plan_with_running_statistics_follows(normed: Path):
     assert "batch norms keep running statistics" in result.stdout
 
 
-def test_what_a_plan_says_nothing_of_is_not_checked(plan: Path):
+def test_parameter_names_that_a_plan_does_not_state_are_not_checked(plan: Path):
     altered(plan, lambda c: c.update(naming=None))
     result = audit(str(plan), "--no-proofs", "--jobs", "1")
     assert result.exit_code == 0, result.output

@@ -52,7 +52,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     return compare("xdl-tiny", *SMALL, "-o", str(out), "--json"), out
 
 
-def test_it_writes_what_the_planners_predict(done: tuple[Result, Path]):
+def test_comparison_file_holds_the_predictions_of_the_planners(done: tuple[Result, Path]):
     result, out = done
     assert result.exit_code == 0, result.output
     content = ComparisonFile.model_validate_json((out / "compare.json").read_text())
@@ -146,7 +146,7 @@ def entry(planner: str, speed: float | None) -> Prediction:
     )
 
 
-def test_what_does_not_fit_is_a_cross(tmp_path: Path):
+def test_plan_that_does_not_fit_is_a_cross_in_the_plot(tmp_path: Path):
     svg, _ = plot("m", "local", [entry("joint", 10.0), entry("expert", None)], tmp_path / "m.py")
     assert svg.name == "m.py.svg"
     assert "expert does not fit" in svg.read_text()

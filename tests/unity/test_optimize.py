@@ -40,7 +40,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     return optimize("mlp-tiny", "--devices", "2", "-o", str(out)), out
 
 
-def test_it_writes_a_plan_and_shows_it(shown: tuple[Result, Path]) -> None:
+def test_optimize_writes_a_plan_and_shows_it(shown: tuple[Result, Path]) -> None:
     result, out = shown
     assert result.exit_code == 0, result.output
     plan = load_plan(out)
@@ -123,7 +123,7 @@ def test_an_option_that_would_be_left_aside_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_it_says_what_is_recomputed(tmp_path: Path) -> None:
+def test_optimize_lists_the_recomputed_operators(tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
     options = ("mlp-mnist", "--devices", "2", "--planner", "data-parallel", "-o", str(out))
     said = optimize(*options, "--recompute", "full").output

@@ -111,7 +111,7 @@ def test_copies_of_what_has_no_equation_agree_with_one(tmp_path):
 
 
 @pytest.mark.distributed
-def test_what_a_user_reads(tmp_path):
+def test_run_prints_devices_program_times_and_agreement(tmp_path):
     plan = write_plan(tmp_path, 2)
     run = run_here(plan, "--steps", "25", "--check", "--show-program")
     assert run.status == 0

@@ -73,7 +73,7 @@ def second_rank(monkeypatch):
     return become
 
 
-def test_what_one_rank_alone_lacks_it_says(tmp_path, capsys, second_rank):
+def test_rank_that_is_out_of_memory_reports_it(tmp_path, capsys, second_rank):
     large = PARALLEL.replace("16", "1000000000000").format(n=2, function="relu")
     plan = write_plan_of(tmp_path, 2, MODEL.replace("16", "1000000000000"), large)
     second_rank(1)
@@ -83,7 +83,9 @@ def test_what_one_rank_alone_lacks_it_says(tmp_path, capsys, second_rank):
 
 
 @pytest.mark.parametrize("local", [0, 1])
-def test_what_a_computer_lacks_its_first_process_says(tmp_path, capsys, second_rank, local):
+def test_file_missing_on_a_computer_is_reported_by_its_first_process(
+    tmp_path, capsys, second_rank, local
+):
     second_rank(local)
     path = tmp_path / "plan.json"
     with pytest.raises(SystemExit) as caught:
@@ -93,7 +95,9 @@ def test_what_a_computer_lacks_its_first_process_says(tmp_path, capsys, second_r
     assert capsys.readouterr().err == (expected if local == 0 else "")
 
 
-def test_what_all_ranks_agree_upon_the_first_says(tmp_path, capsys, second_rank, monkeypatch):
+def test_error_of_all_ranks_is_reported_by_the_first_rank_alone(
+    tmp_path, capsys, second_rank, monkeypatch
+):
     def train(*given):
         raise AgreedError("folder", "has checkpoints already")
 

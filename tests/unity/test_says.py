@@ -109,7 +109,7 @@ def test_commands_print_in_no_other_way():
 
 
 @pytest.mark.parametrize(("app", "arguments"), COMMANDS)
-def test_what_commands_refuse(
+def test_refusals_of_commands_are_one_clean_line(
     app: Typer, arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ):
     with pytest.raises(SystemExit) as ended:

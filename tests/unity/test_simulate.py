@@ -35,7 +35,7 @@ def simulate(*arguments: str) -> Result:
     return runner.invoke(app, list(arguments), catch_exceptions=True)
 
 
-def test_it_agrees_with_the_plan(made: Path) -> None:
+def test_simulation_agrees_with_the_estimates_of_the_plan(made: Path) -> None:
     result = simulate(str(made / "plan.json"), "--json")
     assert result.exit_code == 0, result.output
     content = json.loads(result.stdout)
@@ -73,7 +73,7 @@ def test_number_formats_take_other_time_and_memory(made: Path) -> None:
     assert mixed["activations"] <= single["activations"] - 2 * hidden
 
 
-def test_it_prints_a_table(made: Path) -> None:
+def test_simulate_prints_a_table(made: Path) -> None:
     result = simulate(str(made / "plan.json"))
     assert result.exit_code == 0, result.output
     assert "communication, hidden" in result.output

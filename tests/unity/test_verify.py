@@ -85,7 +85,7 @@ def test_proved_rules_end_with_status_0(
     }
 
 
-def test_what_is_not_proved_ends_with_status_1(
+def test_rules_that_are_not_proved_end_with_status_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     path = written(tmp_path / "rules.json", TRUE, FALSE, ILL_TYPED, VACUOUS)

@@ -104,7 +104,7 @@ def test_inputs_and_losses(returns, inputs, loss, expected):
         (torch.mean, "x", None, "expected a tuple of arguments, a dictionary"),
     ],
 )
-def test_what_cannot_be_planned_is_refused_in_one_line(returns, inputs, loss, problem: str):
+def test_module_that_cannot_be_planned_is_refused_in_one_line(returns, inputs, loss, problem: str):
     with pytest.raises(unity.InputError, match=problem) as refused:
         unity.optimize(Two(returns), inputs, loss=loss, devices=1, quiet=True)
     assert "\n" not in str(refused.value)

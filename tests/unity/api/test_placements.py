@@ -87,7 +87,7 @@ def test_other_numbers_of_devices(ranks: int, machine: str):
 
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
-def test_what_is_said_of_any_plan_is_so(data):
+def test_placements_for_dtensor_hold_for_random_plans(data):
     plan = words_cut_at_random(data.draw)
     check(plan)
     assert to_dtensor(plan).unsaid

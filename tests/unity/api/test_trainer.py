@@ -58,7 +58,7 @@ def test_a_trainer_becomes_one_for_plans(model: unity.ParallelModule):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_the_plan_decides_is_refused(model: unity.ParallelModule, name: str):
+def test_trainer_options_that_the_plan_decides_are_refused(model: unity.ParallelModule, name: str):
     with pytest.raises(unity.InputError, match=f"TrainingArguments {name}: expected none"):
         Trainer(model, **{name: True})
 

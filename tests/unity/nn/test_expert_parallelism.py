@@ -109,7 +109,7 @@ def test_the_fastest_plan_cuts_between_experts(planned: tuple[str, unity.Planned
     assert all(cut == (Shard(0),) for cut in experts.values()), experts
 
 
-def test_it_trains_as_torch_does(planned: tuple[str, unity.PlannedModel]):
+def test_expert_parallel_plan_trains_as_torch(planned: tuple[str, unity.PlannedModel]):
     name, plan = planned
     expected = trained(made(name))
 
