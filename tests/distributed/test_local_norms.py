@@ -107,7 +107,9 @@ def assert_same(plan, steps, wanted, *, running=True):
     ("devices", "families"),
     [(2, ("data-parallel", "zero")), (4, ("data-parallel",)), (4, ("zero",))],
 )
-def test_they_are_those_of_distributed_data_parallel(devices, families, library, tmp_path, request):
+def test_local_statistics_train_as_distributed_data_parallel(
+    devices, families, library, tmp_path, request
+):
     """Losses, gradients, weights and running statistics, on as many devices as there are groups,
     and on fewer, of which each has several."""
     first = alone(devices, library)

@@ -83,7 +83,7 @@ def counted(plan, optimizer, precision: Precision = "fp32"):
     return peak_memory(steps, Training(optimizer, precision), plan.recompute)
 
 
-def test_what_is_alive_is_counted_once_and_until_it_has_gone():
+def test_live_storage_is_counted_once_until_it_is_freed():
     with Held() as held:
         x = torch.zeros(100)
         views = x.view(10, 10), x[3:]
@@ -162,7 +162,7 @@ def test_of_a_mask_a_byte_an_element_is_held():
     assert not [one for one in twice if one.itemsize and one.first < turn <= one.last]
 
 
-def test_what_micro_batches_hold_of_what_they_make_again():
+def test_recomputed_tensors_are_held_for_one_micro_batch_only():
     """Only that of the one under way. The data of all is there from the start, beside the count."""
     graph = GRAPHS["activations"]()
     machine = load_machine("local").with_devices(1)
