@@ -33,7 +33,7 @@ def declaration(function: str, reads: list[str], writes: list[str], axes: str) -
 X = "[4, 6] float32"
 
 
-def test_what_is_so_is_read_and_printed() -> None:
+def test_true_declaration_is_read_and_printed() -> None:
     line = declaration(CALL, [X], [X], "0 -> 0")
     operator = parse_declaration(line)
     assert operator is not None
@@ -91,7 +91,7 @@ def test_what_is_so_is_read_and_printed() -> None:
         ),
     ],
 )
-def test_what_is_not_so_is_refused(
+def test_false_declaration_is_refused(
     function: str, reads: list[str], writes: list[str], axes: str, problem: str
 ) -> None:
     line = declaration(function, reads, writes, axes)

@@ -70,14 +70,14 @@ def recheck(folder: Path, *options: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("name", TRUE)
-def test_what_is_true_is_accepted(name: str, tmp_path: Path):
+def test_true_certificate_is_accepted(name: str, tmp_path: Path):
     status, printed = recheck(made(name).write(tmp_path))
     assert status == 0, printed
     assert "proved: forged: " in printed
 
 
 @pytest.mark.parametrize("case", a_third(BAD))
-def test_what_is_wrong_with_a_certificate_is_one_line(case: str, tmp_path: Path):
+def test_wrong_certificate_is_refused(case: str, tmp_path: Path):
     name, change, problem = BAD[case]
     forged = made(name)
     change(forged.content)
@@ -133,7 +133,7 @@ FALSE: dict[str, tuple[dict[str, int], str, str]] = {
 
 
 @pytest.mark.parametrize("case", a_third(FALSE))
-def test_what_is_false_is_rejected_by_solvers_and_by_evaluation(case: str, tmp_path: Path):
+def test_false_rule_is_rejected_by_solvers_and_by_evaluation(case: str, tmp_path: Path):
     forged = forge(*FALSE[case])
     status, printed = recheck(forged.write(tmp_path))
     assert status == 1
@@ -254,7 +254,7 @@ def test_a_proof_about_whole_tensors_is_said_to_be_one(tmp_path: Path):
     assert "1 of 1 certificates are about whole tensors only" in printed
 
 
-def test_what_is_printed_is_plain_text(tmp_path: Path):
+def test_printed_verdict_is_plain_text(tmp_path: Path):
     forged = made("cut")
     forged.content["rule"] = "[red]name[/red] :smile:\nproved: all"
     status, printed = recheck(forged.write(tmp_path))

@@ -118,7 +118,7 @@ BAD: dict[str, tuple[Callable[[Content], None], int]] = {
 
 
 @pytest.mark.parametrize("case", a_third(BAD))
-def test_what_is_wrong_with_a_library_is_one_line(case: str, tmp_path: Path):
+def test_wrong_library_is_refused_in_one_line(case: str, tmp_path: Path):
     change, status = BAD[case]
     content = library()
     change(content)

@@ -198,7 +198,7 @@ def test_a_profile_that_lies(name):
     assert must_refuse("--profile", "profile.json") == str(caught.value)
 
 
-def test_what_is_changed_is_fine_before():
+def test_unchanged_machine_and_profile_are_accepted():
     Path("profile.json").write_text(json.dumps(PROFILE))
     load_profile("profile.json", load_machine("local"))
     assert tomllib.loads(PRESET.read_text())["name"] == "local"

@@ -217,7 +217,7 @@ def test_a_call_that_does_not_return_what_it_says(plan_path, name):
     assert str(caught.value).isprintable()
 
 
-def test_what_is_called_has_one_name_only():
+def test_name_of_a_function_is_the_hash_of_its_call_and_types():
     """Its SHA-256, of the call and of what it reads and writes."""
     name, line = declared("aten.relu.default(x0)", [X], [Y])
     declaration = parse_declaration(line)
