@@ -64,7 +64,7 @@ def many_devices():
     distributed.destroy_process_group()
 
 
-def test_both_plan_a_layer(many_devices):
+def test_plan_of_a_layer_is_no_slower_than_autoparallels(many_devices):
     pytest.importorskip("autoparallel.api", reason="AutoParallel is not installed")
     if not torch.cuda.is_available():
         pytest.skip("AutoParallel's meshes need CUDA")
