@@ -131,7 +131,7 @@ def test_divided_updates_are_less_memory():
     assert 0 < held < whole.memory / 2
 
 
-def test_what_is_published_of_memory_is_compared():
+def test_published_memory_is_compared():
     (point,) = (p for p in points() if p.run == "Alpa")
     assert point.memory == 8.745e9
     assert point.precision == "fp16"

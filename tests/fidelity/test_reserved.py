@@ -37,7 +37,7 @@ def test_a_block_is_split_and_its_parts_become_one_again():
     assert allocator.reserved == 100 * MIB
 
 
-def test_what_is_free_in_parts_does_not_serve_a_whole():
+def test_free_parts_do_not_serve_a_larger_block():
     allocator = CachingAllocator()
     first, _ = allocator.take(60 * MIB), allocator.take(20 * MIB)
     allocator.give(first)
