@@ -87,7 +87,7 @@ PRINTED = ["one", "two in 1.5 s", "┏━━┓", "│ a │ 2 │", "four"]
         ["one", "...", "two in 1 s", "...", "four"],
     ],
 )
-def test_what_agrees(shown: list[str]):
+def test_output_that_agrees_has_no_difference(shown: list[str]):
     assert difference(shown, PRINTED) is None
 
 
@@ -106,7 +106,7 @@ def test_what_agrees(shown: list[str]):
         ["...", "four", "...", "one", "..."],
     ],
 )
-def test_what_differs(shown: list[str]):
+def test_output_that_differs_has_a_difference(shown: list[str]):
     assert difference(shown, PRINTED) is not None
 
 
