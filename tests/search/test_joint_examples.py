@@ -83,7 +83,7 @@ def test_joint_plan_is_faster_than_one_without_algebra():
 
 
 @pytest.mark.soak
-def test_less_is_communicated_for_it():
+def test_joint_plan_communicates_less_than_a_quarter_of_the_sequential_plan():
     sequential, joint = (perceptron(mode) for mode in (Mode.SEQUENTIAL, Mode.JOINT))
     exchanged = [plan.estimates.communication_elements for plan in (joint, sequential)]
     assert 4 * exchanged[0] < exchanged[1]

@@ -29,7 +29,7 @@ def test_bounded_simulation_equals_full_simulation_below_the_limit(program, over
     assert simulation.seconds(issued, limit) == (whole if whole < limit else None)
 
 
-def test_nothing_takes_no_time():
+def test_empty_program_takes_no_time():
     assert BoundedSimulation(DEVICES).seconds([], 1.0) == 0.0
 
 

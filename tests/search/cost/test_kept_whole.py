@@ -42,7 +42,7 @@ def test_shares_are_of_the_step_and_by_function() -> None:
     assert str(by_function["aten.tril.default"]).startswith("aten.tril.default (2 calls, ")
 
 
-def test_a_plan_without_such_functions_has_none() -> None:
+def test_plan_without_opaque_functions_lists_none() -> None:
     graph = parse_graph("x = input[4, 4]\nw = weight[4, 4]\nreturn mean_loss(multiply(x, w))")
     plan, cost = make_plan(graph, graph, 1, {}), CostModel(load_machine("local").with_devices(1))
     assert kept_whole(plan, cost) == ()

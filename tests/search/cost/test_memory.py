@@ -46,7 +46,7 @@ def test_weights_gradients_and_states():
         assert memory.total == sum(parts)
 
 
-def test_a_weight_without_a_gradient_has_none():
+def test_weight_without_a_gradient_takes_no_gradient_memory():
     graph = parse_graph(f"{X}v = weight[10, 10]\nreturn mean_loss(matmul(x, w)), relu(v)")
     memory = peak_memory(steps_of(graph), SGD)
     assert (memory.parameters, memory.gradients) == (800, 400)
@@ -106,7 +106,7 @@ def norms(layers: int) -> Graph:
     return parse_graph(f"{text}return mean_loss({value})")
 
 
-def test_computing_again_takes_less_memory_and_more_time():
+def test_recomputation_takes_less_memory_and_more_time():
     steps = steps_of(norms(4))
     cost = CostModel(load_machine("dgx-a100").with_devices(1))
     again = worth_recomputing(steps)
@@ -118,7 +118,7 @@ def test_computing_again_takes_less_memory_and_more_time():
     assert recomputed.step_seconds == pytest.approx(plain.step_seconds + forward)
 
 
-def test_nothing_is_computed_again_where_that_saves_nothing():
+def test_no_operator_is_recomputed_if_recomputation_saves_nothing():
     steps = steps_of(parse_graph(f"{X}return mean_loss(matmul(relu(matmul(x, w)), w))"))
     assert not worth_recomputing(steps)
     steps = steps_of(parse_graph(f"{X}return mean_loss(matmul(x, w))"))

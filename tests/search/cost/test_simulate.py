@@ -123,7 +123,7 @@ def test_a_deep_model_is_simulated_from_its_end():
     assert simulation.backward > 1500 * cost_of(1).machine.device.kernel_latency
 
 
-def test_nothing_goes_back_without_weights():
+def test_graph_without_weights_has_no_backward_pass():
     graph = checked("x = input[8, 8]\nreturn mean_loss(relu(x))")
     simulation = simulate(schedule(graph, views_at(graph, {})), cost_of(1))
     assert simulation.backward == simulation.sync == simulation.update == 0
@@ -221,7 +221,7 @@ def test_buffers_are_of_gradients_that_the_same_devices_add_up():
     assert sorted(_buffers(range(4), given)) == [(1,), (3, 0)]
 
 
-def test_nothing_moves_back_where_the_loss_is_put_together():
+def test_joining_the_loss_has_no_backward_resharding():
     graph, cost = data_parallel(1), cost_of(2)
     steps = schedule(graph, views_at(graph, {}))
     (joining,) = [i for i, step in enumerate(steps.steps) if isinstance(step, Reshard)]

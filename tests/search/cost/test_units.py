@@ -82,11 +82,11 @@ def test_the_more_room_the_less_is_recomputed():
     assert taken == sorted(taken, reverse=True)
 
 
-def test_nothing_may_be_recomputed():
+def test_recompute_none_allows_no_choice():
     assert not ways(0, Recompute.NONE)
 
 
-def test_where_nothing_helps_the_least_is_found():
+def test_least_memory_is_chosen_if_nothing_fits():
     (nodes,) = ways(1)
     assert nodes == ways(0)[0]
 

@@ -153,7 +153,7 @@ def test_stages_that_fit_lie_in_the_bands_of_memory(row, stages, micro_batches, 
         assert all(holds.first(s, b) <= a and b <= holds.last(s, a) for s, a, b in pairs)
 
 
-def test_of_a_long_row_little_is_looked_at():
+def test_balancing_a_long_row_prices_few_of_its_stages():
     """And the stages are those of the whole table."""
     seconds = np.random.default_rng(0).uniform(0.5, 1.5, 700)
     own, looked = sums(seconds), []
@@ -170,5 +170,5 @@ def test_of_a_long_row_little_is_looked_at():
         assert balanced(table, seconds, 8) == partition
 
 
-def test_more_stages_than_operators_are_none():
+def test_no_partition_has_more_stages_than_operators():
     assert balanced(lambda _, a, b: sums([1.0, 2.0])(a, b), [1.0, 2.0], 3) is None

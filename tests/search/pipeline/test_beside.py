@@ -86,7 +86,7 @@ def of_both(asking: Asking, pipelines: Pipelines) -> WithPipelines:
 
 
 @pytest.mark.parametrize(("plain", "pipelined"), [(3.0, 4.0), (4.0, 3.0), (3.0, 3.0)])
-def test_who_asks_for_a_rival_has_it_searched_once(any_plan, plain: float, pipelined: float):
+def test_rival_is_searched_once_for_the_planner_that_asks(any_plan, plain: float, pipelined: float):
     asking, pipelines = Asking(any_plan, plain), Pipelines(any_plan, [pipelined])
     answer = of_both(asking, pipelines).plan("m", any_plan.model)
     assert asking.heard == [pipelined]
@@ -109,7 +109,7 @@ def test_a_rival_without_a_plan_rules_nothing_out(any_plan, outcome: Outcome, st
 
 
 @pytest.mark.parametrize("has_plan", [False, True])
-def test_who_interrupts_a_rival_ends_the_search_that_asked(any_plan, has_plan: bool):
+def test_interrupt_of_a_rival_ends_the_search_that_asked(any_plan, has_plan: bool):
     """Whether or not the pipelines had a plan by then, which is taken where it is faster."""
     asking = Asking(any_plan, 3.0)
     pipelines = Pipelines(any_plan, [2.0 if has_plan else KeyboardInterrupt()], "interrupted")
@@ -120,7 +120,7 @@ def test_who_interrupts_a_rival_ends_the_search_that_asked(any_plan, has_plan: b
     assert answer.report.stop == "interrupted"
 
 
-def test_a_rival_is_the_plan_where_who_asked_has_none(any_plan):
+def test_rival_is_the_plan_if_the_planner_that_asked_has_none(any_plan):
     pipelines = Pipelines(any_plan, [4.0])
     both = of_both(Asking(any_plan, NOTHING_FITS), pipelines)
     assert both.plan("m", any_plan.model).plan.estimates.step_seconds == 4.0
@@ -163,7 +163,7 @@ def test_report_of_an_outdone_search_is_added_to_the_rivals(any_plan):
     assert answer.data_parallel_seconds == 2.5
 
 
-def test_who_interrupts_before_any_other_plan_has_the_rival(any_plan):
+def test_interrupt_before_any_other_plan_returns_the_rival(any_plan):
     for pipelined in (4.0, NOTHING_FITS):
         both = of_both(Asking(any_plan, KeyboardInterrupt()), Pipelines(any_plan, [pipelined]))
         if pipelined == 4.0:

@@ -72,7 +72,7 @@ def test_a_step_takes_the_longest_chain_of_waiting(own, micro_batches):
 
 @settings(max_examples=40, deadline=None)
 @given(chunks, st.integers(10, 70))
-def test_many_micro_batches_take_what_all_turns_take(own, micro_batches):
+def test_step_time_of_many_micro_batches_equals_that_of_all_turns(own, micro_batches):
     """Of which only some are followed."""
     every, interleave = own
     count = len(every) // interleave

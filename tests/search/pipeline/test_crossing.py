@@ -82,7 +82,7 @@ def test_estimates_are_those_of_what_is_built(bandwidth):
     assert actual == pytest.approx(exact, rel=1e-9)
 
 
-def test_where_all_links_are_alike_tensors_cross_whole():
+def test_tensors_cross_whole_if_all_links_are_alike():
     machine = two_nodes(300e9)
     one = machine.model_copy(
         update={"levels": (machine.levels[0].model_copy(update={"count": 4}), machine.levels[1])}

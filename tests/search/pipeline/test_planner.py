@@ -145,7 +145,7 @@ def test_a_plan_is_a_pipeline_on_groups_of_devices(planned):
     )
 
 
-def test_a_plan_is_saved_and_read_again_and_the_runtime_takes_it(planned, tmp_path):
+def test_saved_pipeline_is_read_again_and_lowered(planned, tmp_path):
     path = tmp_path / "plan.json"
     save_plan(planned, path)
     again = load_plan(path)
@@ -314,7 +314,7 @@ def test_the_better_of_two_planners(planned):
     [(MOST_FREE, [1.0, 1.1, 1.3]), (MOST_FREE + 1, [1.0, 1.1, 1.5])],
     ids=["small", "deep"],
 )
-def test_of_a_deep_model_what_is_estimated_far_above_is_not_built(
+def test_candidates_of_a_deep_model_far_above_the_best_are_not_built(
     operators, built, library, monkeypatch
 ):
     """But where an estimate has recomputation in it, which may take less."""

@@ -32,7 +32,9 @@ from substitutions.rules.store import load_library
         ("layers", 8, 4, 1, "zb-h1", ("relu",)),
     ],
 )
-def test_a_device_holds_what_lives_on_it(name, slices, stages, interleave, kind, again):
+def test_price_of_memory_equals_the_live_tensors_of_a_device(
+    name, slices, stages, interleave, kind, again
+):
     """At the fullest time of one micro-batch, beside what others leave behind."""
     graph = layers(8, 8, 12) if name == "layers" else model_graph(name)
     plan = in_stages(graph, load_library(), slices, stages, kind, interleave)

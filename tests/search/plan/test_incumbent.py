@@ -42,7 +42,7 @@ def searched(operators: int, *, fits: bool = True) -> tuple[SearchState, PricedT
     return search, base, made
 
 
-def test_of_a_large_graph_families_that_came_near_are_tried_on_its_rewrite():
+def test_only_near_families_are_tried_on_rewrites_of_a_large_graph():
     search, base, made = searched(LARGE + 1)
     assert [search.is_near(made, one) for one in (ALL, NEAR, FAR)] == [True, True, False]
     assert not search.is_near(made, ("never tried", ()))

@@ -31,7 +31,7 @@ from substitutions.rules.store import load_library
 
 
 @pytest.mark.parametrize("text", [DATA, TENSOR])
-def test_the_promising_ones_are_the_best(text):
+def test_few_simulated_alternatives_include_the_best(text):
     """The next best of few that are simulated is that of all."""
     plan = plan_of(text)
     alternatives = Alternatives(simulated(plan))
@@ -78,7 +78,7 @@ def test_alternatives_cost_as_much_as_in_the_search():
     assert compared > 40
 
 
-def test_readers_of_partial_sums_do_without_them():
+def test_alternatives_need_no_partial_sums():
     """No transfer is priced to partial sums that are not there."""
     plan = plan_of(LINEAR, LINEAR_MODEL)
     alternatives = Alternatives(simulated(plan))

@@ -38,7 +38,7 @@ def bare(value: Value) -> object:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_nothing_changes_where_all_stay(name):
+def test_replacing_a_placement_by_itself_changes_nothing(name):
     plan = PLANS[name]
     for node in operators(plan):
         made = replaced(plan, {node: own(plan, node)})
@@ -68,7 +68,7 @@ def test_plan_with_another_placement_computes_the_same_graph(tmp_path_factory, d
 
 
 @given(st.data())
-def test_there_and_back_costs_what_it_did(data):
+def test_replacing_a_placement_and_back_keeps_the_price(data):
     """But where partial sums passed: they do not come back."""
     name = data.draw(st.sampled_from(sorted(CUTS)))
     plan = PLANS[name]
@@ -85,7 +85,7 @@ def test_there_and_back_costs_what_it_did(data):
         assert price_plan(back, cost) == price_plan(plan, cost)
 
 
-def test_partial_sums_that_no_longer_come_are_done_without():
+def test_replaced_plan_needs_no_missing_partial_sums():
     plan = PLANS["passing"]
     first, second, _ = operators(plan)
     whole = next(

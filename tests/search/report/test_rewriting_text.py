@@ -62,7 +62,7 @@ def test_nearest_rewrite_is_named_if_no_rewrite_pays(library):
     assert not algebra_used(plain.plan.derivation)
 
 
-def test_where_nothing_matches_the_line_says_so(library):
+def test_line_states_that_no_rewrite_matches(library):
     machine = load_machine("dgx-a100").with_devices(1)
     nothing = MeshPlanner(machine, library).plan(
         "nothing", parse_graph("x = input[4, 4]\nreturn x")
@@ -70,7 +70,7 @@ def test_where_nothing_matches_the_line_says_so(library):
     assert rewriting_text(nothing) == "no rewrite of the algebra matches"
 
 
-def test_nothing_is_said_where_no_rewrites_were_looked_for(library, scaled):
+def test_no_line_is_printed_if_no_rewrites_were_tried(library, scaled):
     parallel = planned(library, "add(x, y)", Mode.PARALLEL)
     assert rewriting_text(parallel) is None
     pipeline = PipelineFile(stages=2, micro_batches=4, schedule="1f1b")

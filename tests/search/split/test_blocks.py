@@ -35,7 +35,7 @@ def test_fewer_blocks_are_a_model_less_deep(model, count: int, data: st.DataObje
 
 
 @pytest.mark.parametrize("model", [blocks, with_bias])
-def test_each_operator_has_one_that_stands_for_it(model):
+def test_each_operator_has_a_stand_in_with_its_signature(model):
     whole = model(20)
     own = blocks_of(whole)
     assert own is not None

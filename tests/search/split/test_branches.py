@@ -40,12 +40,12 @@ def test_branches_within_branches():
     assert names(inner.branches) == {("sigmoid",), ("relu", "tanh")}
 
 
-def test_a_row_of_operators_has_none():
+def test_row_of_operators_has_no_branches():
     graph = parse_graph("x = input[4, 4]\nt = relu(x)\nreturn mean_loss(add(gelu(t), t))")
     assert forks(graph) == []
 
 
-def test_all_that_a_row_of_concats_joins_is_innermost():
+def test_innermost_branches_are_all_operands_of_a_row_of_concats():
     outer, inner = forks(parse_graph(JOINED))
     assert names(outer.branches) == {("relu", "gelu", "concat"), ("tanh",)}
     assert names(outer.innermost) == {("relu",), ("gelu",), ("tanh",)}

@@ -66,7 +66,7 @@ def rewritten(library: Library, text: str, limits: Limits) -> tuple[float, Graph
     return rewrites.chooser.choose(best).seconds, best
 
 
-def test_some_rewrites_pay_only_in_a_row(library):
+def test_rewrites_that_pay_only_in_a_row_are_found(library):
     greedy, _ = rewritten(library, MIXED, Limits(threshold=1.0, together=False))
     patient, graph = rewritten(library, MIXED, Limits(threshold=1.05, together=False))
     assert patient < 0.6 * greedy
@@ -95,7 +95,7 @@ def test_rewrites_that_gain_alone_are_made_at_once(library):
     assert again[1] == rewritten[0]
 
 
-def test_nothing_is_tried_where_nothing_may_be(library):
+def test_no_rewrite_is_tried_with_a_limit_of_0_tries(library):
     graph = parse_graph(MIXED)
     rewrites = rewriter(library, graph, Limits(tries=0))
     assert rewrites.improved(graph, Derivation.start(graph)) is None
@@ -130,7 +130,7 @@ def test_places_that_look_alike_have_the_same_rewrites_in_another_graph(library)
     assert known == {group.key: group.places for group in fresh.groups(choice)}
 
 
-def test_where_time_is_up_what_is_left_is_told(library):
+def test_survey_counts_rewrites_left_when_time_is_up(library):
     graph = parse_graph(MIXED)
     turns = iter(range(100))
     rewrites = rewriter(library, graph, Limits(is_over=lambda: next(turns) > 5))

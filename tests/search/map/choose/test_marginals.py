@@ -41,7 +41,7 @@ def test_on_a_chain_one_value_of_each_is_enough(problem: Sum):
 
 
 @given(sums(), st.integers(1, 3))
-def test_few_values_are_left_and_a_choice_among_all(problem: Sum, most: int):
+def test_restricted_values_are_few_and_hold_a_full_choice(problem: Sum, most: int):
     sizes, factors = problem
     values = promising(sizes, factors, most)
     assert all(len(v) <= most + 1 for v in values)
@@ -51,7 +51,7 @@ def test_few_values_are_left_and_a_choice_among_all(problem: Sum, most: int):
 
 
 @given(sums())
-def test_of_all_values_none_is_left_out(problem: Sum):
+def test_no_value_is_left_out_if_all_are_asked_for(problem: Sum):
     sizes, factors = problem
     assert [len(v) for v in promising(sizes, factors, max(sizes))] == sizes
 
@@ -82,7 +82,7 @@ def test_few_values_of_large_tables_come_within_2_percent_of_the_least():
 
 
 @pytest.mark.parametrize("rank", [0, 100, 199])
-def test_of_many_values_a_quarter_are_passed_on(rank: int):
+def test_best_value_is_found_though_dear_by_itself(rank: int):
     """All values but one are cheap beside another variable's value that is itself dear, so that
     by what each costs at best, the best one of all comes no earlier than by itself."""
     size = 800

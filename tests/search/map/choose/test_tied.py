@@ -103,7 +103,7 @@ def test_variables_that_nothing_is_like_are_chosen_as_before(asked):
     assert tied[0] == pytest.approx(free[0], abs=1e-9)
 
 
-def test_a_choice_in_which_a_group_differs_is_none():
+def test_choice_with_unequal_values_in_a_group_is_none():
     masks = [np.arange(3)] * 3
     tied = TiedVariables.of([5, 5, 7], masks)
     assert tied.row([1, 1, 2]) == [1, 2]
@@ -152,5 +152,5 @@ def test_distant_alike_variables_in_unlike_surroundings_are_not_tied(count: int)
 
 
 @given(st.integers(1, 30))
-def test_where_nothing_is_alike_nothing_is_saved(count: int):
+def test_variables_that_are_all_different_are_not_tied(count: int):
     assert not saves(range(count), [(i, i + 1) for i in range(count - 1)])

@@ -126,7 +126,7 @@ def test_memory_counts_no_whole_logits():
     assert logits / 4 < cut.memory < logits
 
 
-def test_the_search_cuts_a_loss_along_classes_where_logits_are_cut_so():
+def test_loss_is_cut_along_classes_if_its_logits_are():
     """Three axes, as in a transformer: rows that cannot be cut, and a product that is best cut by
     columns."""
     graph = parse_graph(

@@ -34,7 +34,7 @@ def test_a_causal_mask_has_no_samples_whatever_the_batch(batch, sequence, dropou
     assert [axes.get(n) for n in graph.operators] == [others.get(n) for n in unlike.operators]
 
 
-def test_as_many_samples_as_tokens_are_taken_in_slices():
+def test_batch_is_found_if_it_is_as_large_as_the_sequence():
     graph = graph_of(Gpt(2, 16, 2, 8, 10, dropout=0.0), 8)
     assert streams(graph, load_library()).batch == 8
 

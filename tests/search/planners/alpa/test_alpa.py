@@ -133,7 +133,7 @@ def test_plan_that_fits_by_recomputation_is_found():
     assert not replay(planned.plan, library().rules).findings
 
 
-def test_nothing_fits():
+def test_model_that_does_not_fit_is_a_negative_answer():
     machine = load_machine("dgx-a100").with_devices(2)
     small = planner(smaller(machine, 1000), micro_batches=(2,))
     with pytest.raises(NegativeAnswer, match="does not fit"):

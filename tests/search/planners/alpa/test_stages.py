@@ -68,7 +68,7 @@ def test_layers_of_a_decoder_are_its_blocks():
 
 
 @pytest.mark.parametrize("count", [1, 3, 1000])
-def test_as_many_layers_as_asked_for(count):
+def test_number_of_layers_is_the_one_asked_for(count):
     graph = graph_of(Gpt(2, 64, 8, 16, 64), 4)
     bounds = layers(graph, operations(graph), count)
     assert len(bounds) == 1 + min(count, len(graph.operators))

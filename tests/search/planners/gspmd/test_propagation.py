@@ -126,7 +126,7 @@ def test_shardings_go_forward_and_backward_and_merge():
     assert shardings["b"] == shardings["c"] == {1: 0}
 
 
-def test_of_two_shardings_that_are_not_compatible_the_first_stays():
+def test_first_of_two_incompatible_shardings_stays():
     graph = parse_graph(SMALL)
     completion = completed(graph, dict(annotated(graph, ["x=model,-", "w=-,model"], MESH)), None)
     assert completion.refusals

@@ -134,7 +134,7 @@ def test_a_deep_plan_makes_no_large_page():
     assert len(many) < 2 * len(few)
 
 
-def test_other_plans_stand_beside_it():
+def test_page_lists_other_plans():
     text = made(PLANS["data"], others=[Rival("other <b>.json", 1e9, 10**15, 10**14)])
     assert "other &lt;b&gt;.json" in text
     assert "does not fit, 100000.00 GB too many" in text
