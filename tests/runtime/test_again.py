@@ -31,7 +31,7 @@ def repeats(program: Program) -> list[Repeat]:
 
 
 @pytest.mark.parametrize("name", a_third([name for name in NAMES if name != "halos"]))
-def test_all_that_a_plan_does_is_done_again(name, monkeypatch):
+def test_plan_that_recomputes_everything_trains_as_before(name, monkeypatch):
     """With gradients sent as soon as they are complete, so that their sums have to keep their place
     among what is communicated again."""
     monkeypatch.setattr(buckets, "FIRST_BYTES", 1)
@@ -56,7 +56,7 @@ def test_a_fully_sharded_weight_is_gathered_twice():
 
 
 @pytest.mark.parametrize("stages", [1, 2])
-def test_in_micro_batches_a_weight_is_gathered_for_each(stages):
+def test_weights_are_gathered_again_for_each_micro_batch(stages):
     plan = planned("mlp-mnist", load_library(), 4, stages, "1f1b")
     plan = gathered(plan, 4 // stages)
     once = Lowering(replace(plan, recompute=frozenset())).program(0)
@@ -86,7 +86,7 @@ def test_in_micro_batches_a_weight_is_gathered_for_each(stages):
         ]
     ),
 )
-def test_any_set_is_done_again_in_micro_batches(name, slices, stages, kind):
+def test_any_set_of_operators_is_recomputed_in_micro_batches(name, slices, stages, kind):
     plan = gathered(planned(name, load_library(), slices, stages, kind), 4 // stages)
     trains(plan)
     random = Random(0)

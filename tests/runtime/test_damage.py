@@ -30,7 +30,7 @@ def cut_short(path):
 
 @pytest.mark.parametrize("damage", [flip, cut_short, Path.unlink])
 @pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata", "contents.json", "checkpoint.json"])
-def test_of_damaged_checkpoints_the_one_before_is_taken(plan, folder, capsys, damage, name):
+def test_checkpoint_before_a_damaged_one_is_resumed(plan, folder, capsys, damage, name):
     damage(folder / "step-00000005" / name)
     report = train(plan, folder, 6, resume=True)
     assert [step.number for step in report.steps] == [5, 6]
@@ -54,7 +54,7 @@ def test_damaged_checkpoints_are_none_to_keep(plan, tmp_path, every):
     assert names(tmp_path) == ["step-00000010", "step-00000011"]
 
 
-def test_until_there_is_another_damaged_checkpoints_stay(plan, folder):
+def test_damaged_checkpoints_stay_until_another_is_written(plan, folder):
     flip(folder / "step-00000005" / ".metadata")
     before = names(folder)
     train(plan, folder, 4, resume=True)
@@ -74,7 +74,7 @@ def test_a_checkpoint_that_made_way_for_one_that_never_came(plan, folder, is_lef
     assert newest_manifest(folder).manifest.updates == 6
 
 
-def test_where_all_are_damaged_nothing_is_trained(plan, folder):
+def test_run_is_refused_if_all_checkpoints_are_damaged(plan, folder):
     for path in folder.iterdir():
         (path / "__0_0.distcp").unlink()
     with pytest.raises(InputError, match=r"no checkpoint is whole; .*step-00000002: damaged"):

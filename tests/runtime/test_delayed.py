@@ -133,7 +133,7 @@ return sum_loss(y), {shown}
 
 
 @pytest.mark.parametrize(("shown", "goes_on"), [("h", True), ("y", False)])
-def test_no_batch_begins_early_where_an_earlier_stage_waits_for_a_later_one(shown, goes_on):
+def test_batches_do_not_overlap_if_an_earlier_stage_waits_for_a_later(shown, goes_on):
     """Outputs are brought to the first device."""
     graph = parse_graph(SENT_BACK.format(shown=shown))
     first, second, *rest = (n for n in graph.nodes if not n.is_leaf and not n.is_parallel)

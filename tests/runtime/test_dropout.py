@@ -136,7 +136,7 @@ class Alone(nn.Module):
         return left.sum(), left
 
 
-def test_as_many_are_dropped_as_should_be():
+def test_share_of_dropped_elements_is_the_stated_one():
     """And the others are larger for it, so that the mean stays."""
     graph = capture(Alone(), (torch.ones(200, 500),)).graph
     (drawn,) = (n.leaf for n in graph.leaves if n.leaf.name.startswith(DRAWN))

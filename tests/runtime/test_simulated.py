@@ -21,7 +21,7 @@ def test_ranks_that_wait_for_each_other_are_a_deadlock():
         on_ranks(3, work)
 
 
-def test_an_error_of_one_rank_comes_before_what_follows_from_it():
+def test_first_error_of_a_rank_is_raised_before_its_consequences():
     def work(world):
         if world.rank == 1:
             raise ValueError("of rank 1")

@@ -45,7 +45,7 @@ def test_a_resumed_run_is_one_run_to_the_last_bit(plan, tmp_path, name):
     assert all(torch.equal(actual[key], expected[key]) for key in expected)
 
 
-def test_the_last_ones_stay_and_nothing_else(plan, tmp_path):
+def test_only_the_last_checkpoints_are_kept(plan, tmp_path):
     train(plan, tmp_path, 9, every=2, keep=2)
     assert names(tmp_path) == ["step-00000008", "step-00000009"]
 
@@ -134,7 +134,7 @@ def test_an_update_that_is_left_out_is_no_step(plan, tmp_path, monkeypatch):
     assert [manifest.updates for manifest in saved] == [1, 2, 3]
 
 
-def test_told_to_stop_while_updates_are_left_out(plan, tmp_path, monkeypatch):
+def test_stop_during_skipped_updates_keeps_the_existing_checkpoint(plan, tmp_path, monkeypatch):
     """A checkpoint that is there already is not written again."""
     train(plan, tmp_path, 2, RECIPES["sgd"])
     monkeypatch.setattr(checkpoint, "save", None)
@@ -145,7 +145,7 @@ def test_told_to_stop_while_updates_are_left_out(plan, tmp_path, monkeypatch):
         run()
 
 
-def test_other_checkpoints_are_not_mixed_in(plan, folder):
+def test_folder_with_checkpoints_is_refused_without_resume(plan, folder):
     with pytest.raises(InputError, match="has checkpoints already, expected --resume"):
         train(plan, folder, 6)
 
@@ -191,7 +191,7 @@ def test_a_restarted_run_goes_on_and_no_other(plan, tmp_path, torchrun, monkeypa
         (MODEL, 6, "sgd", "has the states of adam with momentum 0.0, expected the same"),
     ],
 )
-def test_checkpoints_of_something_else(folder, text, steps, recipe, problem):
+def test_checkpoints_of_another_run_are_refused(folder, text, steps, recipe, problem):
     with pytest.raises(InputError, match=problem):
         train(plan_of(text), folder, steps, RECIPES[recipe], resume=True)
 

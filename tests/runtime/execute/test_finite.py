@@ -49,7 +49,9 @@ def poisoned(monkeypatch):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_no_checkpoint_takes_the_place_of_a_good_one(plan, tmp_path, capsys, poisoned, value):
+def test_no_checkpoint_is_written_while_the_loss_is_not_finite(
+    plan, tmp_path, capsys, poisoned, value
+):
     poisoned(4, value)
     report = train(plan, tmp_path, 9, SGD, every=2, keep=1)
     assert names(tmp_path) == ["step-00000004"]

@@ -58,7 +58,7 @@ def test_gradients_are_those_of_torch_and_the_weight_has_its_own_last(seed, rows
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-12, atol=1e-12)
 
 
-def test_no_more_than_one_is_put_off():
+def test_at_most_one_gradient_is_delayed():
     off, done = DelayedGradient(), []
     off.put_off(partial(done.append, 1), 3)
     off.put_off(partial(done.append, 2), 5)
@@ -71,7 +71,7 @@ def test_no_more_than_one_is_put_off():
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_where_one_operand_has_no_gradient_nothing_is_put_off(which):
+def test_product_with_one_gradient_delays_nothing(which):
     off, own = DelayedGradient(), leaves(0, 2, 2, False)
     own[which].requires_grad_(False)
     (output,) = parted(product, 1, own[1], off.put_off, 1, own)

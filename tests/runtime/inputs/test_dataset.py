@@ -270,7 +270,7 @@ def test_an_iterable_that_can_be_divided_is(parts):
         (2**40, "expected integers from 0 to 9, got 1099511627776"),
     ],
 )
-def test_labels_that_are_none(label, problem):
+def test_wrong_labels_are_refused(label, problem):
     with pytest.raises(InputError) as caught:
         read_all([(torch.zeros(3), label)] * 4)
     assert problem in str(caught.value)
@@ -278,7 +278,7 @@ def test_labels_that_are_none(label, problem):
 
 
 @pytest.mark.parametrize("kind", [torch.uint8, torch.int32, torch.bool, torch.float16, torch.int64])
-def test_labels_of_any_type_that_holds_them(kind):
+def test_labels_of_any_number_format_are_read_as_int64(kind):
     given = [(torch.zeros(3), torch.tensor(i % 2).to(kind)) for i in range(4)]
     labels = user_data(given).piece(Y, WHOLE_Y, 0)
     assert labels.dtype == torch.int64

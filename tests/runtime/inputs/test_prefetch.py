@@ -37,7 +37,7 @@ def ahead(source, end):
     return made
 
 
-def test_the_next_batch_is_read_while_the_last_one_is_used():
+def test_next_batch_is_read_while_the_current_batch_is_used():
     source = Read()
     made = ahead(source, 3)
     for step in (0, 1, 2, 2):

@@ -74,7 +74,7 @@ def both(module: nn.Module, plan: Plan, batch, parts: int = 1):
     return by_rank, trained(module, clip, batch, parts)
 
 
-def test_a_pipeline():
+def test_pipeline_trains_as_the_module():
     module = dense(nn.ReLU())
     plan = planned(captured(module, numbers_of(0)), "pipeline")
     assert plan.pipeline is not None
@@ -115,7 +115,7 @@ def gradients(model: ParallelModule) -> list[Tensor]:
     return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
 
-def test_without_sync_gradients_wait_for_the_next_batch():
+def test_gradients_without_sync_are_added_to_those_of_the_next_batch():
     def loop(world):
         model = parallel(MODULES[world.rank], words_planned("zero"), world)
         for number in range(2):

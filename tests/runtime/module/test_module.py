@@ -48,12 +48,12 @@ def test_many_plans_train_as_the_module(data):
 
 
 @pytest.mark.parametrize("planner", ["data-parallel", "zero"])
-def test_planners(planner: str):
+def test_plans_of_every_planner_train_as_the_module(planner: str):
     plan = words_planned(planner)
     for reported in on_ranks(RANKS, lambda world: on_rank(plan, world, halves=True)):
         assert_same(reported, EAGER)
 
 
-def test_alone():
+def test_plan_for_one_device_trains_as_the_module():
     plan = words_planned("joint", 1)
     assert_same(on_rank(plan, World(), halves=False), EAGER)

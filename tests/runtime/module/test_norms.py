@@ -67,7 +67,7 @@ def test_any_plan_trains_as_the_module_with_torchs_clipping(data):
 
 @pytest.mark.parametrize("plan", a_third(PLANS))
 @pytest.mark.parametrize("kind", a_third([2.0, 1, 3.5, inf]))
-def test_clipping(plan: str, kind: float):
+def test_clipping_of_torch_equals_clipping_of_the_module(plan: str, kind: float):
     """By the module's own function and by torch's: the same norm, the same gradients."""
 
     def seen(world: World):
@@ -112,7 +112,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_norms(way):
+def test_norms_over_ranks_equal_those_of_the_module(way):
     expected = torch.as_tensor(way(gradients(eager())))
 
     def seen(world: World) -> Tensor:
@@ -131,7 +131,7 @@ def test_a_norm_that_is_none_is_refused():
     on_ranks(RANKS, seen)
 
 
-def test_all_else_is_of_this_ranks_piece():
+def test_other_functions_of_a_gradient_see_the_piece_of_this_rank():
     """As a plain tensor; copies and files are plain, too."""
 
     def seen(world: World):

@@ -74,7 +74,7 @@ def meet_again(parent: str, folder: str, starts: int) -> list[list[list[str]]]:
     return [json.loads(path.read_text()) for path in mine] + [sockets]
 
 
-def test_nor_after_restarts_and_none_is_left(tmp_path):
+def test_no_store_outlives_a_restart_or_listens_beyond_loopback(tmp_path):
     """Every start has a store of its own, and that of the one before has gone."""
     before = listening(os.getpid())
     reports = launch(meet_again, (str(os.getpid()), str(tmp_path), 3), 2, restarts=2)

@@ -80,7 +80,7 @@ def test_statistics_of_more_or_fewer_samples_are_refused(name: str, factor: floa
 
 
 @pytest.mark.parametrize("rows", [0, 1, 3, -2, 1.5, None])
-def test_other_rows_are_refused(rows: object):
+def test_statistics_of_other_rows_are_refused(rows: object):
     def change(run: Run) -> Run:
         return replace(run, task=KernelTask({"rows": rows}, {}, {}))
 

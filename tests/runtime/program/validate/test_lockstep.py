@@ -103,7 +103,7 @@ def test_lockstep_finds_what_each_rank_is_found_to_do(name):
 
 
 @pytest.mark.parametrize("name", [*OWN, "columns then rows", "data"])
-def test_nothing_is_accepted_in_lockstep_alone(name):
+def test_mutants_accepted_in_lockstep_are_accepted_rank_by_rank(name):
     """Each mutant that lockstep takes is right to the end when each rank is followed by itself."""
     plan, programs = lowered(name)
     mutations = list(mutants(programs))
