@@ -40,14 +40,16 @@ def same(a: Any, b: Any, ring: Reals | PrimeField) -> None:
 @each("operator", COMPUTE, ids=lambda operator: operator.name)
 @settings(max_examples=4)
 @given(data=st.data(), seed=seeds, ring=st.sampled_from(RINGS))
-def test_operators(operator: Operator, data: st.DataObject, seed: int, ring: Reals | PrimeField):
+def test_sharded_operators_equal_whole_ones(
+    operator: Operator, data: st.DataObject, seed: int, ring: Reals | PrimeField
+):
     case: Applied = data.draw(applied((operator,)))
     check(case.graph, seed, ring)
 
 
 @settings(max_examples=33)
 @given(graph=graphs(), seed=seeds, ring=st.sampled_from(RINGS))
-def test_graphs(graph: Graph, seed: int, ring: Reals | PrimeField):
+def test_sharded_graphs_equal_whole_ones(graph: Graph, seed: int, ring: Reals | PrimeField):
     check(graph, seed, ring)
 
 

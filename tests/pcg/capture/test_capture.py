@@ -172,7 +172,7 @@ def test_values_are_not_computed() -> None:
 
 
 @pytest.mark.parametrize("kept", [torch.float32, torch.float64])
-def test_the_wide_formats_are_one(kept: torch.dtype) -> None:
+def test_casts_between_wide_formats_are_dropped(kept: torch.dtype) -> None:
     """As losses of ``transformers`` are, which ask for float32: a graph in float64 is not rounded.
     A narrow format rounds."""
 

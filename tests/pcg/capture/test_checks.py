@@ -73,7 +73,7 @@ def test_a_check_passes_and_is_told(function: Callable[[Tensor], Tensor]) -> Non
 
 
 @pytest.mark.parametrize("function", [handled, chosen])
-def test_a_choice_is_none(function: Callable[[Tensor], Tensor]) -> None:
+def test_branch_on_values_is_no_check_and_is_refused(function: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises(InputError, match=r"test_checks.py: line \d+: branches on the values"):
         capture(Checked(function), (torch.randn(3, 4),))
 

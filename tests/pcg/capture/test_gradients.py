@@ -304,7 +304,7 @@ def test_global_hooks():
         forward.remove()
 
 
-def test_nothing_of_torch_stays_changed():
+def test_capture_restores_all_patched_functions_of_torch():
     watched = (torch.Tensor.register_hook, torch.inference_mode.__enter__, Function.apply)
     module = Two(adds_hook)
     with pytest.raises(InputError):

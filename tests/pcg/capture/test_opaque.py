@@ -77,7 +77,7 @@ def test_functions_without_an_equation_are_kept_and_listed() -> None:
     assert declared.keys() - by_slices - set(captured.opaque) == element_by_element
 
 
-def test_text_declares_them() -> None:
+def test_text_declares_functions_without_an_equation() -> None:
     graph = capture(*ranked()).graph
     text = print_graph(graph)
     assert (
@@ -89,7 +89,7 @@ def test_text_declares_them() -> None:
     assert print_graph(parsed) == text
 
 
-def test_nothing_is_cut_and_copies_pass() -> None:
+def test_opaque_operator_refuses_cuts_and_passes_copies() -> None:
     call = sorted_rows()()
     x = leaf("input", "x", (4, 6))
     for dim in (0, 1):
@@ -100,14 +100,14 @@ def test_nothing_is_cut_and_copies_pass() -> None:
     assert [str(t) for t in values] == ["[4, 6] copies=3", "[4, 6] copies=3"]
 
 
-def test_partial_sums_do_not_pass() -> None:
+def test_partial_sums_do_not_pass_an_opaque_operator() -> None:
     text = "x = input[4, 6] partials=2\nreturn x"
     partial = parse_graph(text).outputs[0]
     with pytest.raises(OperatorError, match="partial sums cannot pass"):
         _ = apply(sorted_rows()(), partial).type
 
 
-def test_cost_is_what_it_reads_and_writes() -> None:
+def test_cost_of_an_opaque_operator_is_its_reads_and_writes() -> None:
     node = Node(sorted_rows()(), (leaf("weight", "x", (4, 6)),))
     assert work(node, frozenset({0}), 4).bytes_forward == 4 * 3 * 24
 
@@ -121,7 +121,7 @@ def test_reference_evaluation_refuses() -> None:
         evaluate_shards(graph, {"x": np.zeros((1, 4, 6))}, ring)
 
 
-def test_other_functions_are_other_operators() -> None:
+def test_different_functions_are_different_operators() -> None:
     types = (TensorType((4, 6), "float32"),)
     up, down = (opaque(f"aten.tril.default(x0, {k})", types, types) for k in (0, 1))
     assert up.name != down.name

@@ -105,7 +105,7 @@ def test_parts_are_in_the_order_of_the_stack():
 
 
 @pytest.mark.parametrize("name", a_third(APART))
-def test_other_stacks_are_operators(name: str):
+def test_stacks_of_other_tensors_stay_operators(name: str):
     torch.manual_seed(0)
     assert not [r for r in checked(Experts(APART[name])) if r.stacked]
 

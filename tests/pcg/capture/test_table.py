@@ -376,7 +376,7 @@ def test_agrees_with_torch(results: Results, name: str) -> None:
             torch.testing.assert_close(a, b, rtol=NEAR, atol=NEAR)
 
 
-def test_nothing_is_opaque(results: Results) -> None:
+def test_no_case_of_the_table_is_opaque(results: Results) -> None:
     assert results.opaque == ()
 
 

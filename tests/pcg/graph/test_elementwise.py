@@ -72,7 +72,7 @@ def _operands(count: int, *, with_gradient: bool = False) -> list[torch.Tensor]:
 FUNCTIONS = {operator.target: operator for operator in declared()}
 
 
-def test_there_are_hundreds() -> None:
+def test_table_has_more_than_140_element_wise_functions() -> None:
     assert len(FUNCTIONS) > 140
     assert {"aten.relu6.default", "aten.log1p.default", "aten.where.self"} <= FUNCTIONS.keys()
 
@@ -102,14 +102,14 @@ def _slopes(result: torch.Tensor, operands: list[torch.Tensor]) -> list[torch.Te
 
 
 @pytest.mark.parametrize("arity", [1, 2, 3])
-def test_rules_about_all_of_them_cover_it(arity: int) -> None:
+def test_stand_in_covers_functions_of_each_arity(arity: int) -> None:
     operator = next(o for o in FUNCTIONS.values() if o.arity == arity)
     covering = stand_in(operator)
     assert covering is not None
     assert covering.arity == arity
 
 
-def test_text_declares_it_and_any_shape_will_do() -> None:
+def test_text_declares_element_wise_functions_of_any_shape() -> None:
     operator = elementwise("aten.hardtanh.default(x0, 0.0, 6.0)", ["float32"], "float32")
     for shape in ((8,), (8, 3)):
         x = apply(partition(dim=0, degree=2), leaf("input", "x", shape))

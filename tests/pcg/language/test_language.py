@@ -77,7 +77,9 @@ def test_matmul_is_read_as_written():
          {"at": 0}, [4, 6]),
     ],
 )  # fmt: skip
-def test_meaning(equation: str, inputs: list[Any], attributes: dict[str, Any], expected: Any):
+def test_evaluation_gives_the_expected_values(
+    equation: str, inputs: list[Any], attributes: dict[str, Any], expected: Any
+):
     assert evaluate(equation, *inputs, **attributes) == expected
 
 

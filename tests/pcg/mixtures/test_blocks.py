@@ -202,7 +202,7 @@ def test_capacity_of_stacked_experts():
 
 
 @pytest.mark.parametrize("factor", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_capacity_that_is_none(factor: float):
+def test_capacity_that_is_not_positive_is_refused(factor: float):
     with pytest.raises(InputError, match="expected a number above 0"):
         limit_capacity(WithLoss(MixtralSparseMoeBlock(6, 4, 4, 2)), factor)
 

@@ -63,7 +63,7 @@ def test_all_known_blocks_are_tried():
 
 @pytest.mark.parametrize("kind", WHERE)
 @pytest.mark.parametrize("normalizes", [True, False])
-def test_the_block_itself(kind: str, normalizes: bool):
+def test_known_block_of_transformers_equals_its_loop(kind: str, normalizes: bool):
     model, named = WHERE[kind]
     folder = f"transformers.models.{model}"
     config = getattr(import_module(f"{folder}.configuration_{model}"), named)

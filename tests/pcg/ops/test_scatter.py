@@ -60,7 +60,7 @@ def of_torch(sample: Sample, source: Tensor) -> Tensor:
 
 
 @given(samples())
-def test_the_kernel_is_torch(sample: Sample) -> None:
+def test_kernel_equals_torch(sample: Sample) -> None:
     """Of no elements too, and backward."""
     theirs = with_gradients(lambda x: of_torch(sample, x), [sample.source], torch.float64)
     ours = with_gradients(
@@ -73,7 +73,7 @@ def test_the_kernel_is_torch(sample: Sample) -> None:
 
 
 @given(samples(least=1))
-def test_the_equation_is_torch(sample: Sample) -> None:
+def test_equation_equals_torch(sample: Sample) -> None:
     operands = (sample.ids, sample.source)
     assert_means(
         sample.call,
@@ -123,7 +123,7 @@ def block(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", NAMES)
-def test_other_formats(name: str, dtype: torch.dtype) -> None:
+def test_sums_by_place_keep_other_formats(name: str, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     source = torch.randn(6, 4, 3, generator=generator, dtype=torch.float64)
     wanted = source.shape if name == "scatter_add" else (4,)

@@ -60,7 +60,7 @@ def test_the_gradient_of_what_was_gathered_is_sent_first():
         ("add(matmul(x, w), v)", "a sum has one gradient"),
     ],
 )
-def test_other_operators_go_back_at_once(text, why):
+def test_other_operators_have_no_late_gradients(text, why):
     steps = made(f"x = input[6, 6]\nw = weight[6, 6]\nv = weight[6, 6]\nreturn mean_loss({text})")
     assert not late_steps(steps), why
 

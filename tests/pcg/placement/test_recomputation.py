@@ -60,7 +60,7 @@ return mean_loss(matmul(h, v))
 """
 
 
-def test_a_chain_is_done_again_before_the_first_that_reads_it():
+def test_chain_is_recomputed_before_its_first_reader():
     steps = steps_of(parse_graph(CHAIN))
     remade = done(steps, {"gelu", "sigmoid"})
     # The second product reads what gelu makes of what sigmoid makes of what is kept.
@@ -76,7 +76,7 @@ def test_unread_operator_is_recomputed_before_its_own_backward_pass():
     assert shown(steps, done(steps, {"scale"})) == {"scale": ["scale"]}
 
 
-def test_views_are_not_done_again():
+def test_views_are_not_recomputed():
     text = "x = input[8, 4]\nw = weight[4, 4]\nt = transpose(matmul(x, w), dim0=0, dim1=1)\n"
     steps = steps_of(parse_graph(f"{text}return mean_loss(gelu(t))"))
     assert not done(steps, {"transpose"}).steps
@@ -125,7 +125,7 @@ return sum_loss(combine(batch(y, dim=0, degree=2), dim=0, degree=2))
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_in_micro_batches_weights_are_gathered_for_each(apart: bool):
+def test_weights_are_gathered_again_for_each_micro_batch(apart: bool):
     steps = steps_of(parse_graph(SLICED), {"relu": 2} if apart else None)
     remade = done(steps, {"combine", "gelu"}, 4 if not apart else 2)
     gathers = {i for i in remade.steps if not isinstance(steps.steps[i], Compute)}
@@ -138,7 +138,7 @@ def test_in_micro_batches_weights_are_gathered_for_each(apart: bool):
         assert len({device // (2 if apart else 4) for device in devices}) == 1
 
 
-def test_nothing_is_done_again_for_nothing():
+def test_no_choice_means_no_recomputation():
     steps = steps_of(parse_graph(CHAIN))
     assert not recomputed_steps(saved_tensors(steps), ()).before
 
@@ -153,7 +153,7 @@ def test_chains_may_be_as_long_as_graphs():
     assert not others
 
 
-def test_nothing_is_done_again_across_the_chunks_of_a_stage():
+def test_recomputation_stays_within_a_chunk():
     plan = small_plan("interleaved gathered")
     steps = schedule(plan.graph, plan.views)
     chunks = chunks_of(steps, 2, 2, 2)

@@ -117,7 +117,7 @@ def _all_of(block: tuple[slice, ...]) -> Message:
 
 
 @given(transfers(), seeds)
-def test_kinds(plan: Transfer, seed: int):
+def test_kind_of_a_transfer_matches_its_messages(plan: Transfer, seed: int):
     d = plan.source.type.degrees
     values = np.random.default_rng(seed).integers(-9, 9, (d.partials, *plan.source.type.shape))
     held = hold(plan.source, values.astype(float))

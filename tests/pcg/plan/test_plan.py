@@ -192,7 +192,7 @@ def test_altered_plans(path: Path, change: Callable[[Content], None], place: str
     assert len(str(error).splitlines()) == 1
 
 
-def test_other_outputs_than_the_model(path: Path):
+def test_plan_with_other_outputs_than_its_model_is_refused(path: Path):
     content = json.loads(path.read_text())
     content["decisions"]["graph"][-1] += ", x"
     path.write_text(json.dumps(content))

@@ -54,7 +54,7 @@ def test_operands_of_wide_operators_are_held_wide():
     assert not held & {"table", "w", "embedding"}
 
 
-def test_tables_of_angles_have_no_weight_in_them():
+def test_products_of_positions_alone_stay_wide():
     """A product of matrices of positions alone stays wide: bf16 does not tell 1000 from 1001."""
     graph = parse_graph(
         "places = input[1, 64, 1]\nrates = input[1, 1, 8]\nw = weight[1, 64, 8]\n"
@@ -107,7 +107,7 @@ def test_windows_do_not_widen():
 
 
 @pytest.mark.parametrize("name", a_third([name for name in MODELS if name.endswith("-tiny")]))
-def test_of_models_weights_and_products_are_narrow_and_losses_wide(name: str):
+def test_weights_and_products_of_models_are_narrow_and_losses_wide(name: str):
     graph = build_model(name, 8, 1)
     wide, trained = wide_values(graph), gradient_nodes(graph)
     assert graph.outputs[0] in wide

@@ -131,7 +131,7 @@ class Dropped(torch.nn.Module):
         return torch.nn.functional.dropout(x * self.w, 0.5, True).sum()
 
 
-def test_a_mask_that_is_drawn_is_a_byte_of_the_kernel_that_reads_it():
+def test_drawn_mask_is_one_byte_of_the_kernel_that_reads_the_mask():
     graph = capture(Dropped(), (torch.ones(4, 6),)).graph
     for node, done in works(graph, compiled=False).items():
         use = kernel_uses(graph)[node]

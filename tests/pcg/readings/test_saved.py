@@ -133,7 +133,7 @@ def test_look_ups_and_losses_read_their_labels():
     assert back_reads(loss, frozenset({0})) == (Reads(frozenset({0, 1})),)
 
 
-def test_nothing_is_read_for_no_gradient():
+def test_no_gradient_means_no_saved_tensors():
     assert back_reads(node_of("matmul", {}, [(4, 6), (6, 3)]), frozenset()) == (Reads(),)
 
 
@@ -161,7 +161,7 @@ def test_an_opaque_operator_may_read_everything():
         ("scale", {"factor": 2.0}, [MATRIX], None),
     ],
 )
-def test_views(name, attributes, shapes, expected):
+def test_view_operators_name_the_operand_they_view(name, attributes, shapes, expected):
     assert view_of(node_of(name, attributes, shapes), 0) == expected
 
 

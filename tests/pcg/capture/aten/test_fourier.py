@@ -79,7 +79,7 @@ def test_values_and_gradients_are_those_of_torch() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_each_has_gradients(name: str) -> None:
+def test_each_function_has_gradients(name: str) -> None:
     """Otherwise there would be nothing to compare."""
     x = torch.randn(SHAPE, dtype=torch.float64, requires_grad=True)
     CASES[name](x).square().sum().backward()

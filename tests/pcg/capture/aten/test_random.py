@@ -123,7 +123,7 @@ REFUSED: dict[str, Function] = {
 
 
 @pytest.mark.parametrize("name", a_third(REFUSED))
-def test_other_draws_are_refused_by_their_line(name: str) -> None:
+def test_unsupported_random_functions_are_refused_by_their_line(name: str) -> None:
     with pytest.raises(Exception, match=rf"test_random\.py: line \d+: aten\.{name}.*draws random"):
         capture(Noisy(REFUSED[name]), (torch.zeros(3, 4),))
 
@@ -145,7 +145,7 @@ def test_numbers_of_a_checkpoint_are_drawn_once(reentrant: bool) -> None:
     assert comparison.error < 1e-12
 
 
-def test_which_numbers_nobody_needs_has_to_be_known() -> None:
+def test_unused_random_numbers_of_equal_shape_are_not_compared() -> None:
     """Of two of one shape it is not."""
     module = Noisy(lambda x: (torch.rand_like(x), x * torch.rand_like(x))[1])
     rows = (torch.zeros(3, 4),)
@@ -179,7 +179,7 @@ MOMENTS: dict[str, tuple[Callable[[], Tensor], float, float]] = {
 
 
 @pytest.mark.parametrize("name", a_third(MOMENTS))
-def test_distributions(name: str) -> None:
+def test_random_numbers_have_the_moments_of_their_distribution(name: str) -> None:
     function, mean, deviation = MOMENTS[name]
     graph = capture(Alone(function), (torch.ones(2),)).graph
     leaves = {n.leaf.name: torch.ones(n.leaf.shape, dtype=torch.float64) for n in graph.leaves}
