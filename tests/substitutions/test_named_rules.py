@@ -188,7 +188,7 @@ def library() -> Library:
 
 
 @each("name", NAMED)
-def test_is_in_the_library(library: Library, name: str) -> None:
+def test_named_rule_is_in_the_library(library: Library, name: str) -> None:
     inputs, left, right = NAMED[name]
     stated = parse_rule(name, inputs, left, right)
     wanted = GeneralForm(stated.left, stated.right)

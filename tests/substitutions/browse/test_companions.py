@@ -264,7 +264,7 @@ def test_the_page_needs_nothing_else():
     assert not re.search(r"https?://|<link|@import|\bsrc=|url\(", text)
 
 
-def test_nothing_in_the_data_ends_the_script(monkeypatch):
+def test_data_of_the_page_cannot_end_its_script(monkeypatch):
     monkeypatch.setattr(page_module, "page_data", lambda found: _hostile())
     data, _ = parts(page_module.page(FOUND, "<hash>"))
     assert "<" not in data

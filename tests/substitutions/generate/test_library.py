@@ -104,7 +104,7 @@ def test_an_operator_of_ones_own_takes_part():
         assert last[1] == last[2] > 0
 
 
-def test_nothing_starts_from_a_wrong_type(monkeypatch):
+def test_operator_with_an_unproved_type_is_refused(monkeypatch):
     """A softmax that may be cut along its axis is noticed before any rule is made."""
     softmax = Operator("softmax", OPERATORS["softmax"].equation)
     wrong = LocalTyping((Axis("j", (0,), (0,)),), ())

@@ -42,7 +42,7 @@ def test_the_readme_shows_what_is_undecided(tmp_path):
     assert len(load_library(tmp_path / "rules.json").rules) == len(RULES)
 
 
-def test_a_library_without_any_says_so():
+def test_library_without_undecided_candidates_states_it():
     content = library_of(RULES, max_ops=2)
     assert "Every candidate is proved or refuted." in companions(content)["README.md"]
     assert "undecided" not in library_text(content)

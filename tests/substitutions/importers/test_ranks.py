@@ -23,7 +23,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("left", "right", "expected"), CASES)
-def test_ranks(rule, left, right, expected):
+def test_ranks_of_inputs_follow_from_use(rule, left, right, expected):
     assert ranks_of(rule(left, right)).of == expected
 
 

@@ -231,5 +231,5 @@ def test_flexflow_has_two_activations(as_json, write):
     ("spelling", "name"),
     [("OP_Pool2D_Max", "OP_POOL2D_MAX"), ("relu", "OP_RELU"), ("OP_CONST_IMM", "OP_CONSTANT_IMM")],
 )
-def test_other_spellings(spelling, name):
+def test_other_spellings_of_operators_are_canonical(spelling, name):
     assert schema.canonical(spelling) == name

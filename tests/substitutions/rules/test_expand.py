@@ -41,7 +41,7 @@ def names(rules: tuple[Rule, ...]) -> set[str]:
     return {rule.name for rule in rules}
 
 
-def test_every_rank_of_the_graph_and_every_operator_of_it():
+def test_rules_are_made_for_every_rank_and_operator_of_the_graph():
     assert names(Expander((CUT,)).concrete(TWO)) == {
         f"cut[{counts};{operator}]"
         for counts in ("0,0", "0,1", "1,0")

@@ -221,7 +221,7 @@ def test_symbols_are_named_by_what_they_are():
     assert "degree=a)" not in text
 
 
-def test_sizes_of_inputs_are_renamed_with_them():
+def test_sizes_are_renamed_with_their_inputs():
     text = "y:1 | split(concat(y, y, axis=0), axis=0, at=|y.0|).0 == y"
     assert "at=|x.0|" in canonical(form(text)).text
 
@@ -296,7 +296,7 @@ def test_the_larger_side_is_left_and_the_one_with_all_inputs():
         ),
     ],
 )
-def test_instances(special: str, of: str):
+def test_special_rule_is_an_instance_of_its_general_form(special: str, of: str):
     assert is_instance(form(special), form(of))
     same = canonical(general(*form(special).pair)) == canonical(general(*form(of).pair))
     assert same or not is_instance(form(of), form(special))
@@ -350,7 +350,7 @@ def test_instances(special: str, of: str):
         ),
     ],
 )
-def test_no_instances(other: str, of: str):
+def test_pair_that_is_no_instance_is_told_apart(other: str, of: str):
     assert not is_instance(form(other), form(of))
 
 

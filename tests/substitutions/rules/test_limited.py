@@ -90,5 +90,5 @@ def test_a_map_that_is_left_ends_its_workers():
     assert not active_children()
 
 
-def test_nothing_to_do():
+def test_empty_list_of_items_has_no_answers():
     assert not list(limited_map(_work, (), 2, SMALL))

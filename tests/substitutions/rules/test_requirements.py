@@ -118,7 +118,7 @@ def test_rules_that_differ_in_it_alone_are_two():
     assert len({(rule.inputs, rule.text, rule.requires) for rule in made}) == len(made)
 
 
-def test_a_file_tells_it():
+def test_requirement_is_stored_in_a_file_and_read_back():
     entry = rule_file(ONE, PROOF)
     assert entry.requires == ("|x.2| = 1",)
     assert parse_entry(entry) == ONE

@@ -85,7 +85,7 @@ def test_the_hash_of_the_operators_follows_their_definitions(monkeypatch, table,
     assert operators_hash() != before
 
 
-def test_a_library_says_what_made_it():
+def test_library_states_its_options_versions_and_operators():
     content = json.loads(library_text(LIBRARY))
     assert content["unity"]
     assert content["options"] == {"max_ops": 2}
@@ -182,7 +182,7 @@ def test_a_missing_file(path):
         load_library(path.parent)
 
 
-def test_nothing_is_overwritten_by_a_failure(path, monkeypatch):
+def test_failed_save_overwrites_nothing(path, monkeypatch):
     save_library(LIBRARY, path)
     before = path.read_text()
     with pytest.raises(InputError, match="cannot write"):

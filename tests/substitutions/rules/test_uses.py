@@ -114,7 +114,7 @@ def test_merged_weights_are_rearranged():
         ("scale(slice(y, axis=0, start=4, size=2), factor=3.0)", "constant"),
     ],
 )
-def test_where_the_elements_of_a_value_come_from(value, kind):
+def test_kind_of_a_value_follows_from_its_elements(value, kind):
     shapes = {"y": (4, 6), "z": (6, 4)}
     if "multiply" in value:
         shapes["y"] = (6, 6)

@@ -60,7 +60,7 @@ def test_names_of_inputs():
     assert len(set(input_names(20))) == 20
 
 
-def test_moves():
+def test_moves_are_all_parallel_operators_at_a_rank():
     texts = [str(call) for call in moves(1, Poly.of("k"))]
     assert texts == [
         "partition(dim=0, degree=k)",
