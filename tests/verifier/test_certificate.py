@@ -144,7 +144,7 @@ def test_certificate_that_a_solver_does_not_confirm_is_rejected(tmp_path: Path):
     assert "mine says unknown" in result.reason
 
 
-def test_nothing_of_the_search_takes_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_check_of_a_certificate_never_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = certified(RULE, tmp_path)
 
     def searched(self: object, every: object) -> object:

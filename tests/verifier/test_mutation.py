@@ -116,7 +116,7 @@ TWO = _pair("relu(x), relu(y)", "relu(x), relu(relu(y))", x=1, y=1)
         (TWO, Kind.OUTPUTS, "{left} == relu(relu(y)), relu(x)"),
     ],
 )
-def test_kinds(pair, kind, text):
+def test_mutants_of_each_kind_are_made(pair, kind, text):
     left, right = (side_text(side) for side in pair)
     assert text.format(left=left, right=right) in _texts(mutants(*pair), kind)
 
@@ -196,7 +196,7 @@ REFUSED = _pair("relu(join(x, x))", "relu(x)", x=1)
         (REFUSED, Judgement.UNTYPED, None),
     ],
 )
-def test_judgement(pair, judgement, apart):
+def test_judgement_of_a_mutant_matches_evaluation(pair, judgement, apart):
     assert judge(*pair) is judgement
     assert distinguishes(*pair) is apart
 

@@ -92,11 +92,11 @@ PARTS = [range(start, start + 63) for start in range(0, 504, 63)]
 @pytest.mark.parametrize(
     "seeds", [range(40), *(pytest.param(part, marks=pytest.mark.soak) for part in PARTS)]
 )
-def test_nothing_false_is_proved(seeds: range):
+def test_no_false_rule_is_proved(seeds: range):
     """504 rules in all, of which a good part is proved."""
     assert judge(seeds) > 5
 
 
 @pytest.mark.soak
-def test_nothing_false_is_proved_of_many():
+def test_no_false_rule_of_many_is_proved():
     assert judge(range(1000, 11000)) > 1000

@@ -176,5 +176,5 @@ def test_rule_proved_for_one_axis_is_proved_for_runs_of_axes(line: str, count: i
             assert decision.verdict is Verdict.PROVED, [print_value(v) for s in pair for v in s]
 
 
-def test_there_are_such_rules():
+def test_more_than_20_sound_rules_have_free_axes():
     assert len(SOUND) > 20
