@@ -123,7 +123,7 @@ def test_plots_are_drawn(done: tuple[Result, Path]):
     assert "predicted throughput (samples/s)" in texts
 
 
-def test_where_steps_go_is_drawn(done: tuple[Result, Path], tmp_path: Path):
+def test_plot_shows_the_parts_of_a_step(done: tuple[Result, Path], tmp_path: Path):
     """A panel for each number of devices, a bar for each part of each planner's step."""
     _, out = done
     texts = {t.strip() for t in ElementTree.parse(out / "xdl-tiny-steps.svg").getroot().itertext()}
@@ -158,7 +158,7 @@ def test_each_model_has_files_of_its_own():
     assert list(file_stems(models).values()) == ["a-b.py-m", "a-b.py-m-2", "model", "a-b.py-m-3"]
 
 
-def test_ratios():
+def test_ratio_over_others_is_to_the_fastest_other_planner():
     entries = [entry("joint", 12.0), entry("expert", 4.0), entry("megatron", None)]
     assert [over_others(e, entries) for e in entries] == [3.0, 1 / 3, None]
     assert over_others(entries[0], entries[:1]) is None

@@ -48,7 +48,7 @@ def test_explanation_of_one_operator_as_json(folder):
         assert other["more_seconds"] == pytest.approx(more)
 
 
-def test_as_many_placements_as_are_asked_for(folder):
+def test_number_of_alternatives_is_the_one_asked_for(folder):
     asked = ["explain", "data.json", "--operator", "w2", "--json", "--alternatives"]
     for number in (0, 3, 512):
         (operator,) = json.loads(command(explain, *asked, number).out)["operators"]

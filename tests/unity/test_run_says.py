@@ -134,7 +134,7 @@ def lines_of_progress(text):
     return [line for line in text.splitlines() if line.startswith("unity: step ")]
 
 
-def test_off_a_terminal_some_steps_are_told_of(tmp_path, capsys):
+def test_progress_off_a_terminal_is_printed_for_some_steps(tmp_path, capsys):
     plan, log = write_plan(tmp_path, 1), tmp_path / "log"
     for more in ("--precision=fp16", "--json"):
         with pytest.raises(SystemExit) as caught:

@@ -333,7 +333,7 @@ def test_no_file_is_the_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert verify(monkeypatch) == 0
 
 
-def test_as_many_processes_as_processors():
+def test_number_of_processes_is_at_most_that_of_processors():
     assert 1 <= cores() <= (os.cpu_count() or 1)
 
 

@@ -123,7 +123,7 @@ def test_module_that_cannot_be_planned_is_refused_in_one_line(returns, inputs, l
         ({"devices": 0}, "expected 1 to"),
     ],
 )
-def test_options_are_named_as_python_has_them(options, problem: str):
+def test_errors_name_options_as_in_python(options, problem: str):
     with pytest.raises(unity.InputError, match=problem):
         unity.optimize(Two(torch.mean), X, quiet=True, **options)
 

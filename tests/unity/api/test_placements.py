@@ -79,7 +79,7 @@ def test_planners_weights_and_inputs_are_said():
 
 
 @pytest.mark.parametrize(("ranks", "machine"), [(1, "local"), (6, "summit")])
-def test_other_numbers_of_devices(ranks: int, machine: str):
+def test_placements_for_dtensor_hold_for_other_numbers_of_devices(ranks: int, machine: str):
     plan = planned(words_captured(), "zero", ranks, machine)
     on_cpus = plan.machine.model_copy(update={"kind": "cpu"})
     assert check(replace(plan, machine=on_cpus))

@@ -135,7 +135,7 @@ def test_weights_of_norms_do_not_decay():
     assert trainer.get_decay_parameter_names(trainer.model) == ["head.weight", "head.bias"]
 
 
-def test_others_may_ask(model: unity.ParallelModule):
+def test_other_libraries_read_attributes_of_the_module(model: unity.ParallelModule):
     assert getattr(model, "accepts_loss_kwargs") is False  # noqa: B009
     assert type(model).__name__ == "Words"
     assert type(model).forward is not unity.ParallelModule.forward

@@ -127,7 +127,7 @@ def test_planners_are_compared_on_the_same_function(model, tmp_path, options, gr
 
 
 @pytest.mark.parametrize("given", ["", "both", "0", "-2", "2.0", "1e3", "٣", "9" * 5000, " 2"])
-def test_other_words_are_refused(given):
+def test_other_values_of_batch_norm_are_refused(given):
     with pytest.raises(InputError, match="--batch-norm: expected whole, local or a number"):
         norm_groups(given, "joint", 8)
 
