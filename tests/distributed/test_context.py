@@ -56,7 +56,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_queries_in_rows(agree, kind: str):
+def test_attention_with_queries_cut_in_rows(agree, kind: str):
     whole, cut = KINDS[kind]
     agree(WEIGHTS + WHOLE + whole + LOSS, WEIGHTS + CUT + cut + SUMMED)
 
@@ -73,7 +73,7 @@ return mean_loss(multiply(y, y)), y
 """One sequence, and three heads: on four devices it is rows that are cut, or nothing."""
 
 
-def test_rows_as_the_search_cuts_them(agree):
+def test_attention_cut_in_rows_by_the_search(agree):
     machine = load_machine("tests/data/two-devices.toml").with_nodes(2).with_devices(4)
     planner = MeshPlanner(machine, load_library(), mode=Mode.PARALLEL)
     plan = planner.plan("long", parse_graph(LONG.format(kind="causal"))).plan

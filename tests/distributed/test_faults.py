@@ -118,7 +118,7 @@ def test_a_restart_is_no_consent_to_go_on_with_another_run(write, tmp_path):
         pytest.param("late", marks=pytest.mark.soak),
     ],
 )
-def test_told_to_stop_a_run_leaves_a_checkpoint_and_another_plan_goes_on(kind, write, tmp_path):
+def test_stopped_run_leaves_a_checkpoint_that_another_plan_resumes(kind, write, tmp_path):
     """Also where slices of the next batch are under way."""
     run = Disturbed(write(kind, 2), tmp_path / "run", options(100_000, 100_000))
     run.wait_for_step(3)

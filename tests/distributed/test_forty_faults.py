@@ -210,7 +210,7 @@ def temporary(monkeypatch):
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault(name, plan, alone, temporary, tmp_path):
+def test_run_survives_or_reports_the_fault(name, plan, alone, temporary, tmp_path):
     scene, fault = Scene(tmp_path, plan), FAULTS[name]
     scene.demand(fault, scene.start(fault), alone, temporary)
 

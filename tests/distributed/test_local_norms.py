@@ -140,7 +140,7 @@ def test_the_data_parallel_plan_exchanges_gradients_alone(library):
 
 @pytest.mark.parametrize("family", ["data-parallel", "zero"])
 @pytest.mark.parametrize(("groups", "devices"), a_third([(2, 2), (4, 2), (4, 4)]))
-def test_their_programs_are_those_of_the_plan(groups, devices, family, library):
+def test_programs_of_local_statistics_are_valid(groups, devices, family, library):
     validate_lowered(Lowering(planned(groups, devices, library, family)))
 
 

@@ -149,7 +149,7 @@ def test_the_peak_of_one_device_that_recomputes_any_set(seed):
     assert peak == pytest.approx(counted(plan, "sgd").total, rel=1.5 * TOLERANCE)
 
 
-def test_of_a_mask_a_byte_an_element_is_held():
+def test_dropout_mask_is_held_with_one_byte_an_element():
     """And no numbers beside it: without dropout there is as much less, and what is dropped."""
     plan = planned("dropping", "data-parallel", "sgd", 1)
     life = [life for life in liveness(schedule(plan.graph, plan.views)).lifetimes if life.itemsize]

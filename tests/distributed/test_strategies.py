@@ -238,12 +238,12 @@ def test_copies_that_cross_stages_in_parts(agree):
 
 
 @pytest.mark.soak
-def test_interleaved_stages_of_one_process_each_as_the_search_cuts_them(agree):
+def test_interleaved_stages_of_the_search_with_one_process_each(agree):
     """The tables of dlrm are looked up in the first chunk, and read by several."""
     agree.of(planned("xdl-tiny", load_library(), 8, 4, interleave=2))
 
 
-def test_rows_of_an_image_as_the_search_plans_them(agree):
+def test_rows_of_an_image_cut_by_the_search(agree):
     plan = MeshPlanner(four_devices(), load_library()).plan("image", parse_graph(ONE_IMAGE)).plan
     haloed = [node for node in plan.graph.nodes if any(t.degrees.halos for t in node.types)]
     assert len(haloed) >= 2
@@ -261,7 +261,7 @@ return loss, y
 """Of these sizes nothing can be cut."""
 
 
-def test_branches_side_by_side_as_the_search_plans_them(agree):
+def test_branches_side_by_side_by_the_search(agree):
     machine = load_machine("tests/data/two-devices.toml").with_nodes(2).with_devices(4)
     # With algebra, the two products are one.
     planner = MeshPlanner(machine, load_library(), mode=Mode.PARALLEL)
