@@ -100,7 +100,7 @@ def test_false_declaration_is_refused(
 
 
 @pytest.mark.parametrize("changed", ["opaque", "elementwise"])
-def test_its_name_is_of_its_kind(changed: str) -> None:
+def test_declaration_with_the_name_of_another_kind_is_refused(changed: str) -> None:
     line = declaration(CALL, [X], [X], "0 -> 0").replace("batched", changed, 1)
     with pytest.raises(ValueError, match=r"expected|does not name|unknown number format"):
         parse_declaration(line)
@@ -108,7 +108,7 @@ def test_its_name_is_of_its_kind(changed: str) -> None:
         parse_declaration(declaration(CALL, [X], [X], "0 -> 0").partition(" along")[0])
 
 
-def test_fewer_axes_are_another_operator() -> None:
+def test_declaration_with_fewer_axes_is_another_operator() -> None:
     cube = TensorType((4, 6, 8), "float32")
     every = batched(CALL, [cube], [cube])
     one = batched(CALL, [cube], [cube], [SharedIndex((0,), (0,))])

@@ -244,7 +244,7 @@ def test_two_certificates_of_one_label(tmp_path: Path):
     assert "another certificate has the same label" in printed
 
 
-def test_a_proof_about_whole_tensors_is_said_to_be_one(tmp_path: Path):
+def test_proof_about_whole_tensors_only_is_reported_as_such(tmp_path: Path):
     forged = made("sum")
     forged.content.update(whole=True, types="", theorems=[], typings=[0, 0], requires=[])
     forged.content["witness"]["degrees"] = {}

@@ -198,7 +198,7 @@ TABLES = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_table_that_lies(folder, name):
+def test_wrong_table_of_a_checkpoint_is_refused(folder, name):
     TABLES[name](folder / NEWEST)
     must_refuse(folder)
 
@@ -279,7 +279,7 @@ PIECES = {
 
 
 @pytest.mark.parametrize("name", PIECES)
-def test_a_piece_that_lies(folder, name):
+def test_wrong_piece_of_a_checkpoint_is_refused(folder, name):
     replaced(folder / NEWEST, PIECES[name])
     must_refuse(folder)
 
@@ -303,7 +303,7 @@ MANIFESTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
-def test_a_manifest_that_lies(folder, name):
+def test_wrong_manifest_of_a_checkpoint_is_refused(folder, name):
     sign(folder / NEWEST, **MANIFESTS[name])
     if name == "parameters that are not there":  # which a run does not ask for
         assert "has no tensor model.third" in refused(app, "export", folder, "-o", "weights.pt")
@@ -340,7 +340,7 @@ def link_to(target: str) -> Any:
     "change",
     [pipe, directory, link, link_to("/dev/zero"), link_to("."), link_to("gone"), Path.unlink],
 )
-def test_something_else_in_the_place_of_a_file(folder, name, change):
+def test_checkpoint_file_replaced_by_something_else_is_refused(folder, name, change):
     change(folder / NEWEST / name)
     before = files(folder)
     refused(app, "export", folder, "-o", "weights.pt")
@@ -373,7 +373,7 @@ def test_a_piece_with_another_byte(trained, tmp_path, place, byte):
     assert torch.equal(assembled, state_dict(newest_manifest(trained))["second"])
 
 
-def test_a_whole_one_has_its_weights_to_the_bit(folder):
+def test_undamaged_checkpoint_has_its_weights_to_the_bit(folder):
     """The same as torch.distributed.checkpoint's own reader finds."""
     actual = state_dict(newest_manifest(folder))
     dcp_to_torch_save(folder / NEWEST, "plain.pt")

@@ -156,7 +156,7 @@ FIELDS: dict[str, Callable[[Content], None]] = {
 
 
 @pytest.mark.parametrize("name", a_third(FIELDS))
-def test_a_plan_that_lies(plan_path, name):
+def test_wrong_plan_is_refused(plan_path, name):
     content = json.loads(plan_path.read_text())
     FIELDS[name](content)
     sign(content)
@@ -183,7 +183,7 @@ TEXTS: dict[str, str | bytes] = {
 
 
 @pytest.mark.parametrize("name", a_third(TEXTS))
-def test_a_file_that_is_no_plan(plan_path, name):
+def test_file_that_is_no_plan_is_refused(plan_path, name):
     text = TEXTS[name]
     plan_path.write_bytes(text if isinstance(text, bytes) else text.encode())
     must_refuse(plan_path)
@@ -196,7 +196,7 @@ def test_two_gigabytes_of_zeros(plan_path):
 
 
 @pytest.mark.parametrize("place", ["/dev/zero", ".", "missing.json", "plan.json/x", "\0"])
-def test_something_else_than_a_file(plan_path, place):
+def test_path_that_is_no_regular_file_is_refused(plan_path, place):
     refused(app, "audit", place)
 
 
@@ -218,7 +218,7 @@ def test_a_symbol_of_10_to_the_100(plan_path):
     must_refuse(plan_path, status=1)
 
 
-def test_hashes_that_lie(plan_path):
+def test_plan_altered_without_its_hash_does_not_follow(plan_path):
     content = json.loads(plan_path.read_text())
     content["estimates"]["step_seconds"] = 1e-9
     plan_path.write_text(json.dumps(content))

@@ -108,7 +108,7 @@ def test_terminals_get_no_control_characters(tmp_path, monkeypatch):
         assert "no such operator" in refused(explain, "explain", "good", "--operator", wanted)
 
 
-def test_plans_that_are_none(tmp_path, monkeypatch):
+def test_files_that_are_no_plans_are_refused_by_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     save_plan(plan_of(TENSOR), "plan.json")
     for name, text in {"empty": "", "list": "[]", "cut": '{"schema_version": 4'}.items():
