@@ -36,7 +36,7 @@ def test_points_are_read():
         assert 0 < point.seconds < inf
 
 
-def test_most_points_judge():
+def test_most_points_of_each_run_are_held_out():
     every = points()
     calibrating = [p for p in every if p.calibrates]
     assert len(held_out(every)) + len(calibrating) == len(every)

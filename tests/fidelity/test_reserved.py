@@ -46,7 +46,7 @@ def test_free_parts_do_not_serve_a_larger_block():
     assert allocator.reserved == 100 * MIB
 
 
-def test_as_much_is_reserved_as_is_taken():
+def test_reserved_bytes_cover_the_bytes_taken():
     random, allocator = Random(0), CachingAllocator()
     held: list[tuple[Block, int]] = []
     most = 0
