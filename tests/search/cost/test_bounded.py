@@ -33,7 +33,7 @@ def test_empty_program_takes_no_time():
     assert BoundedSimulation(DEVICES).seconds([], 1.0) == 0.0
 
 
-def test_a_program_waits_for_nothing_on_other_devices():
+def test_tasks_do_not_wait_for_tasks_of_other_devices():
     """A task of devices 1 and 3 alone does not wait for one of device 2, whatever it reads."""
     steps = [ProgramStep(POOL[5], NOTHING, ()), ProgramStep(POOL[6], NOTHING, (0,))]
     program = TaskProgram(steps, [])
@@ -41,7 +41,7 @@ def test_a_program_waits_for_nothing_on_other_devices():
     assert BoundedSimulation(DEVICES).seconds(tasks(program), 5.1) == 5.0
 
 
-def test_the_longest_way_is_enough_where_all_wait(monkeypatch):
+def test_longest_chain_rules_a_program_out_without_simulation(monkeypatch):
     """Nothing is simulated of a chain that takes too long, and little where a stream is busy."""
     started: list[object] = []
 

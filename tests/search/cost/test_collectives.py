@@ -35,7 +35,7 @@ def test_collectives_within_one_level_take_ring_or_tree_time(hop: Hop, volume: f
 
 @given(st.lists(hops, min_size=1, max_size=4), st.floats(0, 1e10))
 @settings(max_examples=25)
-def test_no_way_by_levels_is_cheaper(levels: list[Hop], volume: float):
+def test_no_division_of_levels_into_stages_is_cheaper(levels: list[Hop], volume: float):
     """All divisions into stages, by the volume that each stage really moves: 1/m of the bytes, in
     m groups side by side of which each has 1/m of the bandwidth."""
     best = np.inf
@@ -94,7 +94,7 @@ def test_on_192_gpus_latency_is_not_that_of_a_flat_ring():
 
 
 @pytest.mark.parametrize("machine", [("summit", 4), ("p3-16xlarge", 2), ("dgx-a100", 3)])
-def test_a_mesh_knows_the_same(machine):
+def test_mesh_and_groups_have_equal_collective_times(machine):
     target = load_machine(machine[0]).with_nodes(machine[1])
     mesh = Mesh(target)
     masks = np.arange(1 << len(mesh))

@@ -50,7 +50,7 @@ LEVELS = {"substitute", "map", "refine", "pipeline"}
         ("pipeline", {"1 stage x 2 micro-batches", "2 stages x 2 micro-batches"}),
     ],
 )
-def test_planners_tell_how_far_they_are(planner, works, library):
+def test_planners_report_their_progress(planner, works, library):
     told: list[Status] = []
     machine = load_machine("local").with_devices(2)
     chosen = planner_of(planner, machine, library, 60.0, SGD, None, progress=told.append)
@@ -77,7 +77,7 @@ def test_phases_add_up():
 
 
 @pytest.mark.parametrize(("model", "devices"), [("mlp-mnist", 2), ("dlrm-tiny", 4)])
-def test_no_plan_is_faster_than_the_bound_that_is_told(model, devices, library):
+def test_no_plan_is_faster_than_the_reported_bound(model, devices, library):
     """Of one graph, on all devices: that of the model, without rewrites."""
     told: list[Status] = []
     machine = load_machine("dgx-a100").with_devices(devices)
@@ -93,14 +93,14 @@ def test_no_plan_is_faster_than_the_bound_that_is_told(model, devices, library):
     assert all(status.gap is None or 0 <= status.gap < 1 for status in told)
 
 
-def test_the_gap_is_what_the_best_can_lose():
+def test_gap_is_the_part_that_the_best_plan_may_still_lose():
     assert Status("all", 1, 4.0, "map", 3.0).gap == 0.25
     assert Status("all", 1, 4.0, "map", 5.0).gap == 0.0
     assert Status("all", 1, None, "map", 3.0).gap is None
     assert Status("all", 1, 4.0).gap is None
 
 
-def test_time_ends_what_is_under_way_only():
+def test_deadline_is_checked_only_within_the_work_under_way():
     with timed_by(count(0.0, 0.25).__next__):
         phases = Phases(now() + 1.0, has_plan=True)
         with phases.under_way():

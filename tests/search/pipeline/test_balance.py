@@ -52,7 +52,7 @@ def spent(start: int, end: int, seconds: list[float], crossings: list[Crossing])
 
 @settings(max_examples=30, deadline=None)
 @given(rows())
-def test_the_table_has_what_each_stage_spends(row):
+def test_table_holds_the_seconds_of_each_stage(row):
     seconds, _, crossings = row
     every, crossing = Band(0, len(seconds)), CrossingSeconds(crossings)
     table = sums(seconds)(every, every) + crossing.received(every, every)
@@ -64,7 +64,7 @@ def test_the_table_has_what_each_stage_spends(row):
 
 @settings(max_examples=30, deadline=None)
 @given(rows(), st.data())
-def test_a_part_of_the_table_is_what_it_is_in_the_whole(row, data):
+def test_part_of_the_table_equals_that_part_of_the_whole_table(row, data):
     """To the last bit: what comes and goes is added up in the same order."""
     seconds, _, crossings = row
     places = st.integers(0, len(seconds))

@@ -127,7 +127,7 @@ def test_rival_is_the_plan_if_the_planner_that_asked_has_none(any_plan):
     assert pipelines.limits == [5.0]
 
 
-def test_slower_pipelines_are_looked_for_where_nothing_else_fits(any_plan):
+def test_slower_pipelines_are_searched_if_no_other_plan_fits(any_plan):
     """What was known when the rival was asked for came to nothing, so its limit falls."""
     pipelines = Pipelines(any_plan, [NOTHING_FITS, 7.0])
     both = of_both(Asking(any_plan, NOTHING_FITS), pipelines)
@@ -135,7 +135,7 @@ def test_slower_pipelines_are_looked_for_where_nothing_else_fits(any_plan):
     assert pipelines.limits == [5.0, inf]
 
 
-def test_no_pipeline_of_any_time_is_looked_for_once(any_plan):
+def test_pipelines_are_searched_once_if_the_first_limit_is_infinite(any_plan):
     pipelines = Pipelines(any_plan, [NOTHING_FITS])
     both = of_both(Asking(any_plan, NOTHING_FITS, known=inf), pipelines)
     with pytest.raises(NegativeAnswer, match="nothing fits"):

@@ -195,7 +195,7 @@ def test_no_more_is_computed_ahead_than_the_tail_asks_for(library):
     assert not source.ahead
 
 
-def test_a_quotient_by_what_depends_on_a_weight_is_refused(library):
+def test_quotient_by_a_tensor_that_depends_on_a_weight_is_refused(library):
     trained = "x = input[8, 6]\nw = weight[6, 4]\ny = sum_loss(matmul(x, w))\n"
     with pytest.raises(NegativeAnswer, match="divide reads all samples together"):
         streams(parse_graph(f"{trained}return divide(sum_loss(x), y)"), library)

@@ -48,7 +48,7 @@ def copied(shape: tuple[int, ...], first: int) -> Layout:
     shape=st.lists(st.sampled_from([1, 2, 3, 4, 64, 1000]), min_size=1, max_size=3),
     bandwidth=st.sampled_from([1e7, 1e9, 1e10, 3e11]),
 )
-def test_the_way_that_takes_least_is_chosen(shape, bandwidth):
+def test_fastest_way_to_cross_stages_is_chosen(shape, bandwidth):
     """Of all dimensions, when both stages are busy while something crosses."""
     cost = CostModel(two_nodes(bandwidth))
     source, wanted = copied(tuple(shape), 0), copied(tuple(shape), 2)
@@ -97,7 +97,7 @@ def test_one_device_gets_a_tensor_whole():
     assert Crossings(CostModel(two_nodes(1e7))).best(source, wanted) is None
 
 
-def test_plans_by_hand_have_it_by_a_rule(library):
+def test_plans_by_hand_cross_stages_in_parts_by_a_rule(library):
     """And an audit follows them; its price is that of what runs."""
     plan = by_degrees("tensor=2,pipeline=2,interleave=2,micro-batches=4", library)
     assert ways(plan.graph) == {TransferParts(0, 2)}
@@ -109,7 +109,7 @@ def test_plans_by_hand_have_it_by_a_rule(library):
     assert not ways(sequence.graph), "each device has its own part of the sequence"
 
 
-def test_pipelines_of_the_search_have_it_too(library):
+def test_pipelines_of_the_search_cross_stages_in_parts(library):
     """Where what they cut is not the batch."""
     roles = frozenset({IndexRole.MODEL, IndexRole.HEAD, IndexRole.REDUCTION})
     machine = two_nodes(1e9)

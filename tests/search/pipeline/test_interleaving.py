@@ -38,7 +38,7 @@ def batches_of(graph, library, machine, slices: int) -> MicroBatches:
 
 @pytest.mark.parametrize("slices", [6, 8, 16])
 @pytest.mark.parametrize("interleave", [2, 3])
-def test_stages_hold_what_waits_in_all_of_their_chunks(slices, interleave, library):
+def test_stages_hold_the_saved_tensors_of_all_their_chunks(slices, interleave, library):
     """Of equal layers with one weight each. Every turn of a stage is like any other, so the most is
     held when most passes are under way."""
     machine = load_machine("summit").with_devices(3)

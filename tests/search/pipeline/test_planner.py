@@ -219,7 +219,7 @@ def test_any_number_of_samples_makes_micro_batches(library):
     assert pipeline.micro_batches == 7
 
 
-def test_a_machine_that_is_too_small_is_said_to_lack_so_much(library):
+def test_error_states_the_memory_that_a_small_machine_lacks(library):
     """Twelve weights with their gradients, at best cut in six: more than a device has."""
     machine = small(load_machine("summit").with_nodes(1), 1e6)
     with pytest.raises(NegativeAnswer) as none:
@@ -230,7 +230,7 @@ def test_a_machine_that_is_too_small_is_said_to_lack_so_much(library):
     assert weights - 1e6 <= float(match[1]) * 1e9 + 5e6 <= 1.5 * weights
 
 
-def test_no_pipeline_is_faster_than_nothing(library):
+def test_pipeline_within_an_impossible_time_is_a_negative_answer(library):
     machine = load_machine("summit").with_nodes(1)
     with pytest.raises(NegativeAnswer, match="takes less than 1e-12 s a step"):
         PipelinePlanner(machine, library, faster_than=1e-12).plan("layers", layers(2, 8, 16))

@@ -39,7 +39,9 @@ class Trials:
     ("rival", "deep", "tried"),
     [(4.5, True, 5), (1.5, True, 2), (0.5, True, 1), (inf, True, 1 + PRICES), (4.5, False, None)],
 )
-def test_prices_end_where_a_deep_model_is_outdone(rival: float, deep: bool, tried: int | None):
+def test_prices_of_memory_end_if_a_deep_model_is_outdone(
+    rival: float, deep: bool, tried: int | None
+):
     """The first, at which memory costs nothing, is tried in any case."""
     trials: Any = Trials()
     search = SearchState(rival=rival)

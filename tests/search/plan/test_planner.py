@@ -218,7 +218,7 @@ def test_sizes_not_divisible_by_3_are_cut_by_2_on_fewer_devices():
         ("dgx-a100", 7, [4]),
     ],
 )
-def test_how_many_devices_are_worth_a_try(preset, devices, expected):
+def test_smaller_numbers_of_devices_to_try(preset, devices, expected):
     assert fewer(load_machine(preset).with_nodes(32).with_devices(devices)) == expected
 
 

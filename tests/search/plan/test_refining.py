@@ -60,7 +60,7 @@ def _little_work(monkeypatch):
     monkeypatch.setattr(plans, "refine", partial(refining.refine, work=WORK))
 
 
-def test_branches_gain_and_the_plan_is_derived_and_as_fast_as_it_says(library, monkeypatch):
+def test_refined_plan_of_branches_is_faster_derived_and_priced_as_run(library, monkeypatch):
     _, graph = branched(1)
     machine = load_machine("dgx-a100")
     chosen = planned(library, graph, machine=machine)
@@ -74,7 +74,7 @@ def test_branches_gain_and_the_plan_is_derived_and_as_fast_as_it_says(library, m
     assert seconds < 0.9 * before.estimates.step_seconds
 
 
-def test_chains_and_larger_graphs_and_machines_are_left_as_they_are(library, monkeypatch):
+def test_chains_and_large_graphs_and_machines_are_not_refined(library, monkeypatch):
     chain, towers = build_model("mlp-tiny", 20, 1), parse_graph(TWO_TOWERS)
     assert not is_branched(chain)
     assert is_branched(towers)
@@ -85,7 +85,7 @@ def test_chains_and_larger_graphs_and_machines_are_left_as_they_are(library, mon
             assert "refining" not in planned(library, towers, mode=Mode.PARALLEL).report.phases
 
 
-def test_a_plan_that_takes_what_its_work_takes_has_nothing_to_gain(library, monkeypatch):
+def test_plan_near_the_time_of_its_work_is_not_refined(library, monkeypatch):
     monkeypatch.setattr(refining, "GAIN", inf)
     assert (
         "refining"

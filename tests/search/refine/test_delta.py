@@ -112,7 +112,7 @@ def test_moves_from_the_choice_of_a_model(library, model, machine):
         choice = moved(chooser, choice, random)
 
 
-def test_the_same_question_is_worked_out_of_known_pieces(library, monkeypatch):
+def test_second_price_of_a_choice_reuses_its_pieces(library, monkeypatch):
     """What a move leaves as it is is not cut again."""
     graph = build_model("mlp-mnist", 32, 4)
     chooser = chooser_of(graph, library, MACHINES[0])

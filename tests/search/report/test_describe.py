@@ -44,7 +44,7 @@ def planned(text: str, dimension: IndexRole) -> Plan:
         ]
     ),
 )
-def test_cuts_are_called_what_they_were_allowed_as(text, dimension):
+def test_cuts_have_the_names_of_the_allowed_dimensions(text, dimension):
     cuts = [row.cut for row in rows(planned(text, dimension))]
     words = {part.split()[0] for cut in cuts for part in cut.split(" x ")}
     assert dimension in words

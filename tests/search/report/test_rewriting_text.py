@@ -87,14 +87,14 @@ def test_no_line_is_printed_if_no_rewrites_were_tried(library, scaled):
         (0.01, "saves 1.00% of the work, but not of a step in which exchanges overlap with it"),
     ],
 )
-def test_the_effect_is_told_by_its_sign(scaled, gain, effect):
+def test_effect_of_a_rewrite_is_stated_by_its_sign(scaled, gain, effect):
     nearest = NearestRewrite(("f(x, top=top) == g(x, top=2)",), 1, gain)
     survey = RewriteSurvey(1, 0, nearest, plain=1.0)
     line = rewriting_text(replace(scaled, report=replace(scaled.report, rewriting=survey)))
     assert line == (f"no rewrite pays: the one that matches, f(x) == g(x, top=2), once, {effect}")
 
 
-def test_graphs_are_told_of_together():
+def test_surveys_of_several_graphs_are_joined():
     near, far = (NearestRewrite(("r",), 1, gain) for gain in (0.1, -0.1))
     of_both = RewriteSurvey(2, 1, far, 3.0).beside(RewriteSurvey(1, 4, near, 2.0, 5.0))
     assert of_both == RewriteSurvey(3, 5, near, 2.0, 5.0)

@@ -63,7 +63,7 @@ def drawn(draw: st.DrawFn) -> Drawn:
 
 
 @given(drawn(), st.sampled_from((1.0, 1.05, 1.2, 2.0)))
-def test_the_best_of_what_is_reached_within_the_threshold(space: Drawn, threshold: float):
+def test_best_state_reached_within_the_threshold_is_found(space: Drawn, threshold: float):
     """Whatever the estimates are, as long as nothing costs less than its own."""
     outcome = space.search(BacktrackLimits(threshold))
     cost = space.costs[outcome.best]
@@ -73,7 +73,7 @@ def test_the_best_of_what_is_reached_within_the_threshold(space: Drawn, threshol
 
 
 @given(drawn(), st.integers(0, 3))
-def test_patience_bounds_what_is_priced_in_vain(space: Drawn, patience: int):
+def test_patience_bounds_the_states_priced_without_a_gain(space: Drawn, patience: int):
     outcome = space.search(BacktrackLimits(inf, patience))
     gains = len(space.costs)
     assert outcome.priced <= patience * (gains + 1) + gains
@@ -94,7 +94,7 @@ def test_search_that_is_cut_short_counts_the_states_left():
     assert (outcome.best, outcome.priced, outcome.left) == (0, 0, 2)
 
 
-def test_little_is_no_gain():
+def test_gain_below_the_least_gain_is_ignored():
     space = Drawn((1000, 999), (1000, 999), ((1,), ()))
     assert space.search(BacktrackLimits(least_gain=2e-3)).best == 0
     assert space.search(BacktrackLimits(least_gain=5e-4)).best == 1

@@ -32,7 +32,7 @@ def sums(draw: st.DrawFn, *, chain: bool = False) -> Sum:
 
 
 @given(sums(chain=True))
-def test_on_a_chain_one_value_of_each_is_enough(problem: Sum):
+def test_one_value_of_each_variable_is_enough_on_a_chain(problem: Sum):
     """On a chain one pass there and back is exact; where branches meet, or part, it is not."""
     sizes, factors = problem
     values = promising(sizes, factors, 1)

@@ -140,7 +140,7 @@ def test_model_that_does_not_fit_is_a_negative_answer():
         small.plan("small", transformer(1))
 
 
-def test_integer_programs_are_counted():
+def test_solved_integer_programs_are_counted():
     tally = Tally()
     tried = planner(micro_batches=(2,)).search(tally).found("small", transformer(1))
     assert 0 < tally.integral <= tally.solved

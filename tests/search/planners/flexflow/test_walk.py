@@ -123,7 +123,7 @@ def test_on_one_device_there_is_nothing_to_walk():
     assert planned.report.simulated == 0
 
 
-def test_configurations_are_of_results_without_doing_twice():
+def test_configurations_cut_results_and_never_replicate_work():
     graph, own = translation(length=2, layers=1), setting()
     chooser, _ = start_of(graph, own)
     of_nodes = configurations(graph, chooser)

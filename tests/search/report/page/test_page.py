@@ -84,7 +84,7 @@ def test_page_shows_the_plan_its_operators_and_devices(name):
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_devices_are_told_as_they_are_simulated(name):
+def test_figures_of_devices_equal_the_simulation(name):
     base = simulated(PLANS[name])
     rows = devices_of(base, CostModel(base.machine))
     assert sorted(d for own in rows.classes for d in own.devices) == list(
