@@ -42,7 +42,7 @@ def test_checkpoint_before_a_damaged_one_is_resumed(plan, folder, capsys, damage
 
 
 @pytest.mark.parametrize("every", [1, 2, 3])
-def test_damaged_checkpoints_are_none_to_keep(plan, tmp_path, every):
+def test_damaged_checkpoints_do_not_count_as_kept(plan, tmp_path, every):
     train(plan, tmp_path, 10, every=2, keep=9)
     for step in (8, 10):
         flip(tmp_path / f"step-{step:08}" / "__0_0.distcp")
@@ -62,7 +62,7 @@ def test_damaged_checkpoints_stay_until_another_is_written(plan, folder):
 
 
 @pytest.mark.parametrize("is_left", [False, True])
-def test_a_checkpoint_that_made_way_for_one_that_never_came(plan, folder, is_left):
+def test_checkpoint_of_an_unfinished_replacement_is_resumed(plan, folder, is_left):
     """The process died between the two renames."""
     (folder / "step-00000005").rename(folder / ".replaced-step-00000005")
     if is_left:

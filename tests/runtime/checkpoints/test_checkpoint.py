@@ -167,7 +167,9 @@ def torchrun(monkeypatch):
 
 
 @pytest.mark.parametrize("count", ["0", "1"])
-def test_a_restarted_run_goes_on_and_no_other(plan, tmp_path, torchrun, monkeypatch, count):
+def test_only_a_run_restarted_by_torchrun_goes_on_without_resume(
+    plan, tmp_path, torchrun, monkeypatch, count
+):
     """Whatever is counted: each node's torchrun counts for itself."""
     torchrun()
     train(plan, tmp_path, 2)

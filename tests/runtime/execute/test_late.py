@@ -34,7 +34,7 @@ def leaves(seed: int, rows: int, width: int, bias: bool) -> list[Tensor]:
 
 @settings(max_examples=25)
 @given(seed=st.integers(0, 99), rows=st.integers(1, 4), width=st.integers(1, 4), bias=st.booleans())
-def test_gradients_are_those_of_torch_and_the_weight_has_its_own_last(seed, rows, width, bias):
+def test_gradients_equal_torchs_and_that_of_the_weight_comes_last(seed, rows, width, bias):
     compute: Callable = with_bias if bias else product
     off, own, whole = (
         DelayedGradient(),

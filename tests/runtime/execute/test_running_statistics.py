@@ -205,7 +205,7 @@ def test_statistics_that_a_plan_does_not_compute_are_kept_and_named(library, tmp
     assert not torch.equal(state["plain.running_mean"], before["plain.running_mean"])
 
 
-def test_a_checkpoint_from_before_there_were_any_goes_on(library, tmp_path, capsys):
+def test_checkpoint_without_running_statistics_is_resumed(library, tmp_path, capsys):
     plan = whole(Rows, library)
     started(Rows, tmp_path)
     run(replace(plan, statistics=()), tmp_path / "run", 1, str(tmp_path / "initial.pt"))

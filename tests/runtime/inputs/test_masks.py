@@ -49,7 +49,7 @@ def test_chunks_do_not_show(rows, columns, chunk):
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**64 - 1), st.integers(1, 5), st.integers(1, 9))
-def test_words_are_those_of_all_that_is_drawn(key, rows, columns):
+def test_mask_is_drawn_from_the_halves_of_splitmix64_words(key, rows, columns):
     """SplitMix64, in torch's signed integers as in numpy's unsigned ones: each word's lower half
     for one element, and its upper half for the next in the row."""
     words = random_words(key, np.arange(rows * -(-columns // 2), dtype=np.uint64))

@@ -160,7 +160,7 @@ def test_clipping_counts_every_piece_once(kind: float):
         assert float(after) <= 0.1 * (1 + 1e-9)
 
 
-def test_clipping_shows_what_is_no_number():
+def test_clipping_reports_gradients_that_are_not_finite():
     model = parallel(words(), words_planned("joint", 1), World())
     model(**batch_of(0)).loss.backward()
     first = next(p.grad for p in model.parameters() if p.grad is not None)
@@ -315,7 +315,7 @@ def test_arguments_that_do_not_fit_the_plan_are_refused(call, problem: str):
         call(parallel(words(), words_planned("joint", 1), World()))
 
 
-def test_a_loss_goes_back_once():
+def test_second_backward_of_a_loss_is_refused():
     loss = parallel(words(), words_planned("joint", 1), World())(**batch_of(0)).loss
     loss.backward(retain_graph=True)
     with pytest.raises(InputError, match="a second time"):

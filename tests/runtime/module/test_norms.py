@@ -123,7 +123,7 @@ def test_norms_over_ranks_equal_those_of_the_module(way):
         torch.testing.assert_close(actual, expected, rtol=1e-9, atol=0)
 
 
-def test_a_norm_that_is_none_is_refused():
+def test_norm_of_order_0_is_refused():
     def seen(world: World):
         with pytest.raises(InputError, match="expected a number above 0"):
             nn.utils.clip_grad_norm_(with_gradients("zero", world).parameters(), 1.0, 0.0)
@@ -149,7 +149,7 @@ def test_other_functions_of_a_gradient_see_the_piece_of_this_rank():
     assert first.shape == gradients(eager())[0].shape
 
 
-def test_torchs_way_shows_what_is_no_number():
+def test_clipping_of_torch_returns_nan_for_gradients_that_are_nan():
     def seen(world: World):
         model = with_gradients("zero", world)
         first = next(p for p in model.parameters() if p.grad is not None and p.grad.numel())

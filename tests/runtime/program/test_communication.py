@@ -155,7 +155,7 @@ def test_gradients_of_a_tensor_sent_to_several_devices_are_added_up():
     check(Transfer(layout((6, 1)), layout((1, 3), copies=2)))
 
 
-def test_a_swap_between_some_is_no_all_to_all():
+def test_swap_between_some_devices_is_no_all_to_all():
     """Device 0 keeps its rows, 1 and 2 change theirs: no group is all that they do."""
     rows = layout((3, 1))
     assert pattern(Transfer(rows, layout((3, 1), devices=(0, 2, 1)))) is None

@@ -147,7 +147,7 @@ def test_plan_trains_as_the_module_itself(own, devices, planner):
     assert [step.loss for step in report.steps] == pytest.approx(wanted, rel=NEAR)
 
 
-def test_a_module_that_is_not_named_is_told_of(own, capsys):
+def test_missing_name_of_the_module_is_reported(own, capsys):
     plan = planned("mlp-tiny", "joint", 1)
     begun(plan, TrainingOptions(steps=0))
     assert "expected --model" in capsys.readouterr().err

@@ -59,7 +59,7 @@ def halves(tensor):
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=str)
-def test_pieces_become_what_the_whole_does(recipe):
+def test_pieces_of_a_weight_are_updated_as_the_whole_weight(recipe):
     whole, pieces = start(), halves(start())
     optimizer, updater = reference(recipe, whole), Updater(pieces, recipe, World())
     for gradient in gradients(STEPS):

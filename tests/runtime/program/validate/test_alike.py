@@ -34,7 +34,7 @@ def held(plan: Plan, readings: int, monkeypatch) -> tuple[list[dict[str, str]], 
 
 
 @pytest.mark.parametrize("name", a_third(NAMES))
-def test_rows_make_what_their_operators_make(name, monkeypatch):
+def test_rows_of_equal_operators_make_the_same_values_as_one_by_one(name, monkeypatch):
     plan = small_plan(name)
     each, all_of_them = held(plan, 0, monkeypatch)
     at_once, some = held(plan, alike.MATCHES, monkeypatch)

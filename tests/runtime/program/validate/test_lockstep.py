@@ -91,7 +91,7 @@ def shown(kept: Holdings, program: Program) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", a_third(ALL))
-def test_lockstep_finds_what_each_rank_is_found_to_do(name):
+def test_lockstep_result_equals_that_of_following_each_rank(name):
     plan, programs = lowered(name)
     followed = in_lockstep(plan, programs)
     if followed is None:

@@ -77,7 +77,7 @@ def posted(lowering: Lowering, steps: int) -> list[list[object]]:
 @pytest.mark.parametrize(
     ("name", "small"), [*((name, True) for name in NAMES), ("1f1b", False), ("tail", False)]
 )
-def test_ranks_post_what_was_foreseen(name, small, monkeypatch):
+def test_ranks_post_communication_in_the_foreseen_order(name, small, monkeypatch):
     if small:  # every gradient by itself
         monkeypatch.setattr(buckets, "FIRST_BYTES", 1)
         monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
@@ -90,7 +90,7 @@ def test_ranks_post_what_was_foreseen(name, small, monkeypatch):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_blocks_are_those_that_run(name):
+def test_validated_blocks_equal_the_executed_blocks(name):
     lowering = Lowering(small_plan(name))
     for rank in range(lowering.ranks):
         program = lowering.program(rank)
