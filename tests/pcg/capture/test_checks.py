@@ -64,7 +64,7 @@ def chosen(h: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("function", [raises, asserts, negated, either, in_turn])
-def test_a_check_passes_and_is_told(function: Callable[[Tensor], Tensor]) -> None:
+def test_check_that_raises_is_taken_to_pass_and_noted(function: Callable[[Tensor], Tensor]) -> None:
     captured, _ = compared(Checked(function), (torch.randn(3, 4),))
     assert captured.notes
     for note in captured.notes:

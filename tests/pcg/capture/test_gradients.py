@@ -138,7 +138,7 @@ def test_modules_that_are_prepared_have_their_gradients(name):
     assert_agrees(Two(plain, PREPARED[name]), (rows(),))
 
 
-def test_reentrant_checkpoints_are_what_they_compute():
+def test_reentrant_checkpoint_is_captured_as_its_function():
     """Torch has no other way to differentiate them than `backward`."""
     module = Two(lambda m, x: m.b(checkpoint(torch.tanh, m.a(x), use_reentrant=True)).sum())
     other = Two(lambda m, x: m.b(torch.tanh(m.a(x))).sum())

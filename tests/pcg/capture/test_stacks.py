@@ -121,7 +121,7 @@ def test_frozen_and_shared_parameters_are_not_stacked(change: str):
     assert not [r for r in checked(module) if r.stacked]
 
 
-def test_stacks_whose_names_differ_alike_have_names_of_their_own():
+def test_stacks_with_equal_name_patterns_get_different_names():
     def read(own: Experts, x: Tensor) -> Tensor:
         named = dict[str, Tensor](own.named_parameters())
         first, last = ([named[f"more.{i}.weight"] for i in part] for part in ((0, 1), (2, 3)))
@@ -134,7 +134,9 @@ def test_stacks_whose_names_differ_alike_have_names_of_their_own():
 
 
 @given(st.integers(1, 4), st.booleans(), st.integers(0, 3), st.integers(1, 3))
-def test_tensors_and_weight_are_one_another(count: int, transposed: bool, rank: int, size: int):
+def test_stacked_weight_converts_to_its_tensors_and_back(
+    count: int, transposed: bool, rank: int, size: int
+):
     transposed = transposed and rank == 2
     names = tuple(f"e.{i}" for i in range(count))
     record = ParameterFile(names=("e.*",), stacked=names, transposed=transposed)
@@ -155,7 +157,7 @@ def test_tensors_and_weight_are_one_another(count: int, transposed: bool, rank: 
 
 
 @given(st.lists(st.integers(), max_size=5))
-def test_swapping_the_last_two_twice_is_nothing(shape: list[int]):
+def test_swapping_the_last_two_dimensions_twice_changes_nothing(shape: list[int]):
     assert swapped_last(swapped_last(shape)) == tuple(shape)
 
 

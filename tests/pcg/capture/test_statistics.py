@@ -30,7 +30,7 @@ def captured(**settings):
     return capture(Net(**settings), (torch.empty(6, 4),))
 
 
-def test_a_batch_norm_keeps_statistics_of_what_it_norms():
+def test_statistics_of_a_batch_norm_are_of_its_operand():
     graph = captured(momentum=0.3)
     (record,) = graph.statistics
     (norm,) = [node for node in graph.graph.nodes if node.name == "batch_norm"]
@@ -57,7 +57,7 @@ def plan_with(statistics):
     return replace(make_plan(graph, graph, 1, {}), statistics=statistics)
 
 
-def test_a_plan_that_says_nothing_of_them_is_as_before(tmp_path):
+def test_plan_without_statistics_is_read_as_before(tmp_path):
     path = tmp_path / "plan.json"
     save_plan(plan_with(()), path)
     text = path.read_text()

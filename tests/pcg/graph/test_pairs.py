@@ -28,7 +28,7 @@ def test_joined_sides_of_a_pair_are_split_again():
     assert halves(both(PAIR).outputs) == PAIR
 
 
-def test_a_graph_made_anew_as_it_was_is_the_same():
+def test_graph_rebuilt_without_a_change_is_equal():
     graph = both(PAIR)
     assert halves(remade(graph, lambda node, inputs: Node(node.call, inputs))) == PAIR
 

@@ -146,7 +146,7 @@ def test_unknown_block_is_left_alone_and_refused_by_its_line(change):
         capture(WithLoss(block), (torch.randn(2, 3, 6),))
 
 
-def test_a_block_that_lacks_what_its_kind_has_is_not_known():
+def test_block_without_an_attribute_of_its_kind_is_unknown():
     block = MixtralSparseMoeBlock(6, 4, 4, 2)
     gone(block)
     assert equal_form(block) is None

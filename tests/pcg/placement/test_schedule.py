@@ -81,7 +81,7 @@ def kinds(made: Schedule) -> list[str]:
     return words
 
 
-def test_a_weight_is_at_home_where_its_first_user_wants_it():
+def test_weight_is_stored_in_the_layout_of_its_first_user():
     made = made_of("""
         x = input[4, 6]
         w = weight[6, 8]

@@ -90,7 +90,7 @@ def test_errors_of_predictions_are_wide(difference: str):
         "both = mean_loss(squares)\nreturn both, squares",
     ],
 )
-def test_sums_with_data_that_go_on_are_narrow(rest: str):
+def test_sums_with_data_that_other_operators_read_are_narrow(rest: str):
     """Such as places that are added to words."""
     graph = parse_graph(ERRORS.format(difference="add(wanted, made)", rest=rest))
     assert not named(wide_values(graph)) & {"add", "multiply"}

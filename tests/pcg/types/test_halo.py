@@ -217,7 +217,7 @@ def test_windows_are_derived_from_the_equation(equation: str, reaches: list[tupl
 # Where blocks with halos lie, and what the search does with rules about them.
 
 
-def test_a_piece_holds_what_its_halo_reaches_as_far_as_the_tensor_goes():
+def test_piece_holds_its_block_and_halo_within_the_tensor():
     layout = default_layout(typed("x = input[8, 12/3(1,3)]\nreturn x"))
     assert [layout.regions[device][1] for device in range(3)] == [(0, 7), (3, 11), (7, 12)]
     assert [layout.without_halos.regions[device][1] for device in range(3)] == [
