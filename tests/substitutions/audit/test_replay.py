@@ -213,7 +213,7 @@ def test_steps_that_are_dropped_repeated_or_swapped_are_found(
     assert "decisions.derivation[" in errors[0] or "decisions.graph[" in errors[0]
 
 
-def test_a_graph_that_is_another_is_told_by_its_line(content: dict[str, Any]):
+def test_altered_graph_is_reported_by_its_line(content: dict[str, Any]):
     altered = deepcopy(content)
     lines = altered["decisions"]["graph"]
     at = next(i for i, line in enumerate(lines) if "mean_loss(" in line)
@@ -392,7 +392,7 @@ def reversed_leaves() -> list[str]:
     return [*reversed(leaves), *(line for line in lines if line not in leaves)]
 
 
-def test_paths_are_told_in_files(tmp_path: Path):
+def test_derivation_in_a_plan_file_stays_short(tmp_path: Path):
     save_plan(plan(), tmp_path / "plan.json")
     text = (tmp_path / "plan.json").read_text()
     assert text.count("\n") < 3 * len(plan().derivation) + 3 * len(plan().graph.nodes) + 60

@@ -27,7 +27,7 @@ def test_ranks_of_inputs_follow_from_use(rule, left, right, expected):
     assert ranks_of(rule(left, right)).of == expected
 
 
-def test_kernels_are_what_convolutions_are_with(rule):
+def test_kernels_are_the_second_operands_of_convolutions(rule):
     ranks = ranks_of(rule(f"EW_ADD(-4, -5) {CONV.format(-1, 't0')}", "RELU(-1)"))
     assert ranks.kernels == {-4, -5}
 

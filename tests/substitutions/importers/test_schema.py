@@ -177,7 +177,7 @@ JOINED = "CONCAT(-1, -2; AXIS=1, NUMDIM={}) EW_ADD(t0, t0)"
         (RELU, RuleSystem.TASO),
     ],
 )
-def test_the_system_is_told_by_the_file(rule, side, source):
+def test_system_of_a_rule_follows_from_its_file(rule, side, source):
     assert rule(side, side).source is source
 
 

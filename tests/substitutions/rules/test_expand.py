@@ -79,7 +79,7 @@ def test_rules_about_operators_that_are_not_reached_are_left_out():
     assert names(Expander((SILU, SPLIT)).concrete(both)) == {"silu[0]", "silu[1]", "split[0,0]"}
 
 
-def test_stand_ins_take_what_is_reached():
+def test_stand_ins_take_operators_that_rewrites_reach():
     graph = parse_graph("x = input[4]\nreturn silu(x)\n")
     expanded = names(Expander((CUT, SILU)).concrete(graph))
     assert {name for name in expanded if name.startswith("cut")} == {
@@ -106,7 +106,7 @@ def test_each_rule_once():
     assert names(Expander((CUT, again)).concrete(TWO)) == names(Expander((CUT,)).concrete(TWO))
 
 
-def test_a_library_remembers_what_it_made():
+def test_library_remembers_the_rules_made_for_a_graph():
     library = Library(RULES, "none")
     other = parse_graph("x = input[3, 5]\nreturn scale(relu(x), factor=3.0)\n")
     assert library.concrete(TWO) is library.concrete(other)

@@ -211,7 +211,7 @@ def test_names_orders_and_directions_make_no_other_rule(text: str, data: st.Data
     assert canonical(same).text == same.text
 
 
-def test_symbols_are_named_by_what_they_are():
+def test_canonical_symbols_are_named_after_their_attribute():
     left = "partition(partition(split(x, axis=0, at=b).0, dim=0, degree=c), dim=0, degree=a)"
     right = "partition(partition(split(x, axis=0, at=b).0, dim=0, degree=a), dim=0, degree=c)"
     text = canonical(form(f"x:1 | {left} == {right}")).text
@@ -226,7 +226,7 @@ def test_sizes_are_renamed_with_their_inputs():
     assert "at=|x.0|" in canonical(form(text)).text
 
 
-def test_the_larger_side_is_left_and_the_one_with_all_inputs():
+def test_left_side_is_the_larger_one_and_has_all_inputs():
     assert canonical(form("x:1 | x == relu(exp(x))")).text == "relu(exp(x)) == x"
     text = "x:1 y:1 | exp(exp(split(concat(x, y, axis=0), axis=0, at=a).0)) == exp(exp(x))"
     assert canonical(form(text)).text.endswith("== exp(exp(x))")

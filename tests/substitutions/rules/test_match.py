@@ -128,7 +128,7 @@ MERGE = rule(
 )
 
 
-def test_outputs_of_different_operators_are_found_through_what_they_share():
+def test_outputs_of_different_operators_match_through_a_shared_input():
     text = """
     x = input[4, 6]
     a = weight[6, 2]
@@ -185,7 +185,7 @@ def test_outputs_that_share_nothing_are_not_looked_for():
     assert list(matches(glued, graph)) == []
 
 
-def test_a_sum_of_symbols_is_what_it_says():
+def test_sum_of_symbols_in_an_attribute_has_to_hold():
     """No type tells where a slice starts."""
     second = rule("slice(concat(x, y, axis=0), axis=0, start=|x.0|, size=|y.0|)", "y", x=1, y=1)
     text = "x = input[3]\ny = input[3]\nreturn slice(concat(x, y, axis=0), axis=0, {})\n"

@@ -109,7 +109,7 @@ def test_reversed_and_expanded_rules_keep_the_requirement():
     assert made.requires == ("|x.2| = 1",)
 
 
-def test_rules_that_differ_in_it_alone_are_two():
+def test_rules_that_differ_in_their_requirement_alone_are_both_kept():
     graph = parse_graph("x = input[2, 3, 1, 2]\nreturn flatten(x, axis=1)\n")
     other = replace(swap("|x.1| = 1"), name="other")
     made = Expander([ONE, other, replace(ONE, name="again")]).concrete(graph)

@@ -59,7 +59,7 @@ def test_a_library_is_read_back(path):
     assert LibraryFile.model_validate_json(path.read_text()) == LIBRARY
 
 
-def test_the_committed_library_is_as_it_would_be_written():
+def test_committed_library_equals_its_rewritten_file():
     text = default_path().read_text()
     assert library_text(LibraryFile.model_validate_json(text)) == text
     assert load_library().hash == load_library(default_path()).hash
@@ -99,7 +99,7 @@ def test_each_rule_of_a_library_is_one_line():
     assert [json.loads(line.rstrip(","))["name"] for line in text.splitlines()[1:-1]] == ["r1"] * 2
 
 
-def test_a_rule_becomes_the_entry_that_it_is_read_from():
+def test_rule_is_written_as_the_entry_that_it_is_read_from():
     (rule,) = read_rules(RULE)
     made = rule_file(rule, PROOF)
     assert made.model_copy(update={"directions": ()}) == RULE

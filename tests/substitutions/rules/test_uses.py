@@ -58,7 +58,7 @@ def test_a_symbol_that_the_old_side_has_in_a_product_alone_is_free():
     assert (back.applicable, back.free) == (False, ("a", "b"))
 
 
-def test_each_way_has_its_own_conditions():
+def test_each_direction_has_its_own_conditions():
     forth, back = directions(
         rule("partition(combine(x, dim=0, degree=k2), dim=0, degree=k)", "x", x=1)
     )

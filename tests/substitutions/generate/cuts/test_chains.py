@@ -154,7 +154,7 @@ def _end_of_operand(text: str) -> int:
     raise ValueError(text)
 
 
-def test_no_rule_follows_from_those_before():
+def test_no_rule_of_chains_follows_from_earlier_rules():
     every = [_words(c.left, c.right) for c in rules().candidates]
     for i, (left, right) in enumerate(every):
         assert not ChainRewriter(every[:i]).joins(left, right), (left, right)

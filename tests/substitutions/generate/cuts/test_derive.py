@@ -65,7 +65,7 @@ def is_sum(relation: Relation, known: set[Relation]) -> bool:
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_relations_are_those_of_which_all_others_are_sums(name):
+def test_all_relations_are_sums_of_the_derived_relations(name):
     columns = SYSTEMS[name]
     derived = set(relations(columns, FREE))
     every = exhaustive(columns, FREE)
