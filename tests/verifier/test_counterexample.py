@@ -48,7 +48,7 @@ def shapes(instance: Instance) -> dict[str, tuple[int, ...]]:
     return {name: type_.shape for name, type_ in types.items() if type_ is not None}
 
 
-def test_counterexample_replays_from_what_it_holds():
+def test_counterexample_replays_from_its_own_data():
     def check(line: str) -> None:
         _, counterexample = first(line)
         again = difference(*replayable(counterexample))

@@ -315,7 +315,7 @@ def test_the_typing_of_a_node_has_the_windows_of_its_halos_open():
     assert local_typing(left.node).open_windows == ()
 
 
-def test_widths_are_at_least_what_is_needed():
+def test_halo_widths_are_at_least_the_needed_ones():
     sizes = Sizes()
     p, top = Poly.of("p"), Poly.of("top")
     sizes.at_least(top, top)

@@ -228,7 +228,7 @@ def test_a_refutation_has_to_show_a_difference(monkeypatch):
     assert "not by its counterexample" in examine(*SWAPPED).problem
 
 
-def test_refuted_for_its_types_but_typed_alike(monkeypatch):
+def test_mutant_refuted_for_types_that_agree_is_reported(monkeypatch):
     decision = Decision(Verdict.REFUTED, "the types differ")
     monkeypatch.setattr(judging, "decide", lambda *_: decision)
     assert "yet same" in examine(*MATMUL).problem

@@ -74,7 +74,7 @@ def judge(seeds: range) -> int:
     return count
 
 
-def test_the_oracle_tells_what_is_false():
+def test_oracle_tells_false_rules_from_true_ones():
     assert disagreement("subtract(x, y)", "subtract(y, x)")
     assert disagreement("subtract(log(x), log(x))", "subtract(x, x)")
     assert disagreement("relu(scale(x, factor=c))", "scale(relu(x), factor=c)")

@@ -85,7 +85,7 @@ def test_indices_stay_indices():
 
 @settings(max_examples=20, deadline=None)
 @given(st.sampled_from(LINES), st.integers(0, 5), st.integers(0, 3))
-def test_wherever_it_starts_it_ends_at_a_counterexample(line, number, seed):
+def test_shrinking_ends_at_a_counterexample_from_any_start(line, number, seed):
     """At other types and on other inputs than those that are met first."""
     valuation = first(line)[0].valuation
     assert valuation is not None

@@ -244,7 +244,7 @@ def test_an_operator_whose_type_is_not_proved_is_in_no_proof(monkeypatch):
     assert check("relu(x)", "relu(scale(x, factor=1.0))", x=1).verdict is Verdict.UNKNOWN
 
 
-def test_conditions_are_what_the_right_side_asks_beyond_the_left():
+def test_conditions_are_those_of_the_right_side_beyond_the_left():
     verdict = check("relu(x)", "combine(relu(partition(x, dim=0, degree=k)), dim=0, degree=k)", x=1)
     assert verdict.conditions == ()
     left = "matmul(x, w)"

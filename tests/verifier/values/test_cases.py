@@ -83,7 +83,7 @@ def test_only_digits_of_one_number_are_joined(name: str):
     u=st.integers(0, 15),
     bound=st.sampled_from([Poly.of(AT) - Poly.of(1), Poly.of(LOW) - Poly.of(AT)]),
 )
-def test_a_condition_on_one_digit_keeps_them_apart(d: int, b: int, u: int, bound: Poly):
+def test_condition_on_one_digit_prevents_joining_the_digits(d: int, b: int, u: int, bound: Poly):
     known = {"d": d, "b": b, U: u}
     case = solved(DIGITS, (bound,))
     assert case.free
