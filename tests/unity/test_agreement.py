@@ -69,7 +69,7 @@ def test_module_is_planned_without_the_comparison(tmp_path: Path, capsys):
     assert out.exists()
 
 
-def test_json_says_what_became_of_the_comparison(tmp_path: Path, capsys):
+def test_json_holds_the_result_of_the_comparison(tmp_path: Path, capsys):
     assert optimize(tmp_path, "torch.relu(x)", "--json")[0] == 0
     agreement = json.loads(capsys.readouterr().out)["agreement"]
     assert agreement["gradients"] == 2

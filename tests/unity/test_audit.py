@@ -149,7 +149,7 @@ def test_altered_plan_is_a_finding_in_one_line(
     assert str(result.exception) == f"{plan}: does not follow, 1 finding"
 
 
-def test_a_view_that_is_altered_is_told_by_its_hash(plan: Path):
+def test_altered_view_is_found_by_its_hash(plan: Path):
     def moved(content: Content) -> None:
         view = next(v for v in content["decisions"]["views"].values() if 2 in v["shape"])
         view["strides"] = [n if n else 2 for n in view["strides"]]  # of axes of one task
@@ -160,7 +160,7 @@ def test_a_view_that_is_altered_is_told_by_its_hash(plan: Path):
     assert f"{plan}: decisions.views: was changed after it was written: its hash" in result.stdout
 
 
-def test_another_model_is_told_by_its_line(plan: Path):
+def test_plan_of_another_model_is_a_finding_with_its_line(plan: Path):
     altered(plan, lambda c: c["model"].update(name="mlp-mnist"))
     result = audit(str(plan), "--no-proofs", "--jobs", "1")
     assert isinstance(result.exception, NegativeAnswer)
@@ -222,7 +222,7 @@ def means_swapped(content: Content) -> None:
         (lambda c: c["statistics"].pop(), r"statistics\[\d+\]: nothing, expected a record"),
     ]),
 )  # fmt: skip
-def test_running_statistics_are_of_what_is_normed(
+def test_wrong_running_statistics_are_a_finding(
     normed: Path, tmp_path: Path, change: Callable[[Content], None], says: str
 ):
     plan = Path(shutil.copy(normed, tmp_path / "plan.json"))

@@ -73,7 +73,7 @@ def test_comparison_file_holds_the_predictions_of_the_planners(done: tuple[Resul
     assert content.entries[3].memory_bytes == alone.peak_memory_bytes
 
 
-def test_plans_are_kept_and_told_apart(done: tuple[Result, Path]):
+def test_plans_of_a_comparison_are_saved_for_unity_diff(done: tuple[Result, Path]):
     """Any two of a model on as many devices can be compared by ``unity diff``."""
     _, out = done
     content = ComparisonFile.model_validate_json((out / "compare.json").read_text())
@@ -199,7 +199,7 @@ def test_an_interruption_keeps_what_is_done(
     assert (tmp_path / "mlp-mnist.svg").exists()
 
 
-def test_without_matplotlib_the_table_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_table_is_written_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("unity.commands.compare.can_plot", lambda: False)
     few = ("--machine", "local", "--gpus", "2", "--planners", "data-parallel")
     result = compare("xdl-tiny", *few, "-o", str(tmp_path))

@@ -89,7 +89,7 @@ def comes_to_have_workers(process: int, seconds: float) -> bool:
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc, which is Linux's")
 @pytest.mark.parametrize("seconds", [pytest.param(0.0, marks=pytest.mark.soak), 1.0])
-def test_interrupted_it_leaves_the_old_library_whole(tmp_path: Path, seconds: float) -> None:
+def test_interrupted_generate_leaves_the_old_library_whole(tmp_path: Path, seconds: float) -> None:
     """As Ctrl-C does it: to the whole group, while workers are started and while they work."""
     old = default_path().read_bytes()
     (tmp_path / "rules.json").write_bytes(old)

@@ -115,7 +115,7 @@ def test_a_pipeline_takes_no_options_of_other_planners(
         ),
     ],
 )
-def test_an_option_that_would_be_left_aside_is_refused(
+def test_option_that_would_be_ignored_is_refused(
     arguments: tuple[str, ...], says: str, tmp_path: Path
 ) -> None:
     result = optimize("mlp-tiny", *arguments, "-o", str(tmp_path / "plan.json"))

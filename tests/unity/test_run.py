@@ -90,7 +90,7 @@ def short_folder():
 
 
 @pytest.mark.distributed
-def test_four_processes_agree_with_one(tmp_path):
+def test_four_processes_agree_with_one_process(tmp_path):
     run = run_here(write_plan(tmp_path, 4), "--steps", "3", "--check", "--json")
     assert (run.status, run.err) == (0, "")
     content = json.loads(run.out)
@@ -103,7 +103,7 @@ def test_four_processes_agree_with_one(tmp_path):
 
 
 @pytest.mark.distributed
-def test_copies_of_what_has_no_equation_agree_with_one(tmp_path):
+def test_copies_of_an_opaque_operator_agree_with_one_process(tmp_path):
     plan = write_plan_of(tmp_path, 2, RANKED, CUT_AROUND)
     run = run_here(plan, "--steps", "2", "--check", "--json")
     assert (run.status, run.err) == (0, "")
@@ -187,7 +187,7 @@ def test_no_process_outlives_the_command(tmp_path, short_folder, sign):
 
 @pytest.mark.distributed
 @pytest.mark.soak
-def test_compiled_processes_agree_with_one(tmp_path):
+def test_compiled_processes_agree_with_one_process(tmp_path):
     plan = write_plan(tmp_path, 2)
     given = ("--compile", "--steps", "3", "--check", "--json")
     run = run_here(plan, *given)

@@ -121,7 +121,7 @@ def test_another_machine_is_refused(made: Path, capsys: pytest.CaptureFixture[st
     assert "cannot be made a folder" in refused(capsys, plan, "--trace", "/dev/null/trace.json")
 
 
-def test_a_plan_that_computes_again_what_it_lacks_is_refused(
+def test_plan_that_recomputes_no_operator_of_its_own_is_refused(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = json.loads((made / "plan.json").read_text())

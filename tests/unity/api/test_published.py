@@ -79,7 +79,7 @@ def test_plans_of_published_sizes_are_as_fast_as_data_parallelism(name: str) -> 
     assert gain.is_data_fit is (name != "recommender")
 
 
-def test_a_gain_says_what_it_is_over() -> None:
+def test_gain_states_its_baseline() -> None:
     assert Gained(1.0, 1.2349, {}).text == "1.234"
     assert Gained(1.0, 1.2349, {}, is_data_fit=False, stop="time").text == (
         "1.234, alone fits, stopped: time"
@@ -97,7 +97,7 @@ print('{ROW}' % name + '{PLAN}' if name == "whole" else '{{"refused": "one line"
 """
 
 
-def test_a_table_goes_on_after_models_that_fail_and_where_it_stopped(
+def test_table_continues_after_failed_models_and_after_a_stop(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script, results = tmp_path / "script.py", tmp_path / "rows.jsonl"

@@ -45,7 +45,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
     return given
 
 
-def test_a_file_asks_for_what_flags_ask_for(asked: Any, tmp_path: Path) -> None:
+def test_options_of_a_file_equal_those_of_flags(asked: Any, tmp_path: Path) -> None:
     flags = ["mlp", "--nodes", 2, "-o", "p.json", "--budget", 2.5, "--no-compare", "--json"]
     flags += ["--mode", "parallel", "--batch-norm", "4", "--machine", "summit"]
     text = """
