@@ -96,7 +96,7 @@ def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(write, tmp_pa
 
 
 @pytest.mark.soak
-def test_a_restart_is_no_consent_to_go_on_with_another_run(write, tmp_path):
+def test_restart_by_torchrun_does_not_resume_another_run(write, tmp_path):
     plan = write("columns", 1)
     old = Course(tmp_path / "run")
     assert run_here(*old.arguments(plan, *options(3, 100))).status == 0

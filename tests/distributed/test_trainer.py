@@ -66,7 +66,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return import_module("safetensors.torch").load_file(folder / "model.safetensors")
 
 
-def test_killed_and_resumed_it_trains_as_on_one_process(tmp_path: Path):
+def test_killed_and_resumed_trainer_trains_as_on_one_process(tmp_path: Path):
     for block in blocks(PAGE):
         if block.file is not None:
             (tmp_path / block.file).write_text(block.text, "utf-8")
@@ -101,7 +101,7 @@ def test_killed_and_resumed_it_trains_as_on_one_process(tmp_path: Path):
 
 
 @pytest.mark.soak
-def test_grouped_killed_and_resumed_on_four_processes_it_trains_as_by_ddp(tmp_path: Path):
+def test_killed_and_resumed_trainer_on_four_processes_trains_as_ddp(tmp_path: Path):
     """With texts of several lengths, and an evaluation that does not divide."""
     arguments = {"group_by_length": True, "per_device_eval_batch_size": 3}
     trainers = Trainers(tmp_path, 4)
