@@ -201,7 +201,7 @@ def test_graphs_tell_definitions_of_one_name_apart(tmp_path: Path):
     assert "b.json: has axes that may not be any number of axes" in printed
 
 
-def test_an_operator_that_says_it_commutes_has_to(tmp_path: Path):
+def test_operator_that_claims_to_commute_has_to_commute(tmp_path: Path):
     def commuting(o: Operator) -> OperatorFile:
         return OperatorFile.of(o).model_copy(update={"commutative": o.name == "mine"})
 

@@ -118,7 +118,7 @@ def test_files_that_are_no_plans_are_refused_by_name(tmp_path, monkeypatch):
             assert refused(diff, "diff", one, other).startswith(f"{name}: ")
 
 
-def test_the_least_plan_is_told():
+def test_smallest_plan_has_a_page():
     text = "x = input[1, 1]\nw = weight[1, 1]\nreturn mean_loss(matmul(x, w))\n"
     plan = plan_of(text, text, devices=1)
     assert "this plan" in page(plan, machine(1))

@@ -247,7 +247,7 @@ def functions() -> Iterator[TorchCall]:
                 yield call
 
 
-def test_functions_of_a_tensor_that_are_let_through_leave_it_as_it_was():
+def test_accepted_functions_of_one_tensor_do_not_change_it():
     """All of torch's, called as a plan would, twice: they give the same again."""
     passed = 0
     for call in functions():
@@ -271,7 +271,7 @@ def test_functions_of_a_tensor_that_are_let_through_leave_it_as_it_was():
 @pytest.mark.soak
 @pytest.mark.parametrize("flag", [True, False])
 @pytest.mark.parametrize("shape", [(4, 4), (2, 4, 4), (2, 4, 4, 4)])
-def test_functions_that_are_let_through_leave_their_operands_as_they_were(shape, flag):
+def test_accepted_functions_do_not_change_their_operands(shape, flag):
     """All of torch's that take arguments of these kinds, whatever their schemas say."""
     ran = 0
     for call in functions():
