@@ -87,7 +87,7 @@ MODELS: dict[str, Callable[[int], Graph]] = {
 
 @pytest.mark.parametrize("devices", [8, 16, 32, 64])
 @pytest.mark.parametrize("name", MODELS)
-def test_ours_is_never_slower(name: str, devices: int):
+def test_joint_plan_is_never_slower_than_other_planners(name: str, devices: int):
     machine = load_machine("dgx-a100").with_nodes(devices // 8)
     graph, library = MODELS[name](devices), load_library()
     library.concrete(graph)
