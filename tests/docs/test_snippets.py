@@ -64,7 +64,7 @@ def test_remarks_and_files_are_read(tmp_path: Path):
     assert [block.line for block in blocks] == [3, 9, 16, 22]
 
 
-def test_commands_are_told_from_what_they_print(tmp_path: Path):
+def test_commands_are_separated_from_their_output(tmp_path: Path):
     (block,) = read("```console\n$ a b\n1\n2\n$ c\n```\n", tmp_path)
     assert [(s.command, s.prints) for s in steps(block)] == [("a b", ("1", "2")), ("c", ())]
     (block,) = read("```sh\na b\n\nc\n```\n", tmp_path)
