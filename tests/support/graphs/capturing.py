@@ -1,4 +1,4 @@
-"""Captured graphs against the modules that they come from."""
+"""Compare captured graphs with the modules that they come from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NEAR = 1e-9
 
 
 def flat(value):
-    """The tensors of a module's inputs, lists taken apart."""
+    """The tensors of a module's inputs, with lists taken apart."""
     if isinstance(value, (list, tuple)):
         return [tensor for part in value for tensor in flat(part)]
     return [value]
@@ -29,7 +29,7 @@ def filled(value, bounds, generator):
 
 
 def bounds_of(captured: Captured):
-    """What the integers that feed the module's inputs stay below."""
+    """The bounds of the integers that feed the module's inputs."""
     below = {node.leaf.name: node.leaf.below for node in captured.graph.leaves}
     return iter([None if name is None else below[name] for name in captured.inputs])
 
@@ -46,7 +46,8 @@ def leaves_for(captured: Captured, module: nn.Module, inputs) -> dict[str, Tenso
 
 
 def assert_agrees(module: nn.Module, inputs, captured: Captured | None = None) -> Captured:
-    """The graph has the module's outputs and the gradients of its loss, in double precision."""
+    """Check that the graph has the module's outputs and the gradients of its loss, in double
+    precision."""
     module = module.double()
     captured = captured or capture(module, inputs)
     expected = module(*inputs)

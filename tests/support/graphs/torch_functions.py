@@ -1,4 +1,5 @@
-"""The torch function of each operator, by name. Arguments: its attributes and operands."""
+"""The torch function of each operator, by name. Its arguments are the operator's attributes and
+operands."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ INSIDE_ONLY = float("-inf")
 
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Generator[None]:
-    """The format in which constants are made, as long as it is entered."""
+    """The number format in which constants are made within the ``with`` block."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -26,13 +27,14 @@ def default_dtype(dtype: torch.dtype) -> Generator[None]:
 
 
 def around(a: Attributes, x: Tensor, outside: float = 0.0) -> Tensor:
-    """More than any window reads, from where the first one begins."""
+    """A tensor with more rows around it than any window reads. It begins where the first window
+    begins."""
     after = 40
     return functional.pad(x, (a["left"], after, a["top"], after), value=outside)
 
 
 def windows(a: Attributes, result: Tensor) -> Tensor:
-    """As many windows as are wanted."""
+    """The first ``count`` windows."""
     return result[:, :, : a["height"], : a["width"]]
 
 
@@ -57,7 +59,7 @@ def average(a: Attributes, x: Tensor) -> Tensor:
 
 
 def sliced_linear(x: Tensor, w: Tensor, shares: int) -> Tensor:
-    """Shard by shard, as devices would compute it."""
+    """A linear layer, computed shard by shard as on devices."""
     return torch.stack(
         [
             torch.cat(
@@ -80,7 +82,7 @@ def enlarged(a: Attributes, k: Tensor) -> Tensor:
 
 
 def batch_norm(a: Attributes, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    if x.numel() == x.shape[1]:  # torch refuses it; a single value less its mean is 0
+    if x.numel() == x.shape[1]:  # torch refuses a batch of one; a single value minus its mean is 0
         return 0 * x * weight.reshape(-1, *[1] * (x.dim() - 2)) + bias.reshape(
             -1, *[1] * (x.dim() - 2)
         )
@@ -121,7 +123,7 @@ def averaging_kernel(a: Attributes) -> Tensor:
 
 
 def places(a: Attributes, like: Tensor, x: Tensor) -> Tensor:
-    """Zeros for what is added up along an axis, as many as ``like`` has."""
+    """Zeros for sums along an axis, as many as ``like`` has."""
     axis = a["axis"]
     return x.new_zeros((*x.shape[:axis], len(like), *x.shape[axis + 1 :]))
 

@@ -1,10 +1,11 @@
-"""What a step takes at least, whatever is chosen for the operators that are not placed yet.
+"""Lower bounds on the time of a step for a plan of which only the first operators are placed.
 
-Two bounds, both below anything that the simulator says of a plan with that beginning:
+Two bounds, both below the simulated time of any plan with these placements:
 
-- by what waits for what: an operator computes after what it reads, back-propagation goes the same
-  way in reverse, and a weight is exchanged and updated after that. Streams are taken to be free at
-  any time, what is not placed to take as long as in its fastest cut, and what it reads to be there;
+- by dependences: an operator computes after its operands, the backward pass goes the same way in
+  reverse, and a weight is exchanged and updated after its gradient. Streams are taken to be free at
+  any time. An operator without a placement is taken to need the time of its fastest cut, with its
+  operands at hand;
 - by work: all devices together compute for as long as operators and updates take on each.
 """
 

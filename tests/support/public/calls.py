@@ -1,4 +1,4 @@
-"""A model as a user has one at hand: a module and the arguments of a call that returns its loss."""
+"""Models as users have them: a module and the arguments of a call that returns its loss."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 @dataclass(frozen=True)
 class Public:
     """A model with the arguments of a call that returns its loss: by name, or in order. ``batch``:
-    of all devices, where it is not as much for each."""
+    the batch of all devices, if it is not the same for each."""
 
     module: nn.Module
     inputs: Mapping[str, Tensor] | tuple[Tensor, ...]

@@ -76,7 +76,7 @@ SOUND: Mapping[str, Any] = {
     "classifier_proj_size": 16,
     "mask_time_prob": 0.0,
     "mask_feature_prob": 0.0,
-    # Layers that are left out at random are a choice that no graph can follow.
+    # Leaving out layers at random is a choice that no graph can follow.
     "layerdrop": 0.0,
 }
 SEGMENTS: Mapping[str, Any] = {
@@ -112,7 +112,7 @@ def shown(family: str, /, **sizes: Any) -> Maker:
 
 
 def heard(family: str) -> Maker:
-    """One that says what a sound is."""
+    """A model that classifies sounds."""
 
     def make(attention: str) -> Made:
         config = getattr(t, f"{family}Config")(**SOUND, num_labels=CLASSES)
@@ -128,14 +128,14 @@ def heard(family: str) -> Maker:
 
 
 def judged(attention: str) -> Made:
-    """One that says what a text is."""
+    """A model that classifies texts."""
     config = t.BertConfig(**SIZES, num_labels=3)
     labels = torch.randint(0, 3, (BATCH,))
     return made(t.BertForSequenceClassification, config, attention, input_ids=ids(), labels=labels)
 
 
 def segmented(attention: str) -> Made:
-    """One that says what each place of an image shows."""
+    """A model that classifies each place of an image."""
     return made(
         t.SegformerForSemanticSegmentation,
         t.SegformerConfig(**SEGMENTS, num_labels=CLASSES),
@@ -146,7 +146,7 @@ def segmented(attention: str) -> Made:
 
 
 class Paired(t.SiglipModel):
-    """With its loss asked for."""
+    """A model of pairs that is asked for its loss."""
 
     def forward(self, pixel_values: Any, input_ids: Any) -> Any:
         return super().forward(pixel_values=pixel_values, input_ids=input_ids, return_loss=True)

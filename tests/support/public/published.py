@@ -1,7 +1,7 @@
 """Public models at their published sizes, without weights, with batches as people train them.
 
-Sizes are those of the configurations that the authors published; a comment says which batch a
-device has. A package is loaded when one of its models is made, so that each may be missing.
+Sizes are those of the configurations that the authors published. A comment states the batch of a
+device. A package is loaded when one of its models is made, so any package may be missing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def of_transformers(name: str, sizes: Sizes, given: Callable[[], Any], head: str
 
 
 def text(name: str, samples: int, length: int, head: str = "ForCausalLM", **sizes: Any) -> Any:
-    """A model of words that reads ``samples`` texts of ``length`` words on each device."""
+    """A model of words with ``samples`` texts of ``length`` words on each device."""
 
     def given() -> Any:
         return {"input_ids": (ids := words(samples, length)), "labels": ids}
@@ -43,7 +43,7 @@ def text(name: str, samples: int, length: int, head: str = "ForCausalLM", **size
 
 
 def pairs(name: str, samples: int, lengths: tuple[int, int], **sizes: Any) -> Any:
-    """One that reads texts of one length and writes texts of another."""
+    """A model that reads texts of one length and writes texts of another."""
 
     def given() -> Any:
         read, written = lengths
@@ -53,7 +53,7 @@ def pairs(name: str, samples: int, lengths: tuple[int, int], **sizes: Any) -> An
 
 
 def image(name: str, samples: int, **sizes: Any) -> Any:
-    """One that says which of 1,000 things an image of 224 x 224 shows."""
+    """A model that classifies images of 224 x 224 into 1,000 classes."""
 
     def given() -> Any:
         labels = torch.zeros(samples, dtype=torch.long)
@@ -105,7 +105,7 @@ def of_torchvision(name: str, samples: int, size: int) -> Public:
 
 
 def u_net() -> Public:
-    """Of Stable Diffusion 1.5: 8 images of 512 x 512, each with 77 words."""
+    """The U-Net of Stable Diffusion 1.5: 8 images of 512 x 512, each with 77 words."""
     times = torch.zeros(8, dtype=torch.long)
     return Public(UNet(), (torch.zeros(8, 4, 64, 64), times, torch.zeros(8, 77, 768)))
 
@@ -116,14 +116,15 @@ def lstm() -> Public:
 
 
 def graph_network() -> Public:
-    """Of ogbn-arxiv, with 1 node more and 29 edges, so that 32 divides both; a whole graph."""
+    """A graph network for ogbn-arxiv, with 1 node and 29 edges more, so that 32 divides both. The
+    batch is the whole graph."""
     nodes, edges = 169_344, 1_166_272
     given = (torch.zeros(nodes, 128), words(2, edges), torch.zeros(nodes, dtype=torch.long))
     return Public(GraphNetwork((128, 256, 256), 40), given, nodes)
 
 
 def recommender() -> Public:
-    """Of MLPerf, for the clicks of Criteo: 8,192 samples."""
+    """The recommender of MLPerf, for the clicks of Criteo: 8,192 samples."""
     return Public(DLRM(), (torch.zeros(8192, 13), words(8192, 26), torch.zeros(8192)))
 
 
@@ -158,7 +159,7 @@ LITE: Sizes = {
     "v_head_dim": 128,
     "vocab_size": 102_400,
 }
-"""DeepSeek-V2-Lite."""
+"""The configuration of DeepSeek-V2-Lite."""
 QWEN2: Sizes = {
     "hidden_size": 3584,
     "intermediate_size": 18_944,
@@ -229,11 +230,11 @@ PUBLISHED: Mapping[str, Mapping[str, Callable[[], Public]]] = {
         )
     },
 }
-"""By package. Samples, lengths and sizes of images are those of one device."""
+"""The models by package. Samples, lengths and sizes of images are those of one device."""
 
 
 def published(name: str) -> Public:
-    """The model of a name, on the meta device. Raises KeyError for others."""
+    """The model of a name, on the meta device. Raises KeyError for other names."""
     matching = [models[name] for models in PUBLISHED.values() if name in models]
     if not matching:
         raise KeyError(name)
@@ -242,7 +243,7 @@ def published(name: str) -> Public:
 
 
 def names_of(given: Sequence[str]) -> Iterator[str]:
-    """The models of names and packages; all that are installed where nothing is given."""
+    """The models of the given names and packages. All that are installed if nothing is given."""
     installed = [name for name in PUBLISHED if name == "others" or find_spec(name)]
     for name in given or installed:
         yield from PUBLISHED.get(name, (name,))
