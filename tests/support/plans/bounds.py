@@ -29,19 +29,19 @@ from search.cost.tasks import TaskProgram, program
 
 @dataclass(frozen=True)
 class Least:
-    """Seconds that an operator takes at least on each of its devices, forward and backward, and
-    those of all its devices added up."""
+    """The least seconds of an operator on each of its devices, forward and backward, and the sum
+    over its devices."""
 
     forward: float
     backward: float
     work: float
     first: float
-    """Of the backward pass, what others wait for."""
+    """Seconds of the part of the backward pass that other operators wait for."""
 
 
 @dataclass(frozen=True)
 class Begun:
-    """The part of a plan that is placed, as a program."""
+    """The placed part of a plan, as a program."""
 
     program: TaskProgram
     steps: Mapping[Node, int]
@@ -55,12 +55,12 @@ class Begun:
 
     @property
     def computing(self) -> TaskProgram:
-        """Without what is done with the gradients of weights."""
+        """Seconds of computation, without the work on gradients of weights."""
         return TaskProgram([step._replace(weights=()) for step in self.program.steps], ())
 
     @property
     def work(self) -> float:
-        """Seconds of all devices added up."""
+        """Seconds of all devices, added up."""
         computed = [step for step in self.program.steps if not step.reshards]
         spent = [d for step in computed for d in (step.forward, step.backward)]
         spent += [update for _, update in self.program.weights]
@@ -71,8 +71,7 @@ NOTHING_YET = Begun(TaskProgram((), ()), {})
 
 
 def needs(whole: Graph) -> Mapping[Node, frozenset[int]]:
-    """The operands of each operator that gradients are wanted of. All operators lead to the
-    loss."""
+    """The operands of each operator that need gradients. All operators lead to the loss."""
     trained = gradient_nodes(whole)
     return {
         node: frozenset(i for i, value in enumerate(node.inputs) if value.node in trained)
@@ -84,7 +83,7 @@ def needs(whole: Graph) -> Mapping[Node, frozenset[int]]:
 def cut_as(
     node: Node, types: Sequence[ParallelTensor], wanted: frozenset[int], cost: CostModel
 ) -> Least | None:
-    """What an operator on operands of some types takes on the fastest kind of devices; None if it
+    """The time of an operator on operands of some types on the fastest kind of devices. None if it
     has no such cut."""
     leaves = [Node(Leaf("tensor", str(i), t.rank, t)) for i, t in enumerate(types)]
     made = Node(node.call, tuple(leaf.value() for leaf in leaves))
@@ -103,13 +102,13 @@ def cut_as(
 
 
 def _one_of_each_kind(machine: Machine) -> list[MachineView]:
-    """A device of each kind, as views."""
+    """One device of each kind, as views."""
     nodes = (0, *(other.first_node for other in machine.others))
     return [MachineView(node * machine.devices_per_node, (1,), (0,)) for node in nodes]
 
 
 def fastest(each: Iterable[Least | None]) -> Least:
-    """The least of several cuts of an operator, of each figure on its own."""
+    """The least of several cuts of an operator, separately for each figure."""
     known = [least for least in each if least is not None]
     return Least(
         min(least.forward for least in known),
@@ -122,8 +121,8 @@ def fastest(each: Iterable[Least | None]) -> Least:
 def at_least(
     begun: Begun, values: Mapping[Value, Value], rest: Mapping[Node, Least], devices: int
 ) -> float:
-    """Seconds of a step. ``values``: of the whole graph, as those that are placed are cut;
-    ``rest``: the other operators, in order."""
+    """A lower bound on the seconds of a step. ``values``: the values of the whole graph, as the
+    placed operators cut them. ``rest``: the other operators, in order."""
     waiting = _Waiting(begun, values, rest)
     work = begun.work + sum(least.work for least in rest.values())
     return max(waiting.seconds(), work / devices)
@@ -157,8 +156,8 @@ class _Waiting:
         return max([0.0, *ends, *bounds])
 
     def _rest(self, forward: Sequence[float]) -> tuple[list[float], list[float]]:
-        """When the operators that are not placed end, in the backward pass too, and when at the
-        earliest the backward pass of each step may begin for them."""
+        """The earliest end of the operators without a placement, with their backward pass, and the
+        earliest time at which the backward pass of each step may begin."""
         ends: dict[Node, float] = {}
         sources = {node: [self._step(value) for value in node.inputs] for node in self.rest}
         for node, least in self.rest.items():

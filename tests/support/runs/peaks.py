@@ -12,13 +12,13 @@ from runtime.train.optimizer import Updater
 from runtime.world.collectives import World
 
 STEPS = 3
-"""So many that the optimizer's states and the buffers of gradients are there."""
+"""Enough steps for the optimizer's states and the buffers of gradients to exist."""
 
 
 def peak_bytes(
     lowering: Lowering, world: World, optimizer: OptimizerName, precision: Precision = "fp32"
 ) -> int:
-    """From before there are any weights on."""
+    """The peak bytes, counted from before there are any weights."""
     program = lowering.program(world.rank)
     with Held() as held:
         executor = Executor(program, world, precision)
