@@ -1,4 +1,4 @@
-"""Plans by hand: what degrees mean, on a small decoder."""
+"""Plans by hand: the meaning of degrees, on a small decoder."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def made(text: str) -> HandPlan:
 
 
 def moves(plan: HandPlan) -> list[str]:
-    """The collectives of activations, in order of forward."""
+    """The collectives of activations, in the order of the forward pass."""
     steps = [step for step in plan.steps.steps if isinstance(step, Reshard)]
     return [s.transfer.kind for s in steps if len(s.source.value.type.shape) == 3]
 
@@ -103,7 +103,7 @@ def test_sharded_weights_are_gathered_again():
     ],
 )
 def test_a_plan_by_hand_is_a_plan_like_any_other(text: str, tmp_path):
-    """It is derived by rules of the library, and is priced alike when it is read."""
+    """The plan is derived by rules of the library, and has the same price when it is read again."""
     planned = planner(text).plan("small", graph_of(SMALL, BATCH))
     save_plan(planned.plan, tmp_path / "plan.json")
     read: Plan = load_plan(tmp_path / "plan.json")
@@ -149,7 +149,7 @@ def test_degrees_are_read():
 
 def test_a_part_of_data_that_is_there_takes_nothing():
     """The causal mask is repeated for heads, of which each device takes its own, and then for the
-    samples of each micro-batch: a view of the mask, as in the runtime."""
+    samples of each micro-batch. It is a view of the mask, as in the runtime."""
     steps = made("tensor=8,micro-batches=2").steps
     moved = [
         s for s in steps.steps if isinstance(s, Reshard) and s.source.value.node.name == "expand"

@@ -1,4 +1,4 @@
-"""Programs simulated as far as a limit: what the whole simulation says, to the last bit."""
+"""Programs simulated up to a limit: the same seconds as the full simulation, to the last bit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def test_empty_program_takes_no_time():
 
 
 def test_tasks_do_not_wait_for_tasks_of_other_devices():
-    """A task of devices 1 and 3 alone does not wait for one of device 2, whatever it reads."""
+    """A task of devices 1 and 3 alone does not wait for a task of device 2, even if it reads its
+    result."""
     steps = [ProgramStep(POOL[5], NOTHING, ()), ProgramStep(POOL[6], NOTHING, (0,))]
     program = TaskProgram(steps, [])
     assert price(program, DEVICES).step_seconds == 5.0
@@ -42,7 +43,7 @@ def test_tasks_do_not_wait_for_tasks_of_other_devices():
 
 
 def test_longest_chain_rules_a_program_out_without_simulation(monkeypatch):
-    """Nothing is simulated of a chain that takes too long, and little where a stream is busy."""
+    """A chain that takes too long needs no simulation, and a busy stream needs little."""
     started: list[object] = []
 
     class Counted(bounded.Clocks):

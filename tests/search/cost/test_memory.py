@@ -1,4 +1,4 @@
-"""Memory by liveness: what is held when, and what computing again saves."""
+"""Memory by liveness: which tensors are held at which time, and how much recomputation saves."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def steps_of(graph: Graph):
 
 
 def elements(text: str, **options) -> int:
-    """Peak of a graph, in elements."""
+    """Peak memory of a graph, in elements."""
     memory = peak_memory(steps_of(parse_graph(text)), SGD, **options)
     return memory.activations // SGD.formats.narrow
 
@@ -127,7 +127,8 @@ def test_no_operator_is_recomputed_if_recomputation_saves_nothing():
 
 @each("seed", range(25))
 def test_each_tensor_lives_until_its_last_use(seed: int):
-    """On random graphs; computing again changes when, and what is computed is there in time."""
+    """On random graphs. Recomputation changes the lifetimes, and recomputed tensors are there in
+    time."""
     random = Random(seed)
     graph = random_graph(random, 4, random.randrange(1, 9))
     steps = steps_of(graph)
@@ -153,7 +154,8 @@ def test_saved_tensors_of_an_uncut_graph_equal_those_of_its_schedule():
     kept = saved_positions(graph)
     names = sorted((n.name, sorted(r.operands), sorted(r.outputs)) for n, r in kept.items())
     # The product reads data and, since that needs no gradient, not its weight. Products read the
-    # centred input, the root of the variance, which is repeated, and the normed; relu its operand.
+    # centred input, the root of the variance, which is repeated, and the normed tensor; relu its
+    # operand.
     assert names == [
         ("matmul", [0], []),
         ("multiply", [0], []),

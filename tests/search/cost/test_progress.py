@@ -1,4 +1,4 @@
-"""What searches tell of themselves."""
+"""The progress that searches report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def library() -> Library:
 
 
 def check(told: list[Status], seconds: float) -> None:
-    """Candidates and the best only get more and better, and the best is what is returned."""
+    """Check that candidates only get more and the best plan only better, and that the best is
+    returned."""
     counts = [status.candidates for status in told]
     assert counts == sorted(counts)
     assert counts[-1] > 1
@@ -78,7 +79,7 @@ def test_phases_add_up():
 
 @pytest.mark.parametrize(("model", "devices"), [("mlp-mnist", 2), ("dlrm-tiny", 4)])
 def test_no_plan_is_faster_than_the_reported_bound(model, devices, library):
-    """Of one graph, on all devices: that of the model, without rewrites."""
+    """For one graph on all devices: the bound is that of the model, without rewrites."""
     told: list[Status] = []
     machine = load_machine("dgx-a100").with_devices(devices)
     asked = SearchOptions(Mode.PARALLEL)
@@ -130,7 +131,7 @@ def test_a_part_of_the_work_leaves_time_for_the_rest():
         part = phases.part(2 / 3)
         assert part.seconds is phases.seconds
         clock[0] = 8.0
-        part.check()  # it has nothing yet
+        part.check()  # the search has no plan yet
         part.has_plan = True
         with pytest.raises(OutOfTime):
             part.check()

@@ -1,4 +1,4 @@
-"""What is chosen to be recomputed: it fits, and takes little longer."""
+"""The operators chosen for recomputation: the plan fits, and takes little longer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COST = CostModel(load_machine("dgx-a100").with_devices(1), Training("sgd"))
 
 @cache
 def steps() -> Schedule:
-    """A transformer with little weights and much attention, on one device."""
+    """A transformer with few weights and much attention, on one device."""
     graph = transformer(LAYERS)
     return schedule(graph, {n: MachineView.packed(0, grid(n)) for n in graph.operators})
 
@@ -103,7 +103,7 @@ def test_communication_again_runs_beside_computation():
     streams = [task.stream for task in every.tasks if task.phase == RECOMPUTE]
     assert streams.count(COMMUNICATE) == 2
     assert streams.count(COMPUTE) == len(streams) - 2 > 0
-    # What goes back waits for what is gathered again.
+    # The backward pass waits for tensors that are gathered again.
     (task,) = again
     at = run.tasks.index(task)
     readers = [other for other in run.tasks if at in other.after]

@@ -1,4 +1,5 @@
-"""Pipelines that a planner asks for before its search has ended: one search, the best of both."""
+"""Pipelines that a planner asks for during its search: they are searched once, and the better plan
+is returned."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from search.split.blocks import folded
 from substitutions.rules.store import load_library
 
 Outcome = float | BaseException
-"""Seconds of a step of the plan that a planner makes, or what it raises in its place."""
+"""Seconds of a step of the plan that a planner makes, or the exception that it raises instead."""
 NOTHING_FITS = NegativeAnswer("m: nothing fits")
 
 
@@ -32,7 +33,7 @@ def any_plan() -> Plan:
 
 
 def made(plan: Plan, outcome: Outcome, stop: Stop = "exhausted") -> Planned:
-    """Raises what the outcome is, where that is no time."""
+    """The plan of an outcome. Raises the outcome if it is an exception."""
     if isinstance(outcome, BaseException):
         raise outcome
     estimates = plan.estimates.model_copy(update={"step_seconds": outcome})
@@ -59,7 +60,8 @@ class Pipelines:
 
 @dataclass
 class Asking:
-    """A planner that asks for its rival when it knows a plan of so many seconds, and hears."""
+    """A planner that asks for its rival when it has a plan of ``known`` seconds, and notes the
+    answer."""
 
     any_plan: Plan
     outcome: Outcome
@@ -110,7 +112,7 @@ def test_a_rival_without_a_plan_rules_nothing_out(any_plan, outcome: Outcome, st
 
 @pytest.mark.parametrize("has_plan", [False, True])
 def test_interrupt_of_a_rival_ends_the_search_that_asked(any_plan, has_plan: bool):
-    """Whether or not the pipelines had a plan by then, which is taken where it is faster."""
+    """Whether the pipelines had a plan by then or not. If it is faster, it is taken."""
     asking = Asking(any_plan, 3.0)
     pipelines = Pipelines(any_plan, [2.0 if has_plan else KeyboardInterrupt()], "interrupted")
     answer = of_both(asking, pipelines).plan("m", any_plan.model)
@@ -128,7 +130,8 @@ def test_rival_is_the_plan_if_the_planner_that_asked_has_none(any_plan):
 
 
 def test_slower_pipelines_are_searched_if_no_other_plan_fits(any_plan):
-    """What was known when the rival was asked for came to nothing, so its limit falls."""
+    """The plan that was known when the planner asked for its rival came to nothing, so the limit is
+    dropped."""
     pipelines = Pipelines(any_plan, [NOTHING_FITS, 7.0])
     both = of_both(Asking(any_plan, NOTHING_FITS), pipelines)
     assert both.plan("m", any_plan.model).plan.estimates.step_seconds == 7.0
@@ -175,7 +178,7 @@ def test_interrupt_before_any_other_plan_returns_the_rival(any_plan):
 
 @dataclass
 class Rivals:
-    """Of so many seconds, and what was known each time that it was asked for."""
+    """A rival that takes ``seconds``. It notes the known seconds of each request."""
 
     seconds: float
     known: list[float] = field(default_factory=list[float])

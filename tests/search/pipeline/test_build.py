@@ -1,4 +1,5 @@
-"""What a pipeline computes: the model's outputs and gradients, from slices of the batch."""
+"""The graph of a pipeline: it computes the model's outputs and gradients from slices of the
+batch."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def library():
 
 
 def built(source: Streams, library, slices: int, stages: int):
-    """The pipeline with bounds that part the operators evenly, for 4 devices."""
+    """The pipeline with bounds that divide the operators evenly, for 4 devices."""
     cost = CostModel(load_machine("dgx-a100").with_devices(4 // stages))
     batches = MicroBatches(source, cost, Cuts(library.concrete(source.graph)), slices)
     count = len(batches.nodes)
@@ -75,7 +76,7 @@ def run(nodes: list[Node], known: Tensors) -> None:
 
 
 def sliced_from_whole(source: Streams) -> set[Value]:
-    """What is there as a whole and read slice by slice: along its first dimension."""
+    """A tensor that is whole, and read slice by slice along its first dimension."""
     sliced: set[Value] = set()
     for node, name in source.axes.items():
         ranks = tuple(value.rank for value in node.inputs)
@@ -101,9 +102,9 @@ def leaves(graph: Graph) -> Tensors:
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("slices", [2, 4])
 def test_gradients_need_no_other_slice(name, slices, library):
-    """1F1B runs the backward pass of a micro-batch before others have gone forward: the gradient
-    that the tail gives a slice, with nothing in the place of the others, is its share of the
-    model's."""
+    """1F1B runs the backward pass of a micro-batch before others have gone forward. So the gradient
+    that the tail gives a slice, with zeros in place of the others, is its share of the model's
+    gradient."""
     source = streams(model_graph(name), library)
     graph = source.graph
     sliced = [node for node in graph.nodes if node in source.axes]
@@ -140,7 +141,7 @@ def test_inputs_are_pipelined_once_and_nothing_is_joined_between(library):
     inputs = [leaf for leaf in cut.graph.leaves if leaf.leaf.kind == "input"]
     assert names.count("pipeline") == len(inputs)
     readers = {value.node for node in source.tail for value in node.inputs} & source.axes.keys()
-    # Those of the model's outputs that hold samples are joined, too.
+    # Outputs of the model that hold samples are joined, too.
     ends = readers | {value.node for value in graph_outputs(source) if value.node in source.axes}
     assert names.count("batch") == len(ends)
     rules = [step.text for step in cut.steps]
@@ -183,7 +184,7 @@ y = sum_loss(matmul(multiply(x, h), w))
 
 
 def test_operators_that_depend_on_inputs_alone_are_computed_ahead(library):
-    """The tail need not be linear in it; what else reads it takes slices of it."""
+    """The tail need not be linear in such an operator. Other readers take slices of it."""
     source = streams(parse_graph(f"{AHEAD}return divide(y, n)"), library)
     assert sorted(node.name for node in source.ahead) == ["multiply", "sum_loss", "tanh"]
     assert {"matmul", "multiply"} <= {node.name for node in source.axes}
@@ -202,7 +203,7 @@ def test_quotient_by_a_tensor_that_depends_on_a_weight_is_refused(library):
 
 
 def test_a_transposed_operand_does_not_stream(library):
-    """Each sample with every other: slices of one side would need the other whole."""
+    """Each sample meets every other: slices of one side would need the whole other side."""
     gram = (
         "x = input[8, 8]\nw = weight[8, 8]\nh = matmul(x, w)\n"
         "return mean_loss(matmul(h, transpose(h, dim0=0, dim1=1)))"
@@ -248,7 +249,7 @@ def test_a_pipeline_follows_from_the_model_step_by_step(name, library):
 
 @pytest.mark.parametrize("name", [*REPLAYED, "decoder", "labels"])
 def test_a_pipeline_of_templates_is_the_one_of_its_steps(name, library):
-    """Whatever strategies operators have, wherever stages end, however tensors cross."""
+    """For any strategies of operators, any bounds of stages, and any crossings of tensors."""
     graphs = {"decoder": lambda: graph_of(DECODER, 8), "labels": lambda: model_graph("labels")}
     graph = graphs[name]() if name in graphs else parse_graph(REPLAYED[name])
     source, machine, random = streams(graph, library), two_nodes(1e7), Random(name)

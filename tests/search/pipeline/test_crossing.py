@@ -1,4 +1,4 @@
-"""Tensors cross stages whole or in parts, whichever takes less, as they are priced and run."""
+"""Tensors cross stages whole or in parts, whichever takes less time, priced as they run."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def library():
 
 
 def ways(graph: Graph) -> set[TransferParts]:
-    """In which parts tensors come to stages."""
+    """The parts in which tensors cross stages."""
     chains = (trace(value)[1] for n in graph.operators if not n.is_parallel for value in n.inputs)
     return {how for chain in chains if (how := stated_parts(chain))}
 
 
 def copied(shape: tuple[int, ...], first: int) -> Layout:
-    """Copies on two devices."""
+    """A layout of copies on two devices."""
     ones = (1,) * len(shape)
     tensor = ParallelTensor(shape, Degrees(ones, ones, 2, 1))
     return Layout(tensor, tuple((first + n, Piece(0, (0,) * len(shape))) for n in range(2)))
@@ -49,7 +49,7 @@ def copied(shape: tuple[int, ...], first: int) -> Layout:
     bandwidth=st.sampled_from([1e7, 1e9, 1e10, 3e11]),
 )
 def test_fastest_way_to_cross_stages_is_chosen(shape, bandwidth):
-    """Of all dimensions, when both stages are busy while something crosses."""
+    """The best of all dimensions, if both stages are busy during the crossing."""
     cost = CostModel(two_nodes(bandwidth))
     source, wanted = copied(tuple(shape), 0), copied(tuple(shape), 2)
 
@@ -98,7 +98,7 @@ def test_one_device_gets_a_tensor_whole():
 
 
 def test_plans_by_hand_cross_stages_in_parts_by_a_rule(library):
-    """And an audit follows them; its price is that of what runs."""
+    """An audit follows these plans, and their price is that of the program."""
     plan = by_degrees("tensor=2,pipeline=2,interleave=2,micro-batches=4", library)
     assert ways(plan.graph) == {TransferParts(0, 2)}
     checked = replay(plan, library.rules)
@@ -110,7 +110,7 @@ def test_plans_by_hand_cross_stages_in_parts_by_a_rule(library):
 
 
 def test_pipelines_of_the_search_cross_stages_in_parts(library):
-    """Where what they cut is not the batch."""
+    """Pipelines that do not cut the batch."""
     roles = frozenset({IndexRole.MODEL, IndexRole.HEAD, IndexRole.REDUCTION})
     machine = two_nodes(1e9)
     planner = PipelinePlanner(machine, library, dimensions=roles)

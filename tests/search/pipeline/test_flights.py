@@ -1,4 +1,4 @@
-"""What stages hold at each time."""
+"""The micro-batches that stages hold at each time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from search.pipeline.flights import Flight, flights
 
 
 def test_micro_batches_in_flight_are_those_of_all_turns():
-    """Also of many rounds, of which only a few are gone through."""
+    """Also with many rounds, of which only a few are followed."""
     cases = [
         (stages, micro_batches, interleave)
         for stages in range(1, 5)

@@ -1,4 +1,4 @@
-"""What is known of a graph's families decides what is tried on its rewrites."""
+"""The known results of a graph's families decide which of them are tried on its rewrites."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALL, NEAR, FAR = ("all", ()), ("near", (0,)), ("far", (0, 1))
 
 
 def trial(operators: int) -> PricedTrial:
-    """Of a chain of so many operators."""
+    """A trial of a chain of ``operators`` operators."""
     lines = ["x0 = input[4, 4]"]
     lines += [f"x{at + 1} = relu(x{at})" for at in range(operators - 1)]
     graph = parse_graph("\n".join([*lines, f"return sum_loss(x{operators - 1})"]))
@@ -33,7 +33,8 @@ def priced(of: PricedTrial, seconds: float, *, fits: bool) -> PricedPlan:
 
 
 def searched(operators: int, *, fits: bool = True) -> tuple[SearchState, PricedTrial, PricedTrial]:
-    """A graph with three families, and what a rewrite made of it."""
+    """A search state with three families of a graph, the trial of the graph, and that of a
+    rewrite."""
     base, made, search = trial(operators), trial(3), SearchState()
     for family, seconds in ((ALL, 1.0), (NEAR, 1 + NEAR_BEST / 2), (FAR, 1 + 2 * NEAR_BEST)):
         search.note_family(base, family, seconds)

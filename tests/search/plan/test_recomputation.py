@@ -1,4 +1,4 @@
-"""Planners recompute where that lets a faster plan fit, and never otherwise."""
+"""Planners recompute if that lets a faster plan fit, and never otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which plans are refined, and what becomes of them."""
+"""Which plans are refined, and the results of refining."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ return mean_loss(concat(relu(matmul(x, a)), relu(matmul(y, b)), axis=1))
 MACHINE = load_machine("dgx-a100").with_devices(5)
 BF16 = Training("adam", "bf16")
 WORK = 12_000
-"""Of a refinement: less than by default."""
+"""The work of a refinement: less than by default."""
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +102,8 @@ def test_refining_is_skipped_if_the_time_of_the_search_is_up(library):
 
 
 def test_resharding_for_several_readers_is_counted_once(library):
-    """Blocks of a residual network read what the one before makes twice: sums that count its way
-    once lead to a faster plan."""
+    """In a residual network, a block reads the output of the block before twice. Sums that count
+    its resharding once lead to a faster plan."""
     graph = build_model("resnext50", None, 8)
     cuts = Cuts(library.concrete(graph))
     chooser = Chooser.on(CostModel(load_machine("dgx-a100"), BF16), cuts)

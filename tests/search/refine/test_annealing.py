@@ -1,4 +1,4 @@
-"""Plans whose operators run on any devices: what they mean, what they take, and what they gain."""
+"""Plans whose operators run on any devices: their function, their time, and their gain."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def annealer_of(chooser: Chooser, graph: Graph, **options: object) -> Annealer:
 
 
 def whole_seconds(chooser: Chooser, choice: Choice) -> float:
-    """Seconds of a step of the plan of a choice, simulated whole."""
+    """Seconds of a step of the plan of a choice, by full simulation."""
     cut = Builder(chooser.spaces).cut(choice)
     return simulate(schedule(cut.graph, cut.views), chooser.pricing.cost).step_seconds
 

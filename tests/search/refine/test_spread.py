@@ -1,4 +1,4 @@
-"""Branches on devices of their own: where that is faster, and what it computes."""
+"""Branches on devices of their own: when they are faster, and that they compute the same."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ w = weight[263, 269]
 v = weight[263, 269]
 return mean_loss(add(gelu(matmul(x, w)), relu(matmul(x, v))))
 """
-"""Of these sizes nothing can be cut."""
+"""These sizes cannot be cut."""
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +65,8 @@ def test_resharding_around_branches_reduces_their_expected_gain(library):
 
 
 def test_branches_of_a_larger_model_share_the_devices(library, monkeypatch):
-    """Towers run on devices of their own, and fewer of these exchange the gradients of each, before
-    anything is refined."""
+    """Towers run on devices of their own. Fewer devices exchange the gradients of each, before any
+    refinement."""
     monkeypatch.setattr(plans, "refine", lambda *_: None)
     graph = build_model("candle-uno-tiny", 24, 1)
     machine = load_machine("summit").with_devices(6)

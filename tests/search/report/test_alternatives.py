@@ -1,4 +1,4 @@
-"""Other placements of an operator cost what the search's own builder and simulation say."""
+"""Other placements of an operator cost the same as by the search's own builder and simulation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from substitutions.rules.store import load_library
 
 @pytest.mark.parametrize("text", [DATA, TENSOR])
 def test_few_simulated_alternatives_include_the_best(text):
-    """The next best of few that are simulated is that of all."""
+    """The best of the few alternatives that are simulated is the best of all."""
     plan = plan_of(text)
     alternatives = Alternatives(simulated(plan))
     for node in plan.views:
@@ -45,10 +45,11 @@ def test_few_simulated_alternatives_include_the_best(text):
 
 
 def test_alternatives_cost_as_much_as_in_the_search():
-    """Of a plan by data parallelism, with any one operator by any other strategy."""
+    """A plan by data parallelism, with any one operator by any other strategy."""
     graph, cost = parse_graph(MODEL), CostModel(machine())
     chooser = Chooser.on(cost, Cuts(load_library().concrete(graph)))
-    # Alternatives do not let partial sums pass: the strategies are compared that do not either.
+    # Alternatives do not let partial sums pass. They are compared with strategies that do not
+    # either.
     chooser = replace(
         chooser,
         pricing=replace(chooser.pricing, spaces=replace(chooser.spaces, partials_pass=False)),
@@ -79,7 +80,7 @@ def test_alternatives_cost_as_much_as_in_the_search():
 
 
 def test_alternatives_need_no_partial_sums():
-    """No transfer is priced to partial sums that are not there."""
+    """No transfer to partial sums is priced that are not there."""
     plan = plan_of(LINEAR, LINEAR_MODEL)
     alternatives = Alternatives(simulated(plan))
     with np.errstate(all="raise"):

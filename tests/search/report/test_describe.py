@@ -1,4 +1,4 @@
-"""A plan in words that a practitioner uses."""
+"""A plan in the words of practitioners."""
 
 from __future__ import annotations
 

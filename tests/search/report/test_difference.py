@@ -1,4 +1,4 @@
-"""How two plans differ: nothing where they are the same, and all that does where they are not."""
+"""The difference of two plans: empty for equal plans, and complete for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of an operator: its cost, its placement, and why it is not cut otherwise."""
+"""The explanation of an operator: its cost, its placement, and why it is not cut otherwise."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def explained(text: str, name: str, **changes: object):
 
 @pytest.mark.parametrize("name", CUTS)
 def test_every_task_is_charged_once(name):
-    """What is spent on operators is all that their device does."""
+    """The time charged to operators is all the work of their device."""
     base = simulated(plan_of(CUTS[name]))
     costs = spent(base)
     devices = {representative(base, node) for node in costs}

@@ -1,4 +1,4 @@
-"""A plan with one operator placed otherwise is a plan of the same computation."""
+"""A plan with another placement of one operator computes the same."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def own(plan: Plan, node: Node) -> OperatorPlacement:
 
 
 def bare(value: Value) -> object:
-    """What a value is without parallel operators."""
+    """A value without parallel operators."""
     source = trace(value)[0]
     if source.node.is_leaf:
         return source.node.leaf.uncut
@@ -69,7 +69,7 @@ def test_plan_with_another_placement_computes_the_same_graph(tmp_path_factory, d
 
 @given(st.data())
 def test_replacing_a_placement_and_back_keeps_the_price(data):
-    """But where partial sums passed: they do not come back."""
+    """Except partial sums that passed: they do not come back."""
     name = data.draw(st.sampled_from(sorted(CUTS)))
     plan = PLANS[name]
     nodes = operators(plan)

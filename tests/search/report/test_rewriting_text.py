@@ -36,7 +36,7 @@ def planned(library: Library, text: str, mode: Mode = Mode.JOINT, devices: int =
 
 @pytest.fixture(scope="module")
 def scaled(library: Library) -> Planned:
-    """Of a sum that is scaled twice."""
+    """The plan of a sum that is scaled twice."""
     return planned(library, "scale(scale(add(x, y), factor=0.5), factor=3.0)")
 
 

@@ -1,4 +1,4 @@
-"""Blocks that repeat are found, and a graph with fewer of them is that of a model less deep."""
+"""Repeated blocks are found, and a graph with fewer of them is that of a shallower model."""
 
 from __future__ import annotations
 

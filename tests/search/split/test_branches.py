@@ -1,4 +1,4 @@
-"""Branches of a graph: found where there are some, and independent of each other."""
+"""Branches of a graph: all are found, and they are independent of each other."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_innermost_branches_are_all_operands_of_a_row_of_concats():
 
 
 def test_forks_in_a_row_are_not_joined_by_one_operator():
-    """One of them waits for the other."""
+    """One of the forks waits for the other."""
     outer, *_ = forks(parse_graph(IN_A_ROW))
     assert len(outer.inside[0]) == 2
     assert outer.innermost == outer.branches

@@ -1,4 +1,4 @@
-"""Operators cut out of a graph do there what they do in the whole."""
+"""Operators in an excerpt behave as in the whole graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backtracking over states that are numbers, with costs and edges drawn."""
+"""Backtracking over states that are numbers, with random costs and edges."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from search.substitute.backtrack import (
 
 @dataclass(frozen=True)
 class Drawn:
-    """States 0, 1, ...; what each costs, what it is estimated to cost, and where it leads."""
+    """States 0, 1, ...: the cost of each, its estimate, and its edges."""
 
     costs: Sequence[float]
     estimates: Sequence[float]
@@ -41,7 +41,7 @@ class Drawn:
         return backtrack(0, self.costs.__getitem__, candidates, extent)
 
     def reached(self, at_most: float) -> set[int]:
-        """The states that the first one leads to by states that cost so much at most."""
+        """The states reached from the first one by states of at most this cost."""
         seen, pending = {0}, [0]
         while pending:
             for other in self.edges[pending.pop()]:
@@ -64,7 +64,7 @@ def drawn(draw: st.DrawFn) -> Drawn:
 
 @given(drawn(), st.sampled_from((1.0, 1.05, 1.2, 2.0)))
 def test_best_state_reached_within_the_threshold_is_found(space: Drawn, threshold: float):
-    """Whatever the estimates are, as long as nothing costs less than its own."""
+    """For any estimates, as long as no state costs less than its estimate."""
     outcome = space.search(BacktrackLimits(threshold))
     cost = space.costs[outcome.best]
     assert cost <= min(space.costs[state] for state in space.reached(threshold * cost))

@@ -1,4 +1,4 @@
-"""Sums that count once what is moved once for several readers."""
+"""Sums that count a resharding once if several readers share it."""
 
 from __future__ import annotations
 

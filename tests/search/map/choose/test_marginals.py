@@ -1,4 +1,4 @@
-"""Message passing keeps the values of which the least sum is made."""
+"""Message passing keeps the values that make up the least sum."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Sum = tuple[list[int], list[Factor]]
 
 @st.composite
 def sums(draw: st.DrawFn, *, chain: bool = False) -> Sum:
-    """Tables of one variable each and of pairs, with entries that are impossible."""
+    """Tables of one variable and of pairs, with impossible entries."""
     count = draw(st.integers(2, 6))
     sizes = draw(st.lists(st.integers(1, 4), min_size=count, max_size=count))
     numbers = np.random.default_rng(draw(st.integers(0, 1 << 20)))
@@ -33,7 +33,7 @@ def sums(draw: st.DrawFn, *, chain: bool = False) -> Sum:
 
 @given(sums(chain=True))
 def test_one_value_of_each_variable_is_enough_on_a_chain(problem: Sum):
-    """On a chain one pass there and back is exact; where branches meet, or part, it is not."""
+    """On a chain, one pass there and back is exact. With branches it is not."""
     sizes, factors = problem
     values = promising(sizes, factors, 1)
     minimum, _ = least([len(v) for v in values], restricted(factors, values))
@@ -83,8 +83,8 @@ def test_few_values_of_large_tables_come_within_2_percent_of_the_least():
 
 @pytest.mark.parametrize("rank", [0, 100, 199])
 def test_best_value_is_found_though_dear_by_itself(rank: int):
-    """All values but one are cheap beside another variable's value that is itself dear, so that
-    by what each costs at best, the best one of all comes no earlier than by itself."""
+    """All values but one are cheap beside a value of the other variable that is dear itself. So by
+    its least sum the best value comes no earlier than by its own cost."""
     size = 800
     alone = np.arange(size, dtype=float) / size
     beside = np.zeros((2, size))

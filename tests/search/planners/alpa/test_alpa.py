@@ -1,4 +1,4 @@
-"""Alpa's planner: its plans are plans like any other, and they run."""
+"""Alpa's planner: its plans are valid plans, and they run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def planner(machine: Machine | None = None, **options) -> AlpaPlanner:
 
 
 def smaller(machine: Machine, memory: int) -> Machine:
-    """With devices that have less memory, all of it for tensors."""
+    """The machine with devices that have less memory, all of it for tensors."""
     own = {"memory_bytes": memory, "reserved_bytes": 0}
     return machine.model_copy(update={"device": machine.device.model_copy(update=own)})
 
@@ -56,7 +56,7 @@ def ranks():
 
 
 WIDE = ResNextSize((1, 1, 1, 1), 16, 1, 64, 24, 64)
-"""A Wide-ResNet of four blocks: one group, of four times the channels of its stem."""
+"""A Wide-ResNet of four blocks: one group, with four times the channels of its stem."""
 
 
 def wide_resnet(batch: int, norm_groups: int = 1):
@@ -66,7 +66,8 @@ def wide_resnet(batch: int, norm_groups: int = 1):
 
 
 def runs(plan, ranks, tmp_path) -> None:
-    """The plan is derived by rules of the library, reads as it was, and trains as one process."""
+    """Check that the plan is derived by rules of the library, is read as it was written, and trains
+    as one process does."""
     assert not replay(plan, library().rules).findings
     save_plan(plan, tmp_path / "plan.json")
     assert load_plan(tmp_path / "plan.json").graph == plan.graph
@@ -97,7 +98,7 @@ def test_pipelines_run(ranks, tmp_path):
 
 @pytest.mark.distributed
 def test_a_wide_resnet_runs(ranks, tmp_path):
-    """Its norms reduce over the batch, so that it has no micro-batches and no stages."""
+    """Its norms reduce over the batch, so it has no micro-batches and no stages."""
     planned = planner().plan("wide", wide_resnet(16))
     assert any("no pipelines: pipeline: batch_norm reads all samples" in n for n in planned.notes)
     assert planned.plan.pipeline is None
@@ -114,7 +115,8 @@ def test_a_wide_resnet_of_local_norms_has_stages(ranks, tmp_path):
 
 
 def test_plan_is_at_most_2_percent_slower_than_data_parallelism():
-    """Which is among its strategies; but it does not see what hides behind computation."""
+    """Data parallelism is among its strategies, but it does not see which communication is
+    hidden."""
     machine, graph = load_machine("dgx-a100").with_devices(4), transformer(2)
     data = MeshPlanner(machine, library(), "data-parallel", 60.0).plan("small", graph)
     own = planner(machine).plan("small", graph)
@@ -150,7 +152,7 @@ def test_solved_integer_programs_are_counted():
 
 
 def test_time_limit_ends_the_search_with_the_best_plan_or_an_error():
-    """Without time there is no plan, in a line; what is found in time is kept."""
+    """Without time there is no plan, and one line says so. A plan that is found in time is kept."""
     with pytest.raises(NoPlanInTime, match="within -1 s"):
         planner(seconds=-1.0).plan("small", transformer(2))
     looks = count()

@@ -1,4 +1,4 @@
-"""Alpa's layers and stages: against all ways to cut a row."""
+"""Alpa's layers and stages, against all ways to cut a row."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_layers_of_a_decoder_are_its_blocks():
     flops = operations(graph)
     each = [flops[a:b].sum() for a, b in pairwise(bounds)]
     assert max(each) <= 1.5 * flops.sum() / 4
-    # What passes between them is what passes between blocks: one tensor of tokens.
+    # Layers exchange the same as blocks: one tensor of tokens.
     number = {node: i for i, node in enumerate(graph.operators)}
     for bound in bounds[1:-1]:
         crossing = {

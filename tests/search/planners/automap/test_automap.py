@@ -1,4 +1,4 @@
-"""Auto-MAP: linkage groups, an agent that comes near the best of all ways to decide, and plans."""
+"""Auto-MAP: linkage groups, an agent that comes near the best decisions, and plans."""
 
 from __future__ import annotations
 

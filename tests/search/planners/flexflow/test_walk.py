@@ -1,4 +1,4 @@
-"""FlexFlow's walk: delta simulation is exact, walks are seeded, what is found is a plan."""
+"""FlexFlow's walk: delta simulation is exact, walks are seeded, and the result is a valid plan."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ w2 = weight[512, 4096]
 y = input[16] below 4096
 return cross_entropy(matmul(relu(matmul(x, w1)), w2), y)
 """
-"""A large last layer, whose gradient takes longer to exchange than its results to move."""
+"""A large last layer, whose gradient takes longer to exchange than its results take to move."""
 
 
 def setting(devices: int = 4, machine: str = "dgx-a100") -> PlannerSetting:
@@ -97,7 +97,7 @@ def test_a_large_last_layer_is_not_left_to_data_parallelism():
 
 
 def test_translation_is_faster_than_data_parallelism():
-    """In the direction of the paper (figure 7): 1.3 times and more."""
+    """As in the paper (figure 7), the walk is faster: 1.3 times and more."""
     graph = translation(length=2, layers=1)
     planned = FlexFlowPlanner(setting(), proposals=250).plan("translation", graph)
     assert planned.data_parallel_seconds is not None

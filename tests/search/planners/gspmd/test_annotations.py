@@ -1,4 +1,4 @@
-"""Annotations as users write them: what they say, and what is told where they are wrong."""
+"""Annotations as users write them: their meaning, and the errors of wrong ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Propagation: it ends in the least closed sharding, keeps what users said, and tells the rest."""
+"""Propagation: it ends in the least closed sharding, keeps the annotations, and reports the
+rest."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def completed(
 
 @st.composite
 def stated(draw: st.DrawFn, graph: Graph) -> dict[Value, TensorAnnotation]:
-    """Annotations of up to four tensors, some of whose dimensions are open."""
+    """Annotations of up to four tensors. Some of their dimensions are open."""
     values = [value for node in graph.nodes for value in node.outputs if value.rank]
     annotations: dict[Value, TensorAnnotation] = {}
     for value in draw(st.lists(st.sampled_from(values), min_size=1, max_size=4, unique=True)):
@@ -144,7 +145,7 @@ return mean_loss(relu(add(e, expand_vector(e, v, axis=1))))
 
 
 def test_element_wise_operators_come_before_products_and_broadcasts_last():
-    """A product and a broadcast would shard columns; the addition has sharded rows before."""
+    """A product and a broadcast would shard columns, but the addition has sharded rows before."""
     graph = parse_graph(LEVELS)
     completion = completed(
         graph, dict(annotated(graph, ["a=model,-", "w=-,model", "v=model"], MESH)), None

@@ -1,4 +1,4 @@
-"""TePDist's planner: its plans are plans like any other, and they run."""
+"""TePDist's planner: its plans are valid plans, and they run."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ def test_plans_follow_from_rules_and_train(tmp_path):
 
 
 def test_plan_is_at_most_2_percent_slower_than_data_parallelism():
-    """Which is among its strategies; but it does not see what hides behind computation."""
+    """Data parallelism is among its strategies, but it does not see which communication is
+    hidden."""
     graph = transformer(2)
     machine = load_machine("dgx-a100").with_devices(4)
     data = MeshPlanner(machine, library(), "data-parallel", 60.0).plan("small", graph)

@@ -1,4 +1,4 @@
-"""The page about a plan: it says what the plan is, and works in a real browser."""
+"""The page about a plan: it shows the plan, and works in a real browser."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PLANS = {name: plan_of(text) for name, text in CUTS.items()} | {"pipeline": pipe
 
 
 class Words(HTMLParser):
-    """The text of a page, and the scripts in it."""
+    """The text of a page, and its scripts."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Repeated blocks: what is shown stands for exactly what is not."""
+"""Repeated blocks: each shown block stands for exactly the hidden ones."""
 
 from __future__ import annotations
 
