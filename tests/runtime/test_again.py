@@ -1,5 +1,5 @@
-"""What is computed and communicated again, on simulated ranks: plans of every kind train as before,
-in the order in which validation follows them, where a group does one thing after the other."""
+"""Recomputed operators and communication, on simulated ranks: plans of every kind train as before,
+in the order that validation foresees, if a group has one order."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def repeats(program: Program) -> list[Repeat]:
 
 @pytest.mark.parametrize("name", a_third([name for name in NAMES if name != "halos"]))
 def test_plan_that_recomputes_everything_trains_as_before(name, monkeypatch):
-    """With gradients sent as soon as they are complete, so that their sums have to keep their place
-    among what is communicated again."""
+    """Gradients are sent as soon as they are complete, so their sums have to keep their place among
+    the repeated communication."""
     monkeypatch.setattr(buckets, "FIRST_BYTES", 1)
     monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
     trains(again(small_plan(name)))
@@ -50,7 +50,7 @@ def test_a_fully_sharded_weight_is_gathered_twice():
     for program in (Lowering(plan).program(rank) for rank in range(4)):
         (repeat,) = repeats(program)
         gathers = [i for i in program.instructions if isinstance(i, AllGather)]
-        # Back-propagation reads the second weight alone: the first is a factor of data.
+        # The backward pass reads the second weight alone: the first is a factor of data.
         assert repeat.of == gathers[1]
         assert str(repeat).endswith("again in the backward pass, before that of what comes above")
 

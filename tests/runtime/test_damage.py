@@ -50,7 +50,7 @@ def test_damaged_checkpoints_do_not_count_as_kept(plan, tmp_path, every):
     assert names(tmp_path) == [f"step-{6 + every:08}"]
     assert newest_manifest(tmp_path).manifest.updates == 6 + every
     assert [s.number for s in train(plan, tmp_path, 11, keep=2, resume=True).steps][-1] == 11
-    # What was damaged once is not taken for it once it has been written again.
+    # A checkpoint that was damaged counts as whole after it has been written again.
     assert names(tmp_path) == ["step-00000010", "step-00000011"]
 
 

@@ -30,7 +30,7 @@ def library():
 def test_zero_bubble_pipeline_trains_as_the_model(
     name, slices, stages, small, library, monkeypatch
 ):
-    """Also with fewer slices than stages are late, and where every gradient is sent by itself."""
+    """Also with fewer slices than the delay of stages, and if every gradient is sent by itself."""
     if small:
         monkeypatch.setattr(buckets, "FIRST_BYTES", 1)
         monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
@@ -59,7 +59,8 @@ def test_decoders_by_hand(text, library):
 
 
 def test_each_rank_follows_the_order_of_its_stage(library):
-    """What products put off comes in the pass of its slice, and not before."""
+    """The delayed gradients of products come in the pass for weights of their slice, and not
+    before."""
     plan = in_stages(layers(8, 8, 6), library, 8, 4, "zb-h1")
     lowering = Lowering(plan)
 
@@ -92,7 +93,7 @@ def test_each_rank_follows_the_order_of_its_stage(library):
 
 
 def test_gradients_are_added_up_in_the_last_pass_for_weights(monkeypatch):
-    """Those that are complete before go first."""
+    """Gradients that are complete earlier are sent first."""
     monkeypatch.setattr(buckets, "FIRST_BYTES", 1)
     monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
     lowering = Lowering(two_stages("zb-h1"))
@@ -114,7 +115,8 @@ def test_gradients_are_added_up_in_the_last_pass_for_weights(monkeypatch):
         return " ".join(events)
 
     first, *_, last = on_ranks(DEVICES, work, ordered=True)
-    # What is no product with an operand that has a gradient is complete in the backward pass.
+    # Gradients of other operators, and of products without another gradient, are complete in the
+    # backward pass.
     assert first == "w sum w"
     assert last == "u v u sum v sum"
 
@@ -153,7 +155,7 @@ def test_a_gradient_that_is_sent_before_its_pass_is_found(library):
 
 
 def test_only_products_of_slices_put_their_gradients_off():
-    """Without slices there is no pass in which it would be computed."""
+    """Without slices there is no pass for weights."""
     lowering = Lowering(two_stages("zb-h1"))
     programs = lowering.programs()
     pipeline = programs[-1].pipeline

@@ -1,4 +1,4 @@
-"""Checkpoints of runs on one device: what they hold, and how runs go on from them."""
+"""Checkpoints of runs on one device: their content, and how runs go on from them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def test_weights_have_the_names_and_shapes_of_the_module(plan, tmp_path):
     write_state_dict(state_dict(newest_manifest(tmp_path / "c")), path)
     net = Net().double()
     assert str(net.load_state_dict(torch.load(path))) == "<All keys matched successfully>"
-    # Begun with these weights, and without updates, a run has the loss that the module computes.
+    # A run that begins with these weights and without updates has the loss that the module
+    # computes.
     still = Recipe(rate=0.0)
     given = TrainingOptions(1, still, "fp64", seed=5, initial=str(path))
     seen = []
@@ -108,7 +109,7 @@ def test_more_batches_a_step_begin_where_the_run_before_ended(plan, tmp_path, mo
 
 
 def too_large(plan, folder, steps, seen=None):
-    """What trains in float16 with a scale of the loss that makes all gradients infinite."""
+    """A run in float16 whose scale of the loss makes all gradients infinite."""
     lowering, world = Lowering(plan), World()
     kept = Checkpoints(str(folder), every=1, resume=True)
     options = TrainingOptions(steps, RECIPES["sgd"], "fp16", checkpoints=kept)
@@ -135,7 +136,7 @@ def test_an_update_that_is_left_out_is_no_step(plan, tmp_path, monkeypatch):
 
 
 def test_stop_during_skipped_updates_keeps_the_existing_checkpoint(plan, tmp_path, monkeypatch):
-    """A checkpoint that is there already is not written again."""
+    """The existing checkpoint is not written again."""
     train(plan, tmp_path, 2, RECIPES["sgd"])
     monkeypatch.setattr(checkpoint, "save", None)
     world, run = too_large(plan, tmp_path, 3)
@@ -152,7 +153,8 @@ def test_folder_with_checkpoints_is_refused_without_resume(plan, folder):
 
 @pytest.fixture
 def torchrun(monkeypatch):
-    """Starts a store as torchrun does for a run, with the id that it gives all by default."""
+    """Start a store as torchrun does for a run, with the id that torchrun gives all runs by
+    default."""
     make: Any = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
     stores: list[Any] = []
 
@@ -170,7 +172,7 @@ def torchrun(monkeypatch):
 def test_only_a_run_restarted_by_torchrun_goes_on_without_resume(
     plan, tmp_path, torchrun, monkeypatch, count
 ):
-    """Whatever is counted: each node's torchrun counts for itself."""
+    """The count may be any: each node's torchrun counts for itself."""
     torchrun()
     train(plan, tmp_path, 2)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", count)

@@ -1,4 +1,5 @@
-"""One run at a time in a folder: who has it, who had it, and what is left of whom."""
+"""One run at a time in a folder: the current owner of the lock, the last one, and the files that
+are left."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def test_one_of_many_concurrent_runs_gets_the_lock(tmp_path):
 
 
 def ended():
-    """A process that is no more."""
+    """A process that has ended."""
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         pass
     return Process(this_process().host, process.pid, 1)

@@ -1,4 +1,4 @@
-"""Losses and gradients that are not finite: said once, and kept out of checkpoints."""
+"""Losses and gradients that are not finite: reported once, and kept out of checkpoints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SGD = Recipe(rate=0.1)
 
 
 class Poisoned:
-    """Data of which one batch is not finite."""
+    """Data with one batch that is not finite."""
 
     counts = True
     constants = frozenset()
@@ -83,7 +83,8 @@ return mean_loss(sqrt(multiply(y, y))), y
 
 
 def test_gradients_alone(tmp_path, capsys, poisoned):
-    """The square root of 0 is finite, its gradient is not: seen without another step, too."""
+    """The square root of 0 is finite, its gradient is not. The run reports it without another step,
+    too."""
     plan = replace(plan_of(ROOT), naming=NamingFile(parameters={"w": NAMING.parameters["w2"]}))
     poisoned(2, 0.0)
     report = train(plan, tmp_path, 3, SGD, every=1, keep=9)
@@ -93,7 +94,7 @@ def test_gradients_alone(tmp_path, capsys, poisoned):
 
 
 def test_weights_alone(plan, tmp_path, monkeypatch):
-    """An update too large for the format makes weights infinite, the gradients are finite."""
+    """An update too large for the format makes weights infinite. The gradients are finite."""
     monkeypatch.setattr(worker, "make_source", lambda *given, **named: Poisoned(0, 1e3))
     report = train(plan, tmp_path, 1, Recipe(rate=1e306))
     assert report.not_finite == "weights or states are not finite after step 1"

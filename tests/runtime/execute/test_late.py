@@ -1,4 +1,4 @@
-"""Gradients of weights that are computed while that of the other operand is sent."""
+"""Gradients of weights that are computed while the gradient of the other operand is sent."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_product_with_one_gradient_delays_nothing(which):
 
 
 def test_product_with_late_gradient_does_not_save_its_output():
-    """Of the product itself nothing is saved."""
+    """Saved are the operands alone."""
     off, (x, w) = DelayedGradient(), leaves(0, 2, 2, False)
     saved: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
@@ -96,7 +96,7 @@ def test_product_with_late_gradient_does_not_save_its_output():
     seed=st.integers(0, 99), rows=st.integers(1, 4), width=st.integers(1, 4), again=st.booleans()
 )
 def test_a_pass_for_weights_has_the_gradients_of_torch(seed, rows, width, again):
-    """Also of what was made again for the backward pass, and is gone after it."""
+    """Also for tensors that are recomputed for the backward pass and freed after it."""
     notes, left = Notes(), WeightsPass()
     own, whole = leaves(seed, rows, width, False), leaves(seed, rows, width, False)
     (expected,) = product([torch.tanh(whole[0]), whole[1]])

@@ -1,4 +1,5 @@
-"""Masks that are drawn: the same whatever the cut, of independent elements, and so many ones."""
+"""Random masks: independent of the cut, with independent elements, and with the right share of
+ones."""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ def test_names_seeds_and_steps_make_a_difference():
 
 
 def test_no_place_is_too_far():
-    """Of a mask with more elements than 32 bits count."""
+    """A mask may have more elements than 32 bits count."""
     leaf = mask_leaf((1 << 20, 1 << 14))
     far = [drawn_mask(leaf, (row, 0), (1, 64), KEY) for row in ((1 << 20) - 1, 0, 1 << 18)]
     assert len({tuple(values.view(-1).tolist()) for values in far}) == 3

@@ -1,4 +1,4 @@
-"""A user's data one batch ahead: the same values, in order, and no batch too many."""
+"""A user's data, read one batch ahead: the same values, in order, and no batch too many."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEFT, RIGHT = ((0, 2),), ((2, 4),)
 
 
 class Read:
-    """Remembers what was read, by whom."""
+    """Records which data were read, and by which thread."""
 
     counts = True
 

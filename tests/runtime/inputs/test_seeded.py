@@ -1,4 +1,4 @@
-"""Synthetic values: the same whatever the cut, and distributed as they should be."""
+"""Synthetic values: independent of the cut, and with the right distribution."""
 
 from __future__ import annotations
 
@@ -64,6 +64,6 @@ def test_names_seeds_and_steps_make_a_difference():
 
 
 def test_a_region_takes_no_more_memory_than_itself():
-    """A billion elements would not fit; a thousand of them do."""
+    """A billion elements would not fit in memory. A thousand of them do."""
     leaf = whole_leaf("weight", (1 << 20, 1 << 14))
     assert initial_weight(leaf, 0, ((5, 6), (1000, 2000))).shape == (1, 1000)

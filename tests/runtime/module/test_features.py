@@ -1,4 +1,4 @@
-"""What loops do beside forward, backward and step: on shards it comes to the same."""
+"""Features of training loops beside forward, backward and step: shards give the same results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from runtime.world.collectives import World
 
 
 class Dense(nn.Module):
-    """A perceptron, with what the tests want in its middle."""
+    """A perceptron, with a module of the test in its middle."""
 
     def __init__(self, middle: nn.Module) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def parallel(module: nn.Module, plan: Plan, world: World, seed: int = 0) -> Para
 
 
 def both(module: nn.Module, plan: Plan, batch, parts: int = 1):
-    """What the module and its plan's ranks make of a loop."""
+    """The results of a loop for the module and for the ranks of its plan."""
     modules = [deepcopy(module) for _ in range(plan.machine.devices)]
 
     def loop(world):
@@ -198,7 +198,7 @@ def test_autocast_and_a_scaler():
 
 
 def gradients_in(number_format: torch.dtype | None, module: nn.Module) -> dict[str, Tensor]:
-    """Of all weights, whole: what an update takes away. No format: without autocast."""
+    """The gradients of all weights, whole, read off an update. No format: without autocast."""
     batch = {n: t.float() if t.is_floating_point() else t for n, t in numbers_of(0).items()}
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     is_on = number_format is not None
@@ -212,7 +212,8 @@ def gradients_in(number_format: torch.dtype | None, module: nn.Module) -> dict[s
 @pytest.mark.parametrize("number_format", a_third([torch.bfloat16, torch.float16]))
 @pytest.mark.parametrize("planner", ["data-parallel", "zero"])
 def test_autocast_is_that_of_the_module(number_format: torch.dtype, planner: str):
-    """As far as the format goes; and further off without it, so it is that one."""
+    """As far as the format goes. Without autocast the difference is larger, so the format is that
+    one."""
     modules = [dense(nn.LayerNorm(8)).float() for _ in range(RANKS + 2)]
     batch = {n: t.float() if t.is_floating_point() else t for n, t in numbers_of(0).items()}
     plan = planned(captured(modules[-1], batch), planner)
@@ -256,7 +257,7 @@ def test_without_gradients_the_loss_is_the_same_and_nothing_is_kept():
 
 
 def test_state_goes_from_one_plan_to_another():
-    """A state dict of four ranks begins one, which then goes on as the four do."""
+    """A state dict of four ranks starts a run of one, which then goes on as the four do."""
 
     def states(world):
         model = parallel(MODULES[world.rank], words_planned("zero"), world)
@@ -365,7 +366,8 @@ def test_modules_and_plans_that_do_not_match_are_refused():
 
 
 def test_checkpoints_go_from_one_plan_to_another(tmp_path):
-    """One process stops after three steps; four go on, and have what three more steps make."""
+    """One process stops after three steps. Four processes go on, and have the state after three
+    more."""
 
     def loop(model, last: int, folder, *, saves: bool = False):
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)

@@ -1,4 +1,4 @@
-"""A loop of one's own computes in the number format of the plan."""
+"""A plain training loop computes in the number format of the plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's own loop over a module whose plan is an interleaved pipeline."""
+"""A user's training loop over a module whose plan is an interleaved pipeline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from substitutions.rules.store import load_library
 
 
 class Layers(nn.Module):
-    """Layers one after the other, and what the first makes once more at the end."""
+    """Layers one after the other. The output of the first is used once more at the end."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Training by a plan in a loop of one's own is what the module itself does."""
+"""A plain training loop by a plan does the same as the module itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ EAGER = eagerly(words())
 
 
 def agrees(data: st.DataObject) -> None:
-    """A random plan trains as torch does, also where a group does all in order, as with NCCL."""
+    """Check that a random plan trains as torch does, also if a group has one order, as with
+    NCCL."""
     plan = words_cut_at_random(data.draw)
     halves, parts = data.draw(st.booleans()), data.draw(st.sampled_from((1, 2)))
     expected = EAGER if parts == 1 else eagerly(words(), parts)

@@ -1,4 +1,4 @@
-"""Norms of gradients that a loop takes with torch's own functions are those of whole gradients."""
+"""Norms of gradients by torch's own functions are those of whole gradients."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def eager() -> nn.Module:
 @settings(max_examples=4, deadline=None)
 @given(data=st.data())
 def test_any_plan_trains_as_the_module_with_torchs_clipping(data):
-    """Also where ranks hold nothing of some weights."""
+    """Also if ranks hold no part of some weights."""
     plan = words_cut_at_random(data.draw)
 
     def loop(world: World):
@@ -68,7 +68,7 @@ def test_any_plan_trains_as_the_module_with_torchs_clipping(data):
 @pytest.mark.parametrize("plan", a_third(PLANS))
 @pytest.mark.parametrize("kind", a_third([2.0, 1, 3.5, inf]))
 def test_clipping_of_torch_equals_clipping_of_the_module(plan: str, kind: float):
-    """By the module's own function and by torch's: the same norm, the same gradients."""
+    """The module's own function and torch's give the same norm and the same gradients."""
 
     def seen(world: World):
         norms: list[Tensor] = []
@@ -116,7 +116,7 @@ def test_norms_over_ranks_equal_those_of_the_module(way):
     expected = torch.as_tensor(way(gradients(eager())))
 
     def seen(world: World) -> Tensor:
-        # Looked at while the others do so, too.
+        # Read at the same time as by the other ranks.
         return torch.as_tensor(way(gradients(with_gradients("zero", world)))) * 1
 
     for actual in on_ranks(RANKS, seen):
@@ -132,7 +132,7 @@ def test_norm_of_order_0_is_refused():
 
 
 def test_other_functions_of_a_gradient_see_the_piece_of_this_rank():
-    """As a plain tensor; copies and files are plain, too."""
+    """The piece is a plain tensor. Copies and files are plain tensors, too."""
 
     def seen(world: World):
         gradient = gradients(with_gradients("data-parallel", world))[0]

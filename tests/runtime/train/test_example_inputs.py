@@ -1,4 +1,4 @@
-"""A module that random inputs are none for is compared on its examples."""
+"""A module that refuses random inputs is compared on its examples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Shares(nn.Module):
 
 
 class Logarithms(Shares):
-    """The logarithm of a number below 0 is none."""
+    """A number below 0 has no logarithm."""
 
     def forward(self, x: Tensor, shares: Tensor) -> Tensor:
         return (self.layer(x)[:, 0] * shares.log()).square().mean() * self.factor

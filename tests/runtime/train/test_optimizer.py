@@ -104,7 +104,8 @@ class Elsewhere:
 
 @pytest.mark.parametrize("limit", [0.5, 1e6])
 def test_the_norm_counts_every_piece_once(limit):
-    """Of three pieces one is held by another rank alone, and one by both, which counts there."""
+    """There are three pieces. Another rank alone holds one, and both ranks hold another, which
+    counts there."""
     gradient = gradients(1, (9, 4))[0]
     whole = torch.zeros(9, 4, dtype=torch.float64)
     whole.grad = gradient.clone()

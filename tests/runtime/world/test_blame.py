@@ -1,4 +1,4 @@
-"""Which rank is to blame: the one that is silent, left or is elsewhere, never its victim."""
+"""The rank to blame: the one that is silent, has left or is elsewhere, never its victim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rows of operators are found to make, once for ranks alike, is what each makes by itself."""
+"""Rows of operators are followed together for equal ranks, with the same result as one by one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from runtime.program.validate.passes import PassesCheck, Sync
 
 
 def held(plan: Plan, readings: int, monkeypatch) -> tuple[list[dict[str, str]], int]:
-    """What each rank holds in the end, by register, and how many operators were looked at."""
+    """The values that each rank holds in the end, by register, and the number of operators
+    followed."""
     lowering = Lowering(plan)
     programs = [lowering.program(rank) for rank in range(lowering.ranks)]
     meaning, forms, lanes = PlanMeaning(plan, "plan"), alike.Forms(), Lanes()

@@ -1,4 +1,4 @@
-"""What a validation says that ranks post is what they post when they run."""
+"""The order of communication that a validation foresees is the order in a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEPS = 3
 
 
 class Recorded(Lanes):
-    """What each rank posts, in order, in the words of ``posted``."""
+    """Records the operations of each rank, in order, in the words of ``posted``."""
 
     def __init__(self, ranks: int) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ def expected(lowering: Lowering) -> list[list[object]]:
 
 
 def posted(lowering: Lowering, steps: int) -> list[list[object]]:
-    """What ranks post to the network in some steps."""
+    """The operations that ranks post to the network in some steps."""
 
     def work(world):
         executor = Executor(lowering.program(world.rank), world, "fp64")
@@ -133,7 +133,7 @@ def test_a_message_that_nobody_takes_is_left_over():
 
 
 def test_a_group_does_one_thing_after_the_other():
-    """Two ranks post to one group in different orders, which ends in two groups."""
+    """Two ranks post to one group in different orders. With two groups both ranks end."""
 
     def work(lanes, rank, keys):
         first, second = (message(rank, (1,), ()), message(rank, (), (1,)))
