@@ -1,4 +1,4 @@
-"""How often garbage is searched for, during a piece of work and after it."""
+"""The frequency of garbage collection, during a piece of work and after it."""
 
 from __future__ import annotations
 

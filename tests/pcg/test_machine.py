@@ -1,4 +1,4 @@
-"""Machines: the presets' figures, the arithmetic of levels, and wrong machine files."""
+"""Machines: the figures of presets, the arithmetic of levels, and wrong machine files."""
 
 from __future__ import annotations
 

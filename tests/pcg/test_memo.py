@@ -1,4 +1,4 @@
-"""Results are worked out once a key, and never more of them remembered than allowed."""
+"""Results are computed once for each key, and at most the allowed number is remembered."""
 
 from __future__ import annotations
 

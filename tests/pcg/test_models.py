@@ -1,4 +1,4 @@
-"""The zoo: what the models compute, how large they are; and models from a user's file."""
+"""The zoo: the functions and sizes of the models, and models from a user's file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FULL = {
         99,
     ),
 }
-"""Parameters and operators."""
+"""The numbers of parameters and operators."""
 
 
 def parameters(graph: Graph) -> int:
@@ -57,7 +57,7 @@ def test_tiny_models_compute_what_torch_does(name: str) -> None:
 
 
 LARGE = ("inception-v3", "bert-large")
-"""Those that take long to capture."""
+"""Models that take long to capture."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Graphs between processes: the same graphs, and operators that stay what they are."""
+"""Graphs between processes: equal graphs, and operators of the same kind."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def test_other_operator_is_pickled_by_its_definition():
 
 
 def test_a_definition_goes_without_the_kernel():
-    """Which for an operator of a user's file is any function, such as one without a name."""
+    """The kernel of an operator of a user's file may be any function, such as one without a
+    name."""
     operator = Operator("twice", "out[i] = x[i] + x[i]", kernel=lambda _task, x: 2 * x)
     assert again(operator) == operator
     assert again(operator).identity == operator.identity

@@ -1,4 +1,4 @@
-"""Sharded evaluation: what tasks compute from their blocks means what the whole tensors give."""
+"""Sharded evaluation: tasks compute from their blocks the same as the whole tensors give."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RINGS = (Reals(), PrimeField())
 
 
 def check(graph: Graph, seed: int, ring: Reals | PrimeField) -> None:
-    """Shards add up to the whole, and have the shapes that the types say."""
+    """Check that shards add up to the whole and have the shapes of their types."""
     parts = parts_of_leaves(graph, seed, ring)
     whole = evaluate_whole(graph, {name: meaning(v, ring) for name, v in parts.items()}, ring)
     shards = evaluate_shards(graph, parts, ring)

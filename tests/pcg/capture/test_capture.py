@@ -1,4 +1,4 @@
-"""From modules to graphs: the map of parameters, leaves, and what cannot be captured."""
+"""From modules to graphs: the map of parameters, leaves, and functions that cannot be captured."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ ROWS = torch.empty(4, 6)
 
 
 class Tied(nn.Module):
-    """A table that is also the weight of the last layer, under two names; and a parameter that
-    nothing needs."""
+    """A table that is also the weight of the last layer, under two names, and an unused
+    parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ def test_weights_are_named_after_parameters() -> None:
 
 
 class Leaves(nn.Module):
-    """Names that collide once dots are gone, a buffer that is read, and inputs in a list."""
+    """Names that collide without dots, a buffer that is read, and inputs in a list."""
 
     scale: Tensor
 
@@ -97,7 +97,7 @@ class Given(nn.Module):
 
 
 def doubled_in_place(x: Tensor, w: Tensor) -> Tensor:
-    """What is read afterwards was changed through a view of it."""
+    """A tensor is changed through a view of it, and read afterwards."""
     twice = x * w
     twice.view(24).mul_(2)
     return twice.relu().sum()
@@ -173,8 +173,8 @@ def test_values_are_not_computed() -> None:
 
 @pytest.mark.parametrize("kept", [torch.float32, torch.float64])
 def test_casts_between_wide_formats_are_dropped(kept: torch.dtype) -> None:
-    """As losses of ``transformers`` are, which ask for float32: a graph in float64 is not rounded.
-    A narrow format rounds."""
+    """Losses of ``transformers`` ask for float32. A graph in float64 is not rounded for that. A
+    narrow format rounds."""
 
     def function(x: Tensor, w: Tensor) -> Tensor:
         return (x * w).float().logsumexp(1).double().sum()

@@ -1,4 +1,4 @@
-"""Checks that only raise an error are taken to pass; numbers of Python's own are refused."""
+"""Checks that only raise an error are taken to pass. Python's own numbers are refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pcg.errors import InputError
 
 
 class Checked(nn.Module):
-    """A layer, and a function of what it makes."""
+    """A layer, and a function of its output."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""Modules that ask whether they are compiled: captured as they run by themselves, where torch
-cannot make the program of the other way."""
+"""Modules that ask whether they are compiled. They are captured as they run eagerly if torch cannot
+make the program of the other branch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from pcg.errors import InputError
 
 
 class Masked(nn.Module):
-    """Makes a mask that fits where it runs by itself; ``otherwise`` where it is compiled."""
+    """Makes a mask that fits if it runs eagerly, and the mask of ``otherwise`` if it is
+    compiled."""
 
     def __init__(self, asks: str, otherwise: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -49,7 +50,7 @@ def test_branch_for_compilers_is_captured_if_it_has_the_same_values() -> None:
 
 
 def is_compiled() -> bool:
-    """Asked by a function of its own, as in transformers."""
+    """A separate function asks, as in transformers."""
     return torch.compiler.is_compiling()
 
 

@@ -54,7 +54,7 @@ class Reverses(Function):
 
 
 class Clips(Function):
-    """Which only large gradients tell from the derivative."""
+    """Only large gradients show that its backward is not the derivative."""
 
     @staticmethod
     def forward(ctx, x):
@@ -66,7 +66,7 @@ class Clips(Function):
 
 
 class Masks(Function):
-    """Which a mask of zeros alone does not tell from the derivative."""
+    """A mask of zeros alone does not show that its backward is not the derivative."""
 
     @staticmethod
     def forward(ctx, x, mask):
@@ -139,7 +139,7 @@ def test_modules_that_are_prepared_have_their_gradients(name):
 
 
 def test_reentrant_checkpoint_is_captured_as_its_function():
-    """Torch has no other way to differentiate them than `backward`."""
+    """Torch differentiates them by `backward` alone."""
     module = Two(lambda m, x: m.b(checkpoint(torch.tanh, m.a(x), use_reentrant=True)).sum())
     other = Two(lambda m, x: m.b(torch.tanh(m.a(x))).sum())
     assert capture(module, (rows(),)).graph == capture(other, (rows(),)).graph

@@ -1,4 +1,4 @@
-"""Integers in models: ids that are computed, labels that are ignored, masks, and padding."""
+"""Integers in models: computed ids, ignored labels, masks, and padding."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class Language(nn.Module):
-    """Rows of a table by ids, projected; ``loss`` makes one of the scores and what is given."""
+    """Rows of a table by ids, projected. ``loss`` makes a loss of the scores and the other
+    inputs."""
 
     def __init__(self, loss: Loss, padding: int | None = None) -> None:
         super().__init__()
@@ -42,7 +43,7 @@ class Language(nn.Module):
 
 
 def captured(loss: Loss, other: Tensor, padding: int | None = None) -> Captured:
-    """A model that agrees with its graph, in which nothing is opaque."""
+    """Capture a model and check that its graph agrees with it. Nothing is opaque."""
     torch.manual_seed(0)
     made = assert_agrees(Language(loss, padding), (IDS, other))
     assert made.opaque == ()
@@ -56,7 +57,7 @@ def entropy(scores: Tensor, labels: Tensor, ignore_index: int = -100) -> Tensor:
 
 
 def shifted(scores: Tensor, labels: Tensor) -> Tensor:
-    """What libraries of language models do: the label of a place is the id of the next one."""
+    """The shift of language models: the label of a place is the id of the next one."""
     padded = f.pad(labels, (0, 1), value=-100)
     return entropy(scores, padded[..., 1:].contiguous(), ignore_index=-100)
 

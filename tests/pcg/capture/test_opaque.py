@@ -32,7 +32,7 @@ from pcg.readings.work import work
 
 
 class Ranked(nn.Module):
-    """Weighs the greatest two of each row, and the rows by their order; one part is a constant."""
+    """Weighs the greatest two of each row, and the rows by their order. One part is a constant."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ def test_random_numbers_are_refused() -> None:
 
 
 class Complex(nn.Module):
-    """Of a format that graphs do not have."""
+    """A format that graphs do not have."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ class Complex(nn.Module):
 
 
 class Unset(nn.Module):
-    """Reads memory that nothing has written to."""
+    """Reads memory that was never written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -219,7 +219,7 @@ BEYOND: dict[str, tuple[Callable[..., Tensor], tuple[int, ...]]] = {
     "flip.default": (lambda x, y: x.flip(0), (50, 2)),
     "index.Tensor": (lambda x, y: x[y - 1], (5, 3)),
 }
-"""What the equations of an operator do not cover, by its name."""
+"""Arguments that the equations of an operator do not cover, by the operator's name."""
 
 
 @pytest.mark.parametrize("name", BEYOND)

@@ -1,4 +1,4 @@
-"""Parameters that are read as one stack are one weight; others stay what they are."""
+"""Parameters that are read as one stack are one weight. Other parameters are unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COUNT = 3
 
 
 class Experts(nn.Module):
-    """Layers read side by side, as ``read`` says."""
+    """Layers read side by side by ``read``."""
 
     def __init__(self, read: Callable[[Experts, Tensor], Tensor]) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ APART: dict[str, Callable[[Experts, Tensor], Tensor]] = {
 
 
 def checked(module: Experts) -> list[ParameterFile]:
-    """The records of a module's graph, which agrees with it."""
+    """The records of a module's graph, which is checked to agree with it."""
     inputs = (torch.randn(2, 4),)
     captured = capture(module, inputs)
     comparison = compare_module(module, inputs, captured, "model")

@@ -1,4 +1,4 @@
-"""What batch norms keep, as it is captured and written in a plan."""
+"""Running statistics of batch norms, captured and written in a plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Components are the classes of the relation of hanging together."""
+"""Components are the classes of members that edges connect."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ TASK = KernelTask({}, {}, {})
 
 
 def declared() -> Iterator[Elementwise]:
-    """Every function that torch marks as pointwise and that takes tensors of one shape."""
+    """Every function of tensors of one shape that torch marks as pointwise."""
     for name in dir(torch.ops.aten):
         packet = getattr(torch.ops.aten, name)
         for overload in packet.overloads() if hasattr(packet, "overloads") else ():
@@ -94,7 +94,7 @@ def test_a_block_of_the_result_is_that_of_blocks(name: str) -> None:
 
 
 def _slopes(result: torch.Tensor, operands: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Gradients of the sum; none where torch has no derivative."""
+    """Gradients of the sum. Empty if torch has no derivative."""
     try:
         return list(torch.autograd.grad(result.sum(), operands, materialize_grads=True))
     except RuntimeError:

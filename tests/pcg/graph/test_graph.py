@@ -1,4 +1,4 @@
-"""Graphs: structure decides equality and hash, rewriting shares what it can, depth is no limit."""
+"""Graphs: structure decides equality and hash, rewriting shares nodes, and depth is no limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairs of graphs: both sides as one graph, and graphs made anew node by node."""
+"""Pairs of graphs: both sides as one graph, and graphs rebuilt node by node."""
 
 from __future__ import annotations
 

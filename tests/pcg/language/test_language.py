@@ -1,4 +1,4 @@
-"""Equations: what they mean, and a message that names the culprit for each that means nothing."""
+"""Equations: their values, and a message that names the fault of each equation without meaning."""
 
 from __future__ import annotations
 

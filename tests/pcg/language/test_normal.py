@@ -54,7 +54,7 @@ def normal(body: Expr) -> NormalForm:
 
 
 def expression(form: NormalForm) -> Expr:
-    """The normal form written out again."""
+    """The normal form as an expression."""
     return Add((Const(Fraction(0)), *(_term(term) for term in form)))
 
 
@@ -93,7 +93,7 @@ def _argument(argument: Argument) -> Expr:
 
 
 def binders(form: NormalForm) -> list[str]:
-    """The summed indices that are in scope together: none may hide another."""
+    """The summed indices that are in scope together. Checks that none hides another."""
     for term in form:
         names = [var for var, _ in term.binders]
         for factor in term.factors:

@@ -1,4 +1,4 @@
-"""Polynomials: the laws of a ring, seen through evaluation."""
+"""Polynomials: the laws of a ring, checked by evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of public models without their loops are what they are with them."""
+"""Blocks of public models without their loops compute the same as with them."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_names_say_which_parameters_lie_side_by_side():
 
 
 class Wider(nn.Linear):
-    """As an adapter would be in the place of a layer."""
+    """A replacement of a layer, like an adapter."""
 
 
 def adapted(block: MixtralSparseMoeBlock) -> None:
@@ -154,8 +154,8 @@ def test_block_without_an_attribute_of_its_kind_is_unknown():
 
 @pytest.mark.parametrize("name", a_third(["qwen2", "mixtral", "deepseek-v3"]))
 def test_capacity_of_public_blocks(name: str):
-    """With places for all it is the loop; with fewer, rows of the batch do not see each other, and
-    the graph is what torch runs, under the same names."""
+    """With places for all tokens it equals the loop. With fewer places, rows of the batch do not
+    affect each other, and the graph is what torch runs, under the same names."""
     torch.manual_seed(1)
     block = BLOCKS[name](4, 2)
     module, x = WithLoss(block).double(), torch.randn(4, 3, 6, dtype=torch.float64)

@@ -45,7 +45,7 @@ WHERE = {
     "Glm4vMoeTextMoE": ("glm4v_moe", "Glm4vMoeTextConfig"),
     "Dots1MoE": ("dots1", "Dots1Config"),
 }
-"""The model of each kind, and its configuration. (gpt-oss is tried as a model.)"""
+"""The model of each kind, and its configuration. (gpt-oss is tried as a whole model.)"""
 
 
 def gradients(function: Any, block: nn.Module, x: Tensor) -> list[Tensor]:

@@ -19,7 +19,7 @@ FORMATS = {
 
 
 def edge_cases() -> torch.Tensor:
-    """Numbers of all magnitudes, halfway between two numbers of a format, and beyond them all."""
+    """Numbers of all magnitudes, halfway between two numbers of a format, and beyond its range."""
     generator = torch.Generator().manual_seed(0)
     size = 4000
     random = torch.randn(size, generator=generator, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""The cuts of every operator, and the operands that may carry partials: exactly these."""
+"""The cuts of every operator, and the operands that may carry partials: these and no others."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ AXES: dict[str, tuple[tuple[int, ...], tuple[int, ...], str, list[set[int]]]] = 
 }
 
 AT_LEAST: dict[str, str] = {"ghost_batch_norm": "100>1"}
-"""Operators of which more cuts would be right: the groups of a ghost batch norm are independent."""
+"""Operators for which more cuts would be correct: the groups of a ghost batch norm are
+independent."""
 
 
 def cuts(name: str, ranks: tuple[int, ...], positions: tuple[int, ...]) -> set[str]:

@@ -1,4 +1,4 @@
-"""Which products leave the gradient of their weight for later, as search and runtime find it."""
+"""The products whose weight has a late gradient, found alike by search and runtime."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_recomputed_products_have_no_late_gradients():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_price_and_the_programs_part_the_same_products(name):
-    """In the schedule that is priced and in the one that is lowered."""
+    """In the schedule that is priced, and in the one that is lowered."""
     plan = small_plan(name)
     steps, lowering = schedule(plan.graph, plan.views), Lowering(replace(plan, recompute=NONE))
     cost = CostModel(load_machine("dgx-a100").with_devices(plan.machine.devices))

@@ -1,4 +1,4 @@
-"""What is done again in the backward pass, and before that of which step."""
+"""The recomputed steps, and the steps whose backward pass they precede."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transfers: messages keep the meaning of a tensor, and read backwards they carry gradients."""
+"""Transfers: messages keep the meaning of a tensor, and in reverse they carry gradients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pcg.types.tensor import Degrees, ParallelTensor
 
 Array = np.ndarray[Any, Any]
 Held = dict[int, Array]
-"""What each device holds."""
+"""The pieces that each device holds."""
 
 
 @st.composite
@@ -45,12 +45,12 @@ def transfers(draw: DrawFn) -> Transfer:
 
 
 def hold(layout: Layout, values: Array) -> Held:
-    """The pieces of V (shape: partials, *shape)."""
+    """The pieces of V, of shape (partials, *shape)."""
     return {d: values[(p.partial, *place(layout, d))].copy() for d, p in layout.pieces}
 
 
 def move(plan: Transfer, held: Held) -> Held:
-    """What the devices of the target hold after all messages."""
+    """The pieces of the target's devices after all messages."""
     result = {d: np.zeros(extent(plan.target, d)) for d in plan.target.devices}
     for message in plan.messages:
         part = held[message.source][within(message, plan.source, message.source)]
@@ -59,7 +59,7 @@ def move(plan: Transfer, held: Held) -> Held:
 
 
 def move_back(plan: Transfer, held: Held) -> Held:
-    """The adjoint: every message the other way round."""
+    """The adjoint: every message in the other direction."""
     result = {d: np.zeros(extent(plan.source, d)) for d in plan.source.devices}
     for message in plan.messages:
         part = held[message.target][within(message, plan.target, message.target)]
@@ -68,7 +68,7 @@ def move_back(plan: Transfer, held: Held) -> Held:
 
 
 def at_random(layout: Layout, rng: np.random.Generator) -> Held:
-    """Different values on every device, copies too."""
+    """Different values on every device, also of copies."""
     return {d: rng.integers(-9, 9, extent(layout, d)).astype(float) for d in layout.devices}
 
 
@@ -96,8 +96,8 @@ def test_backwards_is_the_adjoint(plan: Transfer, seed: int):
 
 @given(transfers(), seeds)
 def test_backwards_moves_gradients(plan: Transfer, seed: int):
-    """The gradient of a tensor with c copies has c partials: what the copies of a piece get adds
-    up to what the copies of its sum are given."""
+    """The gradient of a tensor with c copies has c partials: the gradients of the copies of a piece
+    add up to those of the copies of its sum."""
     y = at_random(plan.target, np.random.default_rng(seed))
     back = move_back(plan, y)
     given = np.zeros((plan.target.type.degrees.partials, *plan.target.type.shape))
@@ -231,7 +231,7 @@ def test_a_device_keeps_what_it_has():
 
 @given(transfers())
 def test_flows_are_what_each_pair_of_pieces_shares(plan: Transfer):
-    """Against all pairs; and a transfer is local where no flow leaves its device."""
+    """Checked against all pairs. A transfer is local if no flow leaves its device."""
     expected: list[tuple[int, int, int]] = []
     source = plan.source.without_halos
     for at, (device, wanted) in enumerate(plan.target.pieces):

@@ -1,4 +1,4 @@
-"""Machine views: which device runs which task."""
+"""Machine views: the device of each task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Number formats by name, and what people train a machine in."""
+"""Number formats by name, and the default format of a machine."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ WIDE = {"ids", "mean_axis", "rsqrt", "expand_as", "log_softmax", "scale", "sum_l
 
 
 def named(values: Iterable[Value]) -> set[str]:
-    """Leaves by name, and operators by theirs."""
+    """The names of leaves, and those of operators."""
     nodes = [value.node for value in values]
     return {node.leaf.name if node.is_leaf else node.name for node in nodes}
 
@@ -47,7 +47,7 @@ def test_statistics_logarithms_losses_and_data_stay_wide():
 
 
 def test_operands_of_wide_operators_are_held_wide():
-    """Through views: the flattened rows are the product itself."""
+    """Also through views: the flattened rows are the product itself."""
     graph = parse_graph(NORMED)
     held = named(held_wide(graph))
     assert held >= WIDE | {"flatten", "matmul", "multiply"}
@@ -55,7 +55,7 @@ def test_operands_of_wide_operators_are_held_wide():
 
 
 def test_products_of_positions_alone_stay_wide():
-    """A product of matrices of positions alone stays wide: bf16 does not tell 1000 from 1001."""
+    """bf16 does not distinguish 1000 from 1001."""
     graph = parse_graph(
         "places = input[1, 64, 1]\nrates = input[1, 1, 8]\nw = weight[1, 64, 8]\n"
         "angles = batch_matmul(places, rates)\ny = multiply(w, angles)\nreturn sum_loss(y)"
@@ -91,7 +91,7 @@ def test_errors_of_predictions_are_wide(difference: str):
     ],
 )
 def test_sums_with_data_that_other_operators_read_are_narrow(rest: str):
-    """Such as places that are added to words."""
+    """For example, positions that are added to words."""
     graph = parse_graph(ERRORS.format(difference="add(wanted, made)", rest=rest))
     assert not named(wide_values(graph)) & {"add", "multiply"}
 

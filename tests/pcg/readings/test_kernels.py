@@ -1,4 +1,4 @@
-"""What of an operator is a kernel."""
+"""The kernels of operators."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def works(graph: Graph, *, compiled: bool) -> dict[Node, Work]:
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_kernels_together_do_no_more_than_each_by_itself(seed: int):
-    """In both directions; and what is compiled launches no more than what is not."""
+    """In both directions. Compiled operators launch no more kernels than others."""
     graph = random_graph(Random(seed), 8, 8)
     apart = {node: work(node, needs_of(graph, node)) for node in kernel_uses(graph)}
     eager, compiled = works(graph, compiled=False), works(graph, compiled=True)
@@ -112,7 +112,8 @@ def test_compiled_element_wise_operators_are_one_kernel():
 
 
 def test_operand_read_for_its_shape_alone_is_not_written():
-    """Scores that say how often a mask is repeated, and to which it is added, as one kernel."""
+    """Scores are read to repeat a mask for their shape, and the mask is added to them, all in one
+    kernel."""
     text = "x = input[8, 4, 4]\nm = input[4, 4]\nw = weight[8, 4, 4]\nh = multiply(x, w)\n"
     graph = parse_graph(text + "return sum_loss(add(h, expand_as(h, m, axis=0)))")
     uses = kernel_uses(graph, compiled=True)

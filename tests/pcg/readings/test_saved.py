@@ -1,4 +1,4 @@
-"""What back-propagation reads: no more and no less than torch's gradients depend on."""
+"""Saved tensors: no more and no less than torch's gradients depend on."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def node_of(
 
 
 def gradients(call: Call, operands: list[torch.Tensor]) -> list[torch.Tensor | None]:
-    """Of one fixed sum of the outputs' elements, by each operand."""
+    """The gradients of a fixed sum of the outputs' elements, for each operand."""
     given = [operand.clone().requires_grad_() for operand in operands]
     if call.name in PLAIN:
         result = PLAIN[call.name](*given)

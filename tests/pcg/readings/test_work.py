@@ -19,7 +19,7 @@ def node_of(text: str) -> Node:
 
 
 def counts(text: str, needs: set[int] | None = None) -> Work:
-    """The work of the last operator in elements; all operands need gradients by default."""
+    """The work of the last operator, in elements. By default all operands need gradients."""
     node = node_of(text)
     wanted = frozenset(range(len(node.inputs)) if needs is None else needs)
     return work(node, wanted, 1, 1)
@@ -202,8 +202,8 @@ def test_gradients_are_wanted_where_weights_are():
 
 
 def test_operand_read_for_its_shape_alone_is_not_differentiated():
-    """Rotary positions are repeated as queries are, which makes them no more trained; so what they
-    are multiplied with is not read in the backward pass."""
+    """Rotary positions are repeated to the shape of queries, but that makes them no trained values.
+    So their other factor is not read in the backward pass."""
     graph = parse_graph(
         """
         x = input[4, 4]

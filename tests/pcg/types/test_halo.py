@@ -1,4 +1,5 @@
-"""Halos as types: what states them, the cuts of windows that they allow, and what refuses them."""
+"""Halos as types: how they are stated, the cuts of windows that they allow, and the operators that
+refuse them."""
 
 from __future__ import annotations
 
@@ -238,7 +239,8 @@ def test_a_window_that_is_cut_has_tasks():
 
 
 def test_a_weight_is_stored_without_halos():
-    """Whoever wants its neighbours' elements fetches them, and hands their gradients back."""
+    """An operator that reads its neighbours' elements fetches them, and sends their gradients
+    back."""
     x = X.format("(1,3)").replace("input", "weight")
     graph = parse_graph(f"{x}{W}return conv2d(x, w, {ROWS})")
     node = graph.outputs[0].node

@@ -1,4 +1,4 @@
-"""Fourier transforms and functions of complex numbers: values and gradients are those of torch."""
+"""Fourier transforms and functions of complex numbers: values and gradients equal torch's."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ CASES: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 class Every(nn.Module):
-    """All cases at once, as an export takes long to begin; the loss weighs their elements."""
+    """All cases at once, because an export takes long to begin. The loss weighs their elements."""
 
     def __init__(self) -> None:
         super().__init__()

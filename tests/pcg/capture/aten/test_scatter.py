@@ -1,4 +1,4 @@
-"""Sums by place as torch writes them: what they are to a graph, and what fails as torch does."""
+"""Sums by place as torch writes them: their operators in a graph, and their errors as in torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEAR = 1e-12
 
 
 class Placed(nn.Module):
-    """A sum of a source at places of weights; the loss weighs its elements."""
+    """A sum of a source at places of weights. The loss weighs its elements."""
 
     def __init__(self, function: Sum, *shape: int) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Placed(nn.Module):
 
 
 def captured_of(module: nn.Module, *inputs: Tensor) -> Captured:
-    """The graph of a module, which agrees with it on other ids too."""
+    """The graph of a module. It agrees with the module on other ids too."""
     torch.manual_seed(0)
     with default_dtype(torch.float64):
         captured = capture(module, inputs)
@@ -99,7 +99,7 @@ def test_ids_of_each_element() -> None:
 
 
 def test_ids_of_one_edge_and_one_node_are_below_1() -> None:
-    """The only place that there is is that of no other id, whatever the example says."""
+    """There is only one place, so the ids are below 1, whatever the example has."""
     module = Placed(lambda x, ids, y: x[:1].index_add(0, ids, y), 1, WIDTH)
     captured = captured_of(module, torch.tensor([0]))
     (below,) = (node.leaf.below for node in captured.graph.leaves if node.leaf.below)
@@ -186,7 +186,7 @@ def test_masked_writes_are_not_opaque(name: str) -> None:
 
 
 def test_too_few_rows_for_a_mask_do_not_go_unseen() -> None:
-    """Torch refuses them; here what is missing is infinite."""
+    """Torch refuses them. Here the missing elements are infinite."""
     module = Placed(lambda x, ids, y: x.masked_scatter((ids[:NODES] > 0)[:, None], y[:2]))
     with default_dtype(torch.float64):
         good, bad = torch.tensor([0, 1, 0, 2, 0, 0]), torch.tensor([0, 1, 1, 2, 0, 0])
