@@ -1,5 +1,5 @@
-"""Rules that everyone in the field knows by name are in the committed library, as instances of
-general rules that were found and not planted."""
+"""Rules that are well known by name are in the committed library, as instances of general rules
+that were found and not planted."""
 
 from __future__ import annotations
 
@@ -202,9 +202,9 @@ def test_named_rule_is_in_the_library(library: Library, name: str) -> None:
 def test_decompositions_for_cuts_along_reduced_axes_are_in_the_library(
     library: Library, name: str
 ) -> None:
-    """The vocabulary of a cross-entropy, the batch of a batch norm, the axis of a softmax, the keys
-    of attention: the operator as its primitive steps, whose sums may be cut. That these lead to
-    such a cut is replayed with the decompositions themselves (``test_decompose``)."""
+    """The cases are the vocabulary of a cross-entropy, the batch of a batch norm, the axis of a
+    softmax, and the keys of attention. Each rule is the operator as its primitive steps, whose sums
+    may be cut. ``test_decompose`` replays that these lead to such a cut."""
     actual = decompositions(OPERATORS[name])
     rules = [GeneralForm(rule.left, rule.right, rule.runs) for rule in library.rules]
     wanted = [GeneralForm(*pair) for pair in actual]

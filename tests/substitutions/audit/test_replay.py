@@ -1,4 +1,4 @@
-"""Replaying plans: each thing that a step says is checked, and what is altered is found."""
+"""Replaying plans: each field of a step is checked, and every alteration is found."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ Places = list[tuple[str | int, ...]]
 
 
 def places(value: Any, way: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """The way to every number, text and truth value of a file."""
+    """The path to every number, text and truth value of a file."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from places(inner, (*way, key))
@@ -94,7 +94,7 @@ def parent(value: Any, way: tuple[str | int, ...]) -> Any:
 
 
 def problems(altered: dict[str, Any]) -> list[str]:
-    """What loading a plan finds, or else what its audit does."""
+    """The problems that loading a plan finds, or else those of its audit."""
     try:
         given = PlanFile.model_validate_json(json.dumps(altered))
         loaded = read_plan(given, "plan.json")
@@ -107,7 +107,7 @@ def problems(altered: dict[str, Any]) -> list[str]:
 
 
 def sealed(altered: dict[str, Any]) -> dict[str, Any]:
-    """With the hashes that it would have had if it had been written so, if it can be read."""
+    """The content with valid hashes, if it can be read."""
     try:
         hashes = part_hashes(PlanFile.model_validate_json(json.dumps(altered)))
     except ValueError:
@@ -117,7 +117,7 @@ def sealed(altered: dict[str, Any]) -> dict[str, Any]:
 
 @st.composite
 def another(draw: st.DrawFn, old: Any, others: list[Any]) -> Any:
-    """Another value of the same kind: of the same file, or near."""
+    """Another value of the same kind, from the same file or near."""
     if old is None:
         return "0"
     if isinstance(old, bool):
@@ -137,7 +137,7 @@ def another(draw: st.DrawFn, old: Any, others: list[Any]) -> Any:
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_field_that_is_altered_is_found(content: dict[str, Any], data: st.DataObject):
-    """In the part where it is, at least."""
+    """The error names at least the part of the altered field."""
     way = data.draw(st.sampled_from(list(places(content))))
     altered = deepcopy(content)
     inside = parent(altered, way)
@@ -155,7 +155,7 @@ def test_any_field_that_is_altered_is_found(content: dict[str, Any], data: st.Da
 def test_altered_plan_with_a_matching_hash_does_not_follow(
     content: dict[str, Any], data: st.DataObject
 ):
-    """Decisions but the views: these follow from nothing, any that fit are a plan."""
+    """All decisions but the views. Views follow from nothing: any that fit are a plan."""
     decisions = content["decisions"]
     kinds = [
         way
@@ -229,7 +229,7 @@ def test_altered_graph_is_reported_by_its_line(content: dict[str, Any]):
 
 @dataclass(frozen=True)
 class Case:
-    """A rule, where it is said to stand in a graph, and what the graph is then."""
+    """A rule, its stated place in a graph, and the graph after it."""
 
     rule: Rule
     model: str

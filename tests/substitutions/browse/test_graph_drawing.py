@@ -1,4 +1,4 @@
-"""Layouts of drawings: nothing overlaps, all flows down, and wires do not cross without need."""
+"""Layouts of drawings: boxes do not overlap, wires lead down, and few of them cross."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from substitutions.browse.graph_drawing import GAP, BoxLayout, Wire, increasing,
 
 @st.composite
 def graphs(draw) -> tuple[list[float], list[Wire], list[int]]:
-    """Boxes with wires from lower to higher numbers; those that nothing reads are last."""
+    """Boxes with wires from lower to higher numbers. Boxes that nothing reads come last."""
     widths = draw(st.lists(st.integers(10, 90).map(float), min_size=1, max_size=9))
     pairs = list(combinations(range(len(widths)), 2))
     chosen = draw(st.lists(st.sampled_from(pairs), max_size=12)) if pairs else []

@@ -1,5 +1,5 @@
-"""The generator: what it reports, that it is deterministic, and that the committed library has
-what a part of it makes."""
+"""The generator: its report, that it is deterministic, and that the committed library contains the
+rules of a part of it."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_candidates_survive_text():
 
 
 def test_an_operator_of_ones_own_takes_part():
-    """And how far the run is gets told."""
+    """The progress of the run is reported too."""
     square = Operator("square", "out[i...] = x[i...] * x[i...]")
     told: list[tuple[str, int, int]] = []
     with known_within(square):
@@ -105,7 +105,7 @@ def test_an_operator_of_ones_own_takes_part():
 
 
 def test_operator_with_an_unproved_type_is_refused(monkeypatch):
-    """A softmax that may be cut along its axis is noticed before any rule is made."""
+    """A softmax that may be cut along its axis is found before any rule is made."""
     softmax = Operator("softmax", OPERATORS["softmax"].equation)
     wrong = LocalTyping((Axis("j", (0,), (0,)),), ())
     monkeypatch.setattr(Operator, "typing", lambda self, ranks, positions: wrong)

@@ -1,4 +1,4 @@
-"""What is undecided stands in the library and its README, with a reason in words."""
+"""Undecided candidates are listed in the library and its README, with a reason in words."""
 
 from __future__ import annotations
 

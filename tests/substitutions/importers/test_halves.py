@@ -1,4 +1,4 @@
-"""Functions of both halves of a concat over a dimension of size 1, as FlexFlow has them."""
+"""Functions of both halves of a concat over a dimension of size 1, as in FlexFlow."""
 
 from __future__ import annotations
 

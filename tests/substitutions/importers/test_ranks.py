@@ -1,4 +1,4 @@
-"""The rank of an input of TASO's follows from its use."""
+"""The rank of an input of a rule of TASO's follows from its use."""
 
 from __future__ import annotations
 

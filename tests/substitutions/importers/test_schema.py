@@ -1,4 +1,4 @@
-"""Rule files that are wrong end in one line that says where; operators may stand in any order."""
+"""Wrong rule files end in one line that names the place. Operators may stand in any order."""
 
 import json
 import time
@@ -17,7 +17,7 @@ RIGHT = "SIGMOID(-1) RELU(-1) -> t1, t0"
 
 
 def problem(path):
-    """The one line in which reading ends, without the path, within a second."""
+    """The one line with which reading ends within a second, without the path."""
     start = time.perf_counter()
     with pytest.raises(InputError) as caught:
         read_foreign(path)
@@ -195,7 +195,7 @@ MIXED = [
 
 
 def test_two_systems_in_one_file(as_json, write):
-    """Each rule is of its own system; one with operators of both has a verdict of its own."""
+    """Each rule belongs to its own system. A rule with operators of both has its own verdict."""
     linear = as_json("LINEAR(-1, -4; ACTI=0)", "LINEAR(-1, -4; ACTI=0)")
     matmul = as_json("MATMUL(-1, -4; ACTI=0)", "MATMUL(-1, -4; ACTI=0)")
     rules = read_foreign(write(linear, *(as_json(*sides) for sides in MIXED), matmul)).rules
@@ -209,7 +209,7 @@ def test_two_systems_in_one_file(as_json, write):
 
 
 def test_rules_that_both_systems_have_are_taken_for_tasos(as_json, write):
-    """Where other rules are from both, the inputs and ranks tell, or else less is assumed."""
+    """If other rules belong to both, the inputs and ranks decide, or else less is assumed."""
     linear = as_json("LINEAR(-1, -4; ACTI=0)", "LINEAR(-1, -4; ACTI=0)")
     tanh = as_json("TANH(-1)", "TANH(-1)")
     assert (

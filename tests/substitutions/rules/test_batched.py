@@ -1,4 +1,4 @@
-"""Rules about batched functions: those that the generator finds, proved, and no others."""
+"""Rules about batched functions: exactly those of the generator, and proved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The certificates of a library: one for each rule, about just what the rule says."""
+"""The certificates of a library: one for each rule, about exactly its statement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Concrete rules for a graph: which ranks and operators they are about, and which are left out."""
+"""Concrete rules for a graph: their ranks and operators, and the rules that are left out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from verifier.trusted.sizes.runs import free_runs
 
 
 def general(name: str, left: str, right: str, **inputs: int) -> Rule:
-    """A rule of which all free axes are runs."""
+    """A rule whose free axes are all runs."""
     rule = parse_rule(name, inputs, left, right)
     return replace(rule, runs=free_runs(rule.left, rule.right))
 

@@ -25,13 +25,13 @@ from verifier.decide import Verdict, decide
 from verifier.trusted.sizes.runs import free_runs
 
 SUMS = ("|+2*a*b)", "|+a+b)")
-"""Ends of sizes that are sums, of which no instance is recognised."""
+"""Ends of sizes that are sums. No instance of these is recognised."""
 SOUND = sorted(set(lines("sound")))
 RECOGNISED = [line for line in SOUND if not any(end in line for end in SUMS)]
 
 
 def form(text: str) -> GeneralForm:
-    """The pair of a line such as ``x:2 | LEFT == RIGHT``, with all of its runs."""
+    """The pair of a line such as ``x:2 | LEFT == RIGHT``, with all its runs."""
     left, right = parse(text)
     return GeneralForm(left, right, free_runs(left, right))
 
@@ -362,7 +362,7 @@ def test_a_rule_for_all_ranks_is_no_instance_of_one_for_a_rank():
 
 
 def test_an_operand_that_matches_in_one_order_only_is_found():
-    """The first order of the inner sum fits, and only the outer operand tells that it is wrong."""
+    """The first order of the inner sum fits. Only the outer operand shows that it is wrong."""
     general_rule = form("x:1 y:1 | multiply(add(x, y), exp(x)) == exp(multiply(x, y))")
     special = form("p:1 q:1 | multiply(add(q, p), exp(q)) == exp(multiply(p, q))")
     assert is_instance(special, general_rule)

@@ -1,4 +1,4 @@
-"""Work within a budget: what uses it up loses its own answer, and no other."""
+"""Work within a budget: an item that exceeds the budget loses its own answer, and no other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _spin() -> None:
 
 
 def _one_operation() -> int:
-    """No signal of Python's is heard in the midst of it."""
+    """Python handles no signal during this operation."""
     return 10 ** (10**9) // 7
 
 

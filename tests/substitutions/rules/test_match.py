@@ -1,4 +1,4 @@
-"""Matching and rewriting, on the smallest graphs that show each part."""
+"""Matching and rewriting, on the smallest graphs for each part."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_degree_that_does_not_divide_is_no_application():
 
 
 def test_types_are_inferred_again():
-    """A rule is not applied where its right side has no type, or another one."""
+    """A rule is not applied if its right side has no type or another one."""
     cut = parse_graph("x = input[8, 6/2]\nreturn relu(x)\n")
     swap = rule("relu(x)", "combine(relu(partition(x, dim=0, degree=k)), dim=0, degree=k)", x=2)
     assert len(rewrites(swap, cut, k=2)) == 1
@@ -179,14 +179,14 @@ def test_an_input_may_be_an_output():
 
 
 def test_outputs_that_share_nothing_are_not_looked_for():
-    """They would be as many as there are pairs of operators."""
+    """There are as many of these as pairs of operators."""
     glued = rule("relu(x), exp(y)", "relu(x), exp(y)", x=1, y=1)
     graph = parse_graph("x = input[4]\ny = input[4]\nreturn relu(x), exp(y)\n")
     assert list(matches(glued, graph)) == []
 
 
 def test_sum_of_symbols_in_an_attribute_has_to_hold():
-    """No type tells where a slice starts."""
+    """No type gives the start of a slice."""
     second = rule("slice(concat(x, y, axis=0), axis=0, start=|x.0|, size=|y.0|)", "y", x=1, y=1)
     text = "x = input[3]\ny = input[3]\nreturn slice(concat(x, y, axis=0), axis=0, {})\n"
     assert rewrites(second, parse_graph(text.format("start=3, size=3"))) == ["y"]
@@ -263,7 +263,7 @@ def test_an_ill_formed_rule_is_refused_when_it_is_made():
 
 
 def test_a_rule_that_matches_could_match():
-    """What is told from operators alone never leaves out a rule that fits."""
+    """The quick test by operators alone never leaves out a rule that matches."""
     library = load_library()
     told_apart = 0
     for seed in range(12):

@@ -1,4 +1,4 @@
-"""Equations of sizes that a rule requires: read, moved with runs, stored, and asked for."""
+"""Equations of sizes that a rule requires: read, moved with runs, stored, and checked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROOF = ProofFile(side_conditions=1, digest="0", degrees={})
 
 LEFT = "flatten(x, axis=1)"
 RIGHT = "flatten(transpose(x, dim0=1, dim1=2), axis=1)"
-"""The same elements in another order: in the same, if one of both axes has size 1."""
+"""The same elements in another order, or in the same order if one of both axes has size 1."""
 
 
 def swap(*requires: str) -> Rule:
@@ -36,7 +36,7 @@ ONE = swap("|x.2| = 1")
 
 
 def applied(rule: Rule, *sizes: int) -> bool:
-    """Whether it can be applied to a merged tensor of some sizes."""
+    """Whether the rule can be applied to a merged tensor of these sizes."""
     axis = rule.text.split("axis=")[1][0]
     shape = ", ".join(map(str, sizes))
     graph = parse_graph(f"x = input[{shape}]\nreturn flatten(x, axis={axis})\n")

@@ -1,4 +1,4 @@
-"""Rules as data: general ones at other ranks and with operators, and in words."""
+"""Rules as data: general rules at other ranks and with operators, and in words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CUT = "combine(pointwise(partition(x, dim=1, degree=k)), dim=1, degree=k)"
 
 
 def general(left: str, right: str, **inputs: int) -> Rule:
-    """The rule with all of its free axes as runs."""
+    """The rule with all its free axes as runs."""
     rule = parse_rule("rule", inputs, left, right)
     return replace(rule, runs=free_runs(rule.left, rule.right))
 

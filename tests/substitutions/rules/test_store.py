@@ -1,4 +1,5 @@
-"""The rule library on disk: what is written is read back, and what is wrong is one line."""
+"""The rule library on disk: a saved library is read back, and a wrong one is refused in one
+line."""
 
 from __future__ import annotations
 

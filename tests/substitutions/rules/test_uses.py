@@ -1,4 +1,4 @@
-"""Direction and use: what a rule asks for each way, and what it makes of weights alone."""
+"""Direction and use: the conditions of each direction, and how a rule rearranges weights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MERGED = "split(matmul(x, concat(y, z, axis=1)), axis=1, at=|y.1|)"
 
 
 def made(rule: Rule) -> dict[str, str]:
-    """What reading from left to right creates, as text, with what it is."""
+    """The values that reading from left to right creates, as text, with their kinds."""
     return {str(c.value.node.call.name): c.kind for c in directions(rule)[0].created}
 
 
@@ -130,8 +130,8 @@ def test_maximum_of_one_element_is_that_element():
 @settings(max_examples=50, deadline=None)
 @given(case=applied(cut=False), seed=seeds)
 def test_marks_agree_with_values(case, seed):
-    """What is an element of an operand for the marks is one for numbers, and what is a constant
-    does not depend on the operands."""
+    """An element of an operand by the marks is one for numbers, and a constant by the marks does
+    not depend on the operands."""
     first, second = (parts_of_leaves(case.graph, s, FIELD) for s in (seed, seed + 1))
     shapes = {node.leaf.name: node.types[0].shape for node in case.graph.leaves}
     for value in case.graph.outputs:

@@ -48,7 +48,7 @@ def test_inverse_parallel_operators_cancel(there, back):
 
 @pytest.mark.parametrize("name", ["partition", "combine", "pipeline", "batch"])
 def test_a_cut_commutes_with_all_others(name):
-    """On its own dimension and on another, before and after it, whatever the degrees."""
+    """On its own dimension and on another, before and after it, for any degrees."""
     for other in ("partition", "combine", "pipeline", "batch"):
         for a, b in ((1, 1), (1, 3), (3, 1)):
             inner = f"{other}(x, dim={b}, degree=%s)", f"{name}(x, dim={a}, degree=%s)"
@@ -112,7 +112,7 @@ def test_types_of_chains_are_those_of_the_verifier():
 
 
 def test_chains_of_three_follow_from_the_rules():
-    """In both directions; every class of chains with the same type is connected."""
+    """In both directions. Every class of chains with the same type is connected."""
     rewriter = ChainRewriter([_words(c.left, c.right) for c in rules().candidates])
     names = ("partition", "combine", "pipeline", "replicate", "reduce")
     ops = [
@@ -131,7 +131,7 @@ def _words(left: str, right: str) -> tuple[Chain, Chain]:
 
 
 def _word(text: str) -> Chain:
-    """The chain that a text says, read from within."""
+    """The chain in a text, read from the inside."""
     operators: list[ParallelOp] = []
     while text != "x":
         name, rest = text.split("(", 1)
@@ -145,7 +145,7 @@ def _word(text: str) -> Chain:
 
 
 def _end_of_operand(text: str) -> int:
-    """Where the comma after the first operand is."""
+    """The position of the comma after the first operand."""
     depth = 0
     for place, character in enumerate(text):
         depth += (character == "(") - (character == ")")

@@ -1,4 +1,4 @@
-"""The linear algebra of relations, on small systems that are searched through."""
+"""The linear algebra of relations, on small systems that can be searched exhaustively."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_steps_are_counted():
 
 
 def test_copies_cannot_be_undone():
-    """Nothing gives copies back: what needs some that are not there does not follow."""
+    """No operator gives copies back, so an equality that needs missing copies does not follow."""
     steps = RelationSteps(FREE)
     takes: Relation = (((0, 0), 1), ((0, 2), 1), ((1, 0), -1))
     gives: Relation = (((0, 1), 1), ((0, 2), 1), ((1, 0), -1))

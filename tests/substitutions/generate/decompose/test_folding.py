@@ -1,4 +1,4 @@
-"""Operators that are found again in the decompositions of others."""
+"""Operators that are found in the decompositions of other operators."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHARPNESS = Operator(
     "x[a..., j] -> out[a...] = factor * log(sum j: exp(x[a..., j])) + 1",
     reals=("factor",),
 )
-"""A user's own, with the logarithm of summed exponentials in it."""
+"""A user's own operator that contains the logarithm of summed exponentials."""
 
 
 def texts(operator: Operator) -> list[str]:
