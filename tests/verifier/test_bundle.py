@@ -1,4 +1,5 @@
-"""Certificates in one compressed file: read back as written, and what is wrong is one line."""
+"""Certificates in one compressed file: read back as written, and a wrong file is refused in one
+line."""
 
 from __future__ import annotations
 

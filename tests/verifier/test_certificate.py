@@ -1,4 +1,4 @@
-"""Certificates: each is accepted as written, and rejected once anything in it is changed."""
+"""Certificates: each is accepted as written, and rejected after any change."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _equation(content: Content):
 
 
 def _renamed_wrong(content: Content):
-    """A definition of its own under another name, and the same claim about it."""
+    """An operator under another name with another definition, and the same claim about it."""
     for operator in content["operators"]:
         if operator["name"] == "matmul":
             operator["name"] = "mine"
@@ -157,7 +157,7 @@ def test_check_of_a_certificate_never_searches(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_false_claim_cannot_be_certified(tmp_path: Path):
-    """Whatever choices are written down, the conditions of a false claim have a solution."""
+    """For any choices in the certificate, the conditions of a false claim have a solution."""
     path = certified("x:2 y:2 | add(x, y) == add(y, x)", tmp_path)
     content = json.loads(path.read_text())
     content["right"] = content["right"].replace("add(y, x)", "add(x, x)")

@@ -1,4 +1,4 @@
-"""Concrete types at which pairs are tried, and what a counterexample holds."""
+"""The concrete types at which pairs are tried, and the content of a counterexample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No mutant that evaluation tells from a true rule is proved: each one is refuted."""
+"""Every mutant that evaluation shows to be false is refuted, and none is proved."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RULES = [
     rule for rule in load_library().rules if operators_in(rule.left) + operators_in(rule.right) >= 2
 ]
 SAMPLE = sorted(RULES, key=lambda rule: rule.name)[:3]
-"""Names are hashes of the rules' texts, so that these are of all kinds, and stay the same."""
+"""Names are hashes of the rules' texts, so these are of all kinds and stay the same."""
 MOST = 12
 
 SLICED = Operator(
@@ -212,7 +212,7 @@ def test_judgement_of_a_mutant_matches_evaluation(pair, judgement, apart):
     ],
 )
 def test_a_verifier_that_is_wrong_is_found_out(monkeypatch, pair, accepted):
-    """Whatever it says of all pairs."""
+    """For any verdict that it gives for all pairs."""
     for verdict in Verdict:
         monkeypatch.setattr(judging, "decide", lambda *_, v=verdict: Decision(v, "so I say"))
         finding = examine(*pair)

@@ -1,4 +1,4 @@
-"""Every line of ``tests/rules`` gets the verdict that its folder says."""
+"""Every line of ``tests/rules`` gets the verdict of its folder."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_verdict_does_not_depend_on_the_direction(third: int) -> None:
 
 
 def test_counterexample_is_real() -> None:
-    """What is reported is enough to see the difference again, from its text and values alone."""
+    """The report is enough to see the difference again, from its text and values alone."""
 
     def check(line: str) -> None:
         counterexample = decided(line)[0].counterexample

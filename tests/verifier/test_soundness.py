@@ -1,4 +1,5 @@
-"""What is proved holds: of random neighbours of true rules, those that are proved are evaluated."""
+"""Proved pairs hold: random neighbours of true rules are decided, and those that are proved are
+evaluated."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ RULES = load_library().rules
 INSTANCES = 3
 EXAMPLES = 60
 LEAST = 5
-"""So many examples at least have each verdict that is looked for; usually a quarter of them do."""
+"""The least number of examples with each verdict. Usually a quarter of them have it."""
 UNDECIDED = Decision(Verdict.UNKNOWN, "the types differ")
 
 
@@ -134,7 +135,7 @@ def _proved_one_holds(number: int, seed: int):
 
 
 def test_proved_neighbours_hold():
-    """And what is vacuous or ill-typed has no instance."""
+    """Vacuous and ill-typed pairs have no instance."""
     _proved_neighbours_hold(EXAMPLES)
     assert counts[Verdict.PROVED] >= LEAST
     assert counts[Verdict.REFUTED] >= LEAST
@@ -142,7 +143,7 @@ def test_proved_neighbours_hold():
 
 
 def test_proved_neighbours_hold_without_replay(monkeypatch):
-    """The proof alone, too, tells what is true from what is not."""
+    """The proof alone, too, separates true rules from false ones."""
     monkeypatch.setattr("verifier.decide.replay", lambda instance, once=False: None)
     # Without replay, types that differ are reported as vacuous, which this test would refuse.
     monkeypatch.setattr("verifier.decide._types_differ", lambda *sides: UNDECIDED)

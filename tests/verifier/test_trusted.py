@@ -1,4 +1,4 @@
-"""The trusted part is one folder, which leans on nothing that searches."""
+"""The trusted part is one folder, which imports nothing that searches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parallel types are theorems: proved for every operator, and not for wrong ones."""
+"""Parallel types are theorems: they are proved for every operator, and wrong ones are not."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_wrong_carriers_are_not_proved(operator, ranks, carriers):
 
 
 def test_a_square_is_not_cut_along_its_sums():
-    """A sum that is squared is no sum of the squares of its parts."""
+    """The square of a sum is not the sum of the squares of its parts."""
     square = Operator("square", "out[i] = (sum k: x[i, k]) * (sum k: x[i, k])")
     call = square()
     assert all(p.proof for p in prove_typing(call, (2,)))

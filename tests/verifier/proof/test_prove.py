@@ -32,8 +32,7 @@ def check(left: str, right: str, *own: Operator, brief: bool = False, **inputs: 
 
 
 def is_proved(left: str, right: str, *own: Operator, **inputs: int) -> bool:
-    """Without the search for more counterexamples where the proof does not succeed, and without
-    making them small."""
+    """Whether a pair is proved. If not, no further counterexamples are searched or shrunk."""
     return check(left, right, *own, brief=True, **inputs).verdict is Verdict.PROVED
 
 
@@ -165,7 +164,7 @@ def test_a_mixed_mask_is_told_apart():
 
 
 def test_reading_outside_of_a_tensor_is_zero():
-    """exp of an element outside is 0 where the tensor is exp(x), and exp(0) where it is x."""
+    """exp of an element outside is 0 if the tensor is exp(x), and exp(0) if it is x."""
     shift = Operator("shift", "x[i] -> out[i] = x[i + 1]")
     back = Operator("back", "x[i] -> out[i] = x[i - 1]")
     exp = Operator("exponential", "out[i] = exp(x[i])")
@@ -287,7 +286,7 @@ OWN_NAMES = ("o0", "u0", "u1", "h0", "sigma", "partials", "quotient", "rest", "k
 
 @pytest.mark.parametrize("name", OWN_NAMES)
 def test_no_symbol_is_taken_for_one_that_a_proof_makes_up(name: str):
-    """Positions that differ are different, whatever the symbols are called."""
+    """Different positions stay different, whatever the symbols are called."""
 
     def side(start: int) -> str:
         return f"relu(slice(x, axis=0, start={name} + {start}, size=h))"

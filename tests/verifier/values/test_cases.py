@@ -1,4 +1,4 @@
-"""Indices of a sum that are determined as the digits of one number."""
+"""Indices of a sum that are the digits of one number."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def solved(value: Poly, guards: tuple[Poly, ...] = ()) -> Case:
 
 
 def counted(value: Poly, guards: tuple[Poly, ...], known: dict[str, int]) -> int:
-    """How often a value is the coordinate."""
+    """The number of times that a value is the coordinate."""
     points = (
         {**known, AT: at, LOW: low} for at, low in product(range(known["d"]), range(known["b"]))
     )
@@ -48,7 +48,7 @@ def counted(value: Poly, guards: tuple[Poly, ...], known: dict[str, int]) -> int
 
 
 def said(case: Case, known: dict[str, int]) -> int:
-    """How often it is, by a case."""
+    """The number of times, by a case."""
     names = [name for name, _ in case.free]
     spans = [range(size.evaluate(known)) for _, size in case.free]
     points = ({**known, **dict(zip(names, at, strict=True))} for at in product(*spans))

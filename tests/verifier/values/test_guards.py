@@ -16,7 +16,7 @@ from verifier.trusted.values.guards import SureGuards
 RANGES = {"i": Poly.of("|n|"), "j": Poly.of("|m|"), "h": Poly.of("|n|") - Poly.of("at")}
 SYMBOLS = (*RANGES, "|n|", "|m|", "at", "top")
 SURE = SureGuards(RANGES.get, lambda name: name != "top", lambda value: value == RANGES["h"])
-"""``at`` is known to be at least 0 and less than ``|n|``, ``top`` may be anything."""
+"""``at`` is known to be at least 0 and less than ``|n|``. ``top`` may be any number."""
 
 monomials = st.lists(st.sampled_from(SYMBOLS), max_size=2).map(lambda names: tuple(sorted(names)))
 guards = st.lists(st.tuples(monomials, st.integers(-2, 2)), min_size=1, max_size=4).map(
@@ -25,7 +25,7 @@ guards = st.lists(st.tuples(monomials, st.integers(-2, 2)), min_size=1, max_size
 
 
 def left(guard: Poly) -> Term | None:
-    """What is left of 1 under a guard, if it is not 0."""
+    """The rest of 1 under a guard. None if it is 0."""
     form = SURE.dropped((Term(Fraction(1), guards=(guard,)),))
     return form[0] if form else None
 
