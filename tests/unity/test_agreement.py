@@ -1,4 +1,4 @@
-"""`unity optimize` of a file whose graph is not what its module computes, or is."""
+"""`unity optimize` of a file whose graph computes the same as its module, or does not."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def make():
     return Net(), (torch.zeros(4, 6),)
 """
 LYING = "torch.relu(x) if self.read else torch.tanh(x)"
-"""What is captured, without numbers, is another function than what torch runs."""
+"""Captured without numbers, this is another function than the one that torch runs."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_library():
-    """Reading it takes a second or two, each time that the command runs."""
+    """Read the library once: reading takes a second or two for each command."""
     with pytest.MonkeyPatch.context() as patch:
         library = load_library()
         patch.setattr("unity.commands.optimize.load_library", lambda path=None: library)

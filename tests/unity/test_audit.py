@@ -1,4 +1,5 @@
-"""`unity audit`: plans of every planner follow, altered ones do not, and why is a line."""
+"""`unity audit`: plans of every planner follow, altered plans do not, and each finding is a
+line."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ def plan(written: Path, tmp_path: Path) -> Path:
 
 
 def altered(path: Path, change: Callable[[Content], None], *, hashed: bool = True) -> None:
-    """Alter a plan file, and its hashes as if it had been written so."""
+    """Alter a plan file, with hashes that fit."""
     content = json.loads(path.read_text())
     change(content)
     if hashed:
@@ -107,13 +108,13 @@ def with_gelu(lines: list[str]) -> list[str]:
 
 
 def recut(content: Content) -> None:
-    """The last cut at another degree."""
+    """Another degree for the last cut."""
     steps = content["decisions"]["derivation"]
     next(step for step in reversed(steps) if "k" in step["symbols"])["symbols"]["k"] = 4
 
 
 def relabelled(content: Content) -> None:
-    """The plan's own graph as it was, and another model to begin with."""
+    """The plan's own graph, with another model at its beginning."""
     content["model"]["graph"] = with_gelu(content["model"]["graph"])
     content["model"]["hash"] = parse_graph("\n".join(content["model"]["graph"])).digest
 
@@ -169,7 +170,7 @@ def test_plan_of_another_model_is_a_finding_with_its_line(plan: Path):
 
 
 def swapped(content: Content) -> None:
-    """The names of two weights, one under the other."""
+    """Two weights with their names swapped."""
     names = content["naming"]["parameters"]
     first, second, *_ = sorted(names)
     names[first], names[second] = names[second], names[first]

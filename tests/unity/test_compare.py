@@ -1,4 +1,4 @@
-"""`unity compare`: its table, files and plots, what an interruption leaves, and refusals."""
+"""`unity compare`: its table, files and plots, the files after an interruption, and errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def compare(*arguments: str) -> Result:
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_library():
-    """Reading it takes a second or two, each time that the command runs."""
+    """Read the library once: reading takes a second or two for each command."""
     with pytest.MonkeyPatch.context() as patch:
         library = load_library()
         patch.setattr("unity.commands.compare.load_library", lambda: library)
@@ -74,7 +74,7 @@ def test_comparison_file_holds_the_predictions_of_the_planners(done: tuple[Resul
 
 
 def test_plans_of_a_comparison_are_saved_for_unity_diff(done: tuple[Result, Path]):
-    """Any two of a model on as many devices can be compared by ``unity diff``."""
+    """``unity diff`` compares any two plans of a model on equally many devices."""
     _, out = done
     content = ComparisonFile.model_validate_json((out / "compare.json").read_text())
     for entry in content.entries:
@@ -99,7 +99,7 @@ def test_the_table_has_a_row_for_each(done: tuple[Result, Path]):
 
 @pytest.fixture
 def _undrawn(monkeypatch: pytest.MonkeyPatch):
-    """Plots take longer than small plans."""
+    """Draw no plots: plots take longer than small plans."""
     monkeypatch.setattr("unity.commands.compare.plot", lambda *given: ("x.svg", "x.png"))
     monkeypatch.setattr("unity.commands.compare.plot_steps", lambda *given: None)
 

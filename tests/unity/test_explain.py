@@ -1,4 +1,4 @@
-"""`unity explain`, `unity diff` and `unity report`: what they print, write and refuse."""
+"""`unity explain`, `unity diff` and `unity report`: their output, their files, and errors."""
 
 from __future__ import annotations
 

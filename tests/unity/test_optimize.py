@@ -1,4 +1,4 @@
-"""`unity optimize`: what it writes, what it says, and how it refuses."""
+"""`unity optimize`: its files, its output, and errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def optimize(*arguments: str) -> Result:
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
-    """What is printed of a plan, and its file."""
+    """The output for a plan, and its file."""
     out = tmp_path_factory.mktemp("shown") / "plan.json"
     return optimize("mlp-tiny", "--devices", "2", "-o", str(out)), out
 

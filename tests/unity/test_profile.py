@@ -1,4 +1,4 @@
-"""`unity profile` as a user meets it."""
+"""`unity profile` on the command line."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A program that is not its plan's is refused: by `unity run` before any process starts, and by
-`unity audit`, with a line that names the rank, the instruction and what was expected."""
+"""A program that does not fit its plan is refused: by `unity run` before any process starts, and by
+`unity audit`, with a line that names the rank, the instruction and the expected one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from unity.audit import app
 
 @pytest.fixture
 def mistaken(monkeypatch):
-    """Rank 1 forgets its first communication."""
+    """A lowering in which rank 1 forgets its first communication."""
     programs = Lowering.programs
 
     def changed(self, ranks=None):

@@ -1,4 +1,4 @@
-"""What commands print: whatever a file says, no control character of it reaches a terminal."""
+"""The output of commands: no control character of any file reaches a terminal."""
 
 from __future__ import annotations
 
@@ -93,7 +93,8 @@ def test_a_terminal_gets_the_styles_of_ours_only(monkeypatch: pytest.MonkeyPatch
 
 
 def test_commands_print_in_no_other_way():
-    """All commands: what is printed by ``say`` or on a ``PlainConsole`` has been seen above."""
+    """The tests above cover the output by ``say`` and on a ``PlainConsole``. No command prints in
+    any other way."""
     wrong: list[str] = []
     for path in sorted(UNITY.rglob("*.py")):
         if path.name in ("cli.py", "console.py"):

@@ -1,4 +1,4 @@
-"""`unity simulate`: what it says of a plan, its timeline, and how it refuses."""
+"""`unity simulate`: its report about a plan, its timeline, and errors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_simulation_agrees_with_the_estimates_of_the_plan(made: Path) -> None:
 
 
 def test_number_formats_take_other_time_and_memory(made: Path) -> None:
-    """On a CPU, of which no machine file has a rate for bf16, what is saved is traffic."""
+    """A machine file has no bf16 rate for a CPU, so bf16 saves traffic only."""
     by_format = {}
     for asked, name in (("fp32", "fp32"), ("bfloat16", "bf16"), ("fp64", "fp64")):
         result = simulate(str(made / "plan.json"), "--precision", asked, "--json")
@@ -81,7 +81,7 @@ def test_simulate_prints_a_table(made: Path) -> None:
 
 
 def test_the_timeline(made: Path, tmp_path: Path) -> None:
-    """Chrome's format: named processes and threads; what one stream does never overlaps."""
+    """Chrome's format: named processes and threads. Entries of one stream never overlap."""
     out = tmp_path / "trace.json"
     result = simulate(str(made / "plan.json"), "--trace", str(out), "--devices", "0-1,3", "--json")
     assert result.exit_code == 0, result.output
@@ -106,7 +106,7 @@ def test_optimize_writes_the_same_timeline(made: Path, tmp_path: Path) -> None:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one line with which a command is refused."""
+    """The line with which a command is refused."""
     with pytest.raises(SystemExit) as stop:
         main(["simulate", *arguments])
     assert stop.value.code == 2
@@ -192,8 +192,8 @@ def test_a_pipeline_prints_its_stages(pipelined: Path) -> None:
 
 
 def test_the_timeline_of_a_pipeline(pipelined: Path, tmp_path: Path) -> None:
-    """Each stream does one thing at a time, all micro-batches are there, and what the device of a
-    stage does lies within the stage's row."""
+    """Each stream runs one entry at a time, all micro-batches are there, and the entries of a
+    stage's device lie within the stage's row."""
     pipeline = load_plan(pipelined / "plan.json").pipeline
     assert pipeline is not None
     out = tmp_path / "trace.json"

@@ -1,4 +1,4 @@
-"""Planning a module that is at hand: what it is given, what comes of it, what it leaves alone."""
+"""Planning a module in Python: its arguments, its result, and that the module is unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unity.api.optimizing import _Asked, _example
 
 
 class Two(nn.Module):
-    """A linear layer of two inputs, which returns what it is told to."""
+    """A linear layer of two inputs, which returns the result of a given function."""
 
     def __init__(self, returns=None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What is said in the terms of DTensor is what DTensor makes of it, on every device."""
+"""The placements stated in the terms of DTensor are those that DTensor makes, on every device."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from unity.api.placements import to_dtensor
 
 @contextmanager
 def rank_of(rank: int, ranks: int) -> Generator[None]:
-    """A process group that only says who is who."""
+    """A process group that only knows its ranks."""
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
     try:
         yield
@@ -38,7 +38,7 @@ def rank_of(rank: int, ranks: int) -> Generator[None]:
 
 
 def check(plan: Plan) -> int:
-    """Compare all that is said with the pieces of each rank; how much that is."""
+    """Compare all placements with the pieces of each rank. Returns their number."""
     said, lowering = to_dtensor(plan), Lowering(plan)
     parameters = {leaf: plan.naming.parameter(leaf) for leaf in plan.naming.parameters}
     compared = 0

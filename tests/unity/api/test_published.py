@@ -1,4 +1,5 @@
-"""Public models at their published sizes: as large as is published, captured without weights."""
+"""Public models at their published sizes: they have the published sizes, and are captured without
+weights."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ MILLIONS = {
     "efficientnet_v2_m": 54,
     "convnext_base": 89,
 }
-"""Of parameters, as authors and packages state them; heads for training included."""
+"""The numbers of parameters, as authors and packages state them, with heads for training."""
 NAMES = [
     pytest.param(name, marks=pytest.mark.skipif(is_missing, reason=f"needs {package}"))
     for package, models in PUBLISHED.items()

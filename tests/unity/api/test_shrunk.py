@@ -1,4 +1,4 @@
-"""A module that is too large to run is compared as a small copy, or it is said that it is not."""
+"""A module that is too large to run is compared as a small copy, or reported as not compared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unity.api.shrunk import shrunk
 
 @dataclass
 class Config:
-    """As models of transformers have one."""
+    """A configuration as in transformers."""
 
     num_hidden_layers: int = 3
     hidden_size: int = 2048
@@ -33,7 +33,7 @@ class Config:
 
 
 class Deep(nn.Module):
-    """Layers of the kinds that its configuration lists, and a buffer that only code fills."""
+    """Layers of the kinds that the configuration lists, and a buffer that only code fills."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Who asks a module as the Trainer of transformers does becomes a Trainer for plans."""
+"""Asked as the Trainer of transformers asks, a module makes it a Trainer for plans."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unity.api.trainer import REFUSED, ByPlan
 
 
 class Trainer:
-    """As that of transformers is made."""
+    """A Trainer, made as in transformers."""
 
     def __init__(self, model: unity.ParallelModule, **args: object) -> None:
         given: dict[str, object] = {"optim": "adamw_torch", "weight_decay": 0.0, **args}
@@ -31,7 +31,7 @@ class Trainer:
         return "loader"
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        """By the class of what a parameter is a part of."""
+        """Whether a parameter decays depends on the class of its module."""
         parts = dict(model.named_modules())
         return [
             name
@@ -116,7 +116,7 @@ def test_a_short_last_batch_is_refused(
 
 
 class Normed(nn.Module):
-    """A norm whose name does not tell that it is one."""
+    """A norm whose name does not show that it is one."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A model with a public mixture of experts is planned as it is, in one call."""
+"""A model with a public mixture of experts is planned unchanged, in one call."""
 
 from __future__ import annotations
 

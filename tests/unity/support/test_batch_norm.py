@@ -1,4 +1,5 @@
-"""`--batch-norm`: which function planners are given, and that plans, runs and audits say so."""
+"""`--batch-norm`: the function that planners are given, stated by plans and used by runs and
+audits."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def make():
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_library():
-    """Reading it takes a second or two, each time that a command runs."""
+    """Read the library once: reading takes a second or two for each command."""
     with pytest.MonkeyPatch.context() as patch:
         library = load_library()
         for name in ("commands.optimize", "commands.compare"):

@@ -1,4 +1,4 @@
-"""How commands end: one line and a status, and a traceback only for faults of ours."""
+"""The end of commands: one line and a status. Only faults of ours have a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options from a file are those of the same flags, and what a file mistakes is one line."""
+"""Options from a file equal those of the flags, and a wrong file is refused in one line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def written(folder: Path, text: str) -> Path:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What a command line asks `unity optimize` for."""
+    """The options of `unity optimize` from a command line."""
 
     def given(*arguments: object) -> object:
         seen: list[object] = []
