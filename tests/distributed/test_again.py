@@ -1,4 +1,4 @@
-"""Plans that recompute, communication too, on four processes: as training on one."""
+"""Plans that recompute operators and communication, on four processes, against training on one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXACT = 1e-9
 
 
 def exact(report) -> bool:
-    """Within the tolerance that is asked of every new kind of plan."""
+    """Whether the results are within the tolerance of every new kind of plan."""
     return all(min(c.absolute, c.relative) <= EXACT for c in report.comparisons)
 
 

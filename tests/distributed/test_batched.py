@@ -1,4 +1,4 @@
-"""Functions that work slice by slice in plans of data parallelism: cut, audited, trained."""
+"""Functions that work slice by slice, in plans of data parallelism: cut, audited, trained."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Sliced(nn.Module):
 
 
 class Pictures(nn.Module):
-    """Convolutions, pools and samples of pictures."""
+    """Convolutions, pools and grid samples of images."""
 
     def __init__(self) -> None:
         super().__init__()

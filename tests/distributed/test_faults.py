@@ -1,4 +1,4 @@
-"""Runs that lose processes, hang or are told to stop, and what they leave behind."""
+"""Runs that lose processes, hang or are told to stop, and the files that they leave behind."""
 
 from __future__ import annotations
 
@@ -46,8 +46,7 @@ def write(tmp_path, plan_of):
 
 
 def sliced(plan_of, kind):
-    """Two stages: with the weights of one update before, with a pass for weights, or of two chunks
-    each."""
+    """Two stages: with weights one update old, with a pass for weights, or of two chunks each."""
     graph = parse_graph(BY_SLICES)
     if kind in ("slices", "late"):
         second = ("matmul", "multiply", "mean_loss")
@@ -119,7 +118,7 @@ def test_restart_by_torchrun_does_not_resume_another_run(write, tmp_path):
     ],
 )
 def test_stopped_run_leaves_a_checkpoint_that_another_plan_resumes(kind, write, tmp_path):
-    """Also where slices of the next batch are under way."""
+    """Also while slices of the next batch are under way."""
     run = Disturbed(write(kind, 2), tmp_path / "run", options(100_000, 100_000))
     run.wait_for_step(3)
     run.process.send_signal(signal.SIGTERM)
@@ -152,7 +151,7 @@ class Samples:
 
 
 def test_a_hung_peer_ends_the_run_with_rank_step_and_communication(write, tmp_path):
-    """The data of rank 1 does not come in step 4; rank 0 waits for its rows."""
+    """The data of rank 1 do not come in step 4. Rank 0 waits for its rows."""
     (tmp_path / "data.py").write_text(HANGING)
     given = ("--steps", "10", "--timeout", "3", "--data", f"{tmp_path / 'data.py'}:Samples")
     course = Course(tmp_path / "run")
@@ -212,8 +211,8 @@ def test_a_peer_that_is_lost_in_a_checkpoint(write, tmp_path, function):
 
 @pytest.mark.soak
 def test_thirty_kills_at_random_moments(write, tmp_path):
-    """Over plans and optimizers, each run with kills at any time: while it starts, in a step, in a
-    checkpoint, while it starts again."""
+    """Over plans and optimizers. Each run is killed at random times: while it starts, in a step, in
+    a checkpoint, and while it starts again."""
     drawn = random.Random(6)
     kills = runs = 0
     while kills < 30:

@@ -1,9 +1,9 @@
-"""Forty kinds of faults: each ends in one line that names the right rank, with the status that says
-whether to try again, leaves no process and no file, and loses nothing: resumed, the run has the
-losses of one that nothing befell.
+"""Forty kinds of faults. Each ends in one line that names the right rank, with the status that
+tells whether to try again. It leaves no process and no file, and loses nothing: the resumed run has
+the losses of a run without faults.
 
-The few that run with every change are in tests/distributed/test_faults.py, what decides who is to
-blame is in tests/runtime/world/test_blame.py.
+The few that run with every change are in tests/distributed/test_faults.py. The choice of the rank
+to blame is tested in tests/runtime/world/test_blame.py.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def plan(tmp_path_factory, plan_of):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory, plan):
-    """A run that nothing befalls."""
+    """A run without faults."""
     scene = Scene(tmp_path_factory.mktemp("alone"), plan)
     run = Course(scene.folder / "run")
     ended = run_here(*run.arguments(plan, *scene.given))
@@ -202,7 +202,7 @@ def alone(tmp_path_factory, plan):
 
 @pytest.fixture
 def temporary(monkeypatch):
-    """A folder for temporary files, with a short name, as sockets need."""
+    """A folder for temporary files with a short name, because sockets need one."""
     folder = Path(mkdtemp(prefix="t", dir="/tmp"))
     monkeypatch.setenv("TMPDIR", str(folder))
     yield folder
@@ -217,7 +217,7 @@ def test_run_survives_or_reports_the_fault(name, plan, alone, temporary, tmp_pat
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """The folder of checkpoints as a disk of its own; what is called sets its size."""
+    """The folder of checkpoints as a separate disk. The returned function sets its size."""
     if os.geteuid() != 0:
         pytest.skip("only root can mount")
     folder = tmp_path / "run" / "checkpoints"
@@ -233,7 +233,7 @@ def small_disk(tmp_path):
 
 
 def after_checkpoint(step, act):
-    """What acts once the checkpoint of a step is there, which load can delay."""
+    """A disturbance once the checkpoint of a step is there, which load can delay."""
 
     def acting(run):
         run.wait_for_checkpoint(step)
@@ -251,7 +251,7 @@ def filled(scene):
 
 
 def test_a_disk_that_becomes_full(plan, alone, tmp_path, small_disk):
-    """Checkpoints are left out with a warning; of the last one it is said that it is lost."""
+    """Checkpoints are left out with a warning. The loss of the last one is reported."""
     small_disk("size=1m")
     scene = Scene(tmp_path, plan)
     run = scene.start(Fault(AGAIN, act=after_checkpoint(10, lambda run: filled(scene))))

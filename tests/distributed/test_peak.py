@@ -1,4 +1,4 @@
-"""What a plan takes at its peak is what the search counted: tensors alive on real ranks."""
+"""The peak memory of a plan on real ranks is the one that the search counted, by live tensors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from substitutions.rules.store import load_library
 
 RANKS = 4
 TOLERANCE = 0.1
-"""Of the count; an operator or an update under way holds a few tensors of its own."""
+"""Relative to the count. An operator or an update under way holds a few tensors of its own."""
 
 
 class Dropping(nn.Module):
@@ -74,7 +74,7 @@ def planned(name, planner, optimizer, devices):
 
 @cache
 def measured(ranks, name, planner, optimizer):
-    """What the ranks take at their peaks, in bytes."""
+    """The peak bytes of all ranks."""
     return ranks.peaks(planned(name, planner, optimizer, RANKS), optimizer)
 
 
@@ -113,8 +113,8 @@ def test_peaks_of_ranks_are_those_of_the_count(name, planner, optimizer, ranks):
 
 
 def recomputed(plan, which):
-    """The plan with all recomputed that a set of names stands for; the loss holds more while it is
-    under way than its equation says."""
+    """The plan that recomputes all operators with these names. While the loss is computed, it holds
+    more than its equation has."""
     nodes = [n for n in plan.graph.nodes if not n.is_leaf and "loss" not in n.name]
     wanted = [n for n in nodes if n.name != "cross_entropy" and which(n)]
     return replace(plan, recompute=frozenset(wanted))
@@ -131,7 +131,7 @@ def recomputed(plan, which):
     ],
 )
 def test_the_peaks_of_plans_that_recompute(name, optimizer, which, ranks):
-    """What is gathered again is not held in between."""
+    """Tensors that are gathered again are not held in between."""
     kept = planned(name, "zero", optimizer, RANKS)
     plan = recomputed(kept, which)
     wanted = counted(plan, optimizer).total
@@ -150,7 +150,7 @@ def test_the_peak_of_one_device_that_recomputes_any_set(seed):
 
 
 def test_dropout_mask_is_held_with_one_byte_an_element():
-    """And no numbers beside it: without dropout there is as much less, and what is dropped."""
+    """No random numbers are held beside it."""
     plan = planned("dropping", "data-parallel", "sgd", 1)
     life = [life for life in liveness(schedule(plan.graph, plan.views)).lifetimes if life.itemsize]
     assert [one.itemsize for one in life] == [1] * 6
@@ -163,7 +163,8 @@ def test_dropout_mask_is_held_with_one_byte_an_element():
 
 
 def test_recomputed_tensors_are_held_for_one_micro_batch_only():
-    """Only that of the one under way. The data of all is there from the start, beside the count."""
+    """Only the micro-batch under way holds recomputed tensors. The data of all micro-batches are
+    there from the start, beside the count."""
     graph = GRAPHS["activations"]()
     machine = load_machine("local").with_devices(1)
     cost = CostModel(machine)
@@ -198,7 +199,7 @@ def test_the_peak_of_one_device(name, optimizer, precision):
 
 
 def test_weights_in_parts_take_less(ranks):
-    """Of what Adam keeps of large weights, a quarter each, and no more than the count promises."""
+    """Each device has a quarter of Adam's states of large weights, and no more than the count."""
     peaks = {
         planner: max(measured(ranks, "weights", planner, "adam"))
         for planner in ("data-parallel", "zero")

@@ -40,7 +40,7 @@ torch.save(model.state_dict(), "resumed.pt")
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The files of the page, and the plan that it makes."""
+    """The files of the page, and its plan."""
     monkeypatch.syspath_prepend(tmp_path)
     for block in blocks(PAGE):
         if block.file is not None:

@@ -1,4 +1,4 @@
-"""The Trainer of transformers by a plan: killed, resumed, and equal to itself on one process."""
+"""The Trainer of transformers by a plan: killed and resumed, it equals itself on one process."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ TRAINED = ("loss", "grad_norm", "learning_rate", "eval_loss", "step")
 
 
 def logged(folder: Path) -> list[dict[str, float]]:
-    """What a Trainer noted of each step that it took, evaluations among them."""
+    """The figures that a Trainer noted of each step, with its evaluations."""
     state = json.loads((folder / "checkpoint-6" / "trainer_state.json").read_text())
     return [{n: v for n, v in entry.items() if n in TRAINED} for entry in state["log_history"]]
 
@@ -102,7 +102,7 @@ def test_killed_and_resumed_trainer_trains_as_on_one_process(tmp_path: Path):
 
 @pytest.mark.soak
 def test_killed_and_resumed_trainer_on_four_processes_trains_as_ddp(tmp_path: Path):
-    """With texts of several lengths, and an evaluation that does not divide."""
+    """With texts of several lengths, and an evaluation whose size does not divide."""
     arguments = {"group_by_length": True, "per_device_eval_batch_size": 3}
     trainers = Trainers(tmp_path, 4)
     trainers.prepare("zero")
