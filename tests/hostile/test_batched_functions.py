@@ -1,4 +1,4 @@
-"""Declarations of batched functions that say what is not so."""
+"""False declarations of batched functions."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_types_refuse_other_cuts_and_other_sizes() -> None:
 
 
 def test_a_function_that_returns_something_else_is_refused() -> None:
-    """Where the declaration is wrong, its results are."""
+    """If the declaration is wrong, so are the results."""
     operator = batched("aten.topk.default(x0, 2)", [ROWS], [TensorType((4, 3), "float32")] * 2)
     kernel: Any = operator.kernel
     with pytest.raises(OperatorError, match="returned tensors of shape"):

@@ -1,4 +1,5 @@
-"""Certificates of an adversary: none is accepted, each is one line, none takes long."""
+"""Certificates of an adversary: none is accepted, each is refused in one line, and none takes
+long."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ def made(name: str) -> Forgery:
 
 
 def recheck(folder: Path, *options: str) -> tuple[int, str]:
-    """The status of the command and all that it printed, which is plain text in any case."""
+    """The exit status of the command and all its output, which is always plain text."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
         run_app(app, "recheck", [str(folder), "--solver", "z3", "--jobs", "1", *options])
@@ -91,7 +92,8 @@ def test_wrong_certificate_is_refused(case: str, tmp_path: Path):
 
 
 def test_commands_are_not_run_by_solvers(tmp_path: Path):
-    """As complete as an adversary can make it: every script is there under its own name."""
+    """The certificate is as complete as an adversary can make it: every script is there under its
+    own name."""
     forged = forge({"x": 1}, "relu(x)", "x", equal=[(Poly.of("|x.0|"), Poly.of("~zz"))])
     forged.replace("|~zz|", f"|{INJECTION}|")
     forged.content["equal"] = [[[[["|x.0|"], 1]], [[[INJECTION], 1]]]]
@@ -142,7 +144,7 @@ def test_false_rule_is_rejected_by_solvers_and_by_evaluation(case: str, tmp_path
 
 
 def _evaluated(forged: Forgery) -> bool:
-    """Whether a certificate is rejected that solvers would accept."""
+    """Whether evaluation rejects a certificate that solvers would accept."""
     file = CertificateFile.model_validate_json(json.dumps(forged.content))
     result = Rechecker(forged.scripts, {"believed": believed}).check_file(file)
     return not result.accepted
@@ -150,7 +152,7 @@ def _evaluated(forged: Forgery) -> bool:
 
 @pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.soak)])
 def test_unsound_rules_are_rejected_whatever_solvers_say(step: int):
-    """By two shapes alone: but for the few that differ at a few numbers of many."""
+    """Two shapes alone suffice, except for the few rules that differ at a few numbers of many."""
     tried = missed = 0
     for line in lines("unsound")[::step]:
         try:
@@ -187,7 +189,7 @@ def test_theorems_are_those_of_a_definition(tmp_path: Path):
 
 
 def test_graphs_tell_definitions_of_one_name_apart(tmp_path: Path):
-    """What may be any number of axes is found once for equal graphs, and these are not equal."""
+    """Free axes are found once for equal graphs, and these graphs are not equal."""
     run, plain = mine("out[i...] = 2 * x[i...]"), mine("out[i] = 2 * x[i]")
     call = "relu(mine(x))", "relu(mine(x))"
     free = forge({"x": 1}, *call, label="a", operators=[run])
@@ -216,7 +218,7 @@ def test_operator_that_claims_to_commute_has_to_commute(tmp_path: Path):
 
 
 def test_an_operator_of_one_s_own_moves_no_data(tmp_path: Path):
-    """Else it would need no theorem, and would compute what it says on whole tensors."""
+    """Otherwise it would need no theorem, and would be computed on whole tensors."""
     own = Operator("mine", "out[i...] = 2 * x[i...]", parallel="partition")
     forged = forge({"x": 1}, "relu(x)", "relu(x)")
     forged.content["operators"].append(OperatorFile.of(own).model_dump(mode="json"))

@@ -1,5 +1,5 @@
-"""Machine files and profiles that lie: refused in one line, or of numbers that can be computed
-with."""
+"""Machine files and profiles that are wrong: they are refused in one line, or all their numbers can
+be computed with."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def captured():
-    """Torch takes long to prepare for the first capture, which is not to count."""
+    """Capture once: torch takes long to prepare its first capture, which must not count."""
     return build_model("mlp-tiny", None, 2)
 
 

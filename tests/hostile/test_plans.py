@@ -1,4 +1,4 @@
-"""Plans that lie, or that are none: refused in one line before anything runs."""
+"""Plans that are wrong, and files that are no plans: refused in one line before anything runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unity.audit import app
 
 
 def at(*keys: str | int, to: Any) -> Callable[[Content], None]:
-    """A change of one field, by the way to it."""
+    """A change of one field, given by its path."""
 
     def change(content: Any) -> None:
         for key in keys[:-1]:
@@ -26,7 +26,7 @@ def at(*keys: str | int, to: Any) -> Callable[[Content], None]:
 
 
 def line(number: int, text: str, *, model: bool = False) -> Callable[[Content], None]:
-    """A line of the graph, or of the model's, replaced."""
+    """A change of a line of the graph, or of the model's."""
 
     def change(content: Content) -> None:
         (content["model"] if model else content["decisions"])["graph"][number] = text
@@ -201,7 +201,7 @@ def test_path_that_is_no_regular_file_is_refused(plan_path, place):
 
 
 def test_steps_in_a_circle(plan_path):
-    """A value that is made of one that comes later: the audit's answer is no."""
+    """A value that depends on a later one: the audit refuses it."""
     content = json.loads(plan_path.read_text())
     step(at=["1.0"], inputs=["1.0"])(content)
     content["decisions"]["derivation"] *= 2

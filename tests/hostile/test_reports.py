@@ -1,4 +1,4 @@
-"""Plans whose names are markup, code or control characters: told as the text that they are."""
+"""Plans whose names are markup, code or control characters: these are shown as plain text."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EVIL = (
 
 
 def named(evil: str) -> Plan:
-    """A plan that calls all that it can so, were its file not read with care."""
+    """A plan with hostile text in every name that its file may have."""
     plan = plan_of(DATA)
     rule = AppliedRule(evil, evil, (), (), reversed=False, text=evil)
     return replace(

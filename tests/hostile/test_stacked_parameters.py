@@ -1,4 +1,4 @@
-"""Plans that say of a weight that it is several parameters, which it is not."""
+"""Plans that falsely state that a weight is a stack of several parameters."""
 
 from __future__ import annotations
 
