@@ -1,4 +1,4 @@
-"""The commands and snippets of the documentation do and print what the pages say."""
+"""The commands and snippets of the documentation work and print what the pages show."""
 
 from __future__ import annotations
 
