@@ -112,7 +112,7 @@ def test_a_plan_by_hand_is_a_plan_like_any_other(text: str, tmp_path):
     assert planned.plan.estimates.step_seconds == made(text).seconds
 
 
-def test_degrees_that_do_not_fit_are_told():
+def test_degrees_that_do_not_fit_are_refused():
     with pytest.raises(InputError, match="expected a divisor of 8 devices"):
         made("tensor=3")
     with pytest.raises(InputError, match="schedule=zb-h1, expected pipeline=2 or more with it"):

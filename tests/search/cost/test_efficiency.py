@@ -62,7 +62,7 @@ def test_curves_are_monotone_and_above_the_roofline(kind: Any, flops, moved, fac
 
 
 @pytest.mark.parametrize(("size", "reached"), [(1024, 119.4), (2048, 221.8), (8192, 253.7)])
-def test_a_machine_says_what_was_measured(size: int, reached: float):
+def test_machine_file_reproduces_its_measurements(size: int, reached: float):
     """The products to which the curves of the machine's file are fitted."""
     flops = 2 * size**3
     seconds = float(standard().seconds("contraction", A100.device, "fp16", flops, 6 * size**2))

@@ -273,7 +273,7 @@ def test_tasks_start_when_they_can(given_program, overlap):
 
 @given(programs())
 @settings(deadline=None, max_examples=20)
-def test_tasks_are_issued_after_what_they_use(given_program):
+def test_tasks_are_issued_after_their_operands(given_program):
     issued = tasks(given_program)
     for number, task in enumerate(issued):
         assert all(other < number for other in task.after)
@@ -309,7 +309,7 @@ def changes(draw: st.DrawFn) -> tuple[TaskProgram, TaskProgram]:
 
 @given(changes())
 @settings(deadline=None, max_examples=30)
-def test_a_change_is_simulated_as_the_whole(pair):
+def test_changed_program_is_simulated_as_from_the_start(pair):
     """Starts, results, clocks and phases are equal to the last bit."""
     before, after = (tasks(given_program) for given_program in pair)
     whole, changed = run(after, DEVICES), run(after, DEVICES, run(before, DEVICES))

@@ -46,7 +46,7 @@ def scheduled(chooser: Chooser, choice: Choice) -> Schedule:
     price=st.sampled_from([0.0, 1e-12, 1e-10]),
     exposed=st.sampled_from([ALL, Exposed(exchange=0.0, loss=0.0), Exposed(resharding=0.1)]),
 )
-def test_a_few_blocks_are_as_the_whole(model, more: int, price: float, exposed: Exposed):
+def test_unrolled_blocks_equal_the_whole_schedule(model, more: int, price: float, exposed: Exposed):
     short, whole = model(BLOCKS_KEPT), model(BLOCKS_KEPT + more)
     chooser = chooser_of(short, more)
     choice = chooser.choose(short, price, exposed=exposed)

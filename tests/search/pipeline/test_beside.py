@@ -188,7 +188,7 @@ class Rivals:
         return self.seconds
 
 
-def test_a_deep_model_asks_once_and_leaves_out_what_is_slower(monkeypatch: pytest.MonkeyPatch):
+def test_deep_model_asks_for_a_rival_once_and_drops_slower_plans(monkeypatch: pytest.MonkeyPatch):
     whole = layers(14, 64, 64)  # so little work that fewer devices may be faster
     monkeypatch.setattr(module, "MOST_FREE", 20)
     assert folded(whole) is not None

@@ -191,7 +191,7 @@ def test_operators_that_depend_on_inputs_alone_are_computed_ahead(library):
     assert source.ahead.isdisjoint({*source.axes, *source.tail})
 
 
-def test_no_more_is_computed_ahead_than_the_tail_asks_for(library):
+def test_only_operands_of_the_tail_are_computed_ahead(library):
     source = streams(parse_graph(f"{AHEAD}return add(y, n)"), library)
     assert not source.ahead
 
@@ -248,7 +248,7 @@ def test_a_pipeline_follows_from_the_model_step_by_step(name, library):
 
 
 @pytest.mark.parametrize("name", [*REPLAYED, "decoder", "labels"])
-def test_a_pipeline_of_templates_is_the_one_of_its_steps(name, library):
+def test_pipeline_of_templates_equals_that_of_its_steps(name, library):
     """For any strategies of operators, any bounds of stages, and any crossings of tensors."""
     graphs = {"decoder": lambda: graph_of(DECODER, 8), "labels": lambda: model_graph("labels")}
     graph = graphs[name]() if name in graphs else parse_graph(REPLAYED[name])

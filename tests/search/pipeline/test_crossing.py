@@ -66,7 +66,7 @@ def test_fastest_way_to_cross_stages_is_chosen(shape, bandwidth):
 
 
 @pytest.mark.parametrize("bandwidth", [1e7, 1e9, 25e9])
-def test_estimates_are_those_of_what_is_built(bandwidth):
+def test_estimates_equal_those_of_the_built_pipeline(bandwidth):
     machine = two_nodes(bandwidth)
     cost = CostModel(machine)
     source, wanted = copied((64, 1000), 0), copied((64, 1000), 2)

@@ -89,7 +89,7 @@ def test_moved_bounds_are_bounds(start):
 
 
 @given(bounds, st.data())
-def test_moves_end_where_none_pays(start, data):
+def test_moves_of_bounds_end_when_none_pays(start, data):
     """Each pipeline is priced once."""
     wanted = data.draw(st.tuples(*(st.integers(0, 12) for _ in start)))
     priced: dict[tuple[int, ...], float] = {}

@@ -70,7 +70,7 @@ def test_an_outline_is_estimated_as_it_is_priced(library):
     assert step == pytest.approx(outlined.seconds, rel=0.05)
 
 
-def test_chunks_together_do_what_their_stage_does(library):
+def test_chunks_together_take_the_time_of_their_stage(library):
     plan = planned("candle-uno-tiny", library, 8, 4, interleave=2)
     cost = CostModel(load_machine("dgx-a100").with_devices(4), plan.training)
     groups = StageGroups(4, 1, 8, 2)

@@ -53,7 +53,7 @@ def test_every_second_product_leaves_partial_sums(mesh_axes):
     assert_same(graph, cut.graph, by_equation)
 
 
-def test_a_transformer_is_cut_by_heads_and_by_what_is_between_two_products():
+def test_transformer_is_cut_by_heads_and_between_two_products():
     cut = cut_by_hand(build_model("bert-large-tiny", None, 4))
     layer = [*[COLUMNS] * 3, HEADS, ROWS, COLUMNS, ROWS]
     lines = words(cut, "matmul", "attention")

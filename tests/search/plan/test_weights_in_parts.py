@@ -37,7 +37,7 @@ def test_no_plan_with_weights_in_parts_is_faster(library, seed):
     assert made.found <= NEARLY * made.optimum, made.best
 
 
-def test_weights_are_in_parts_where_nothing_else_fits(library):
+def test_weights_are_in_parts_if_no_other_plan_fits(library):
     made = compared_in_parts(library, small_case(GATHERS))
     assert made.gathers
     assert made.best is None

@@ -51,7 +51,7 @@ def test_cuts_have_the_names_of_the_allowed_dimensions(text, dimension):
     assert words <= {dimension, "whole", "partials", "copies", "join"}
 
 
-def test_all_operators_are_told_in_one_line():
+def test_all_operators_are_described_in_one_line():
     plan = planned(PERCEPTRON, IndexRole.DATA)
     assert overall(plan) == "data 2 in 2 of 2 operators with weights"
     assert overall(planned(ATTENTION, IndexRole.HEAD)).startswith("head 2 in 1 of 2 operators")

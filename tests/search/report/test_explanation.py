@@ -35,7 +35,7 @@ def test_every_task_is_charged_once(name):
     assert exposed == pytest.approx(use.exposed, abs=1e-15)
 
 
-def test_placements_are_told_in_the_words_of_the_glossary():
+def test_placements_are_stated_in_words_of_the_glossary():
     explanation = explained(TENSOR, "w2")
     assert explanation.row.cut == "reduction 4"
     assert explanation.row.devices == "0-3"
@@ -76,7 +76,7 @@ def test_operators_go_by_many_names():
         find(plan, "\u2603" * 9, "p")
 
 
-def test_operators_that_are_alike_are_told_together():
+def test_equal_operators_are_explained_together():
     text = """
 x = input[48, 12]
 w1 = weight[12, 12]

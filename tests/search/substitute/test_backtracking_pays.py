@@ -78,7 +78,7 @@ def seconds(library: Library, graph: Graph, threshold: float) -> float:
         pytest.param(lstm_cell(), 1.02, id="LSTM cell"),
     ],
 )
-def test_backtracking_finds_what_greedy_search_does_not(library, text, least):
+def test_backtracking_finds_rewrites_that_greedy_search_misses(library, text, least):
     graph = parse_graph(text)
     greedy, patient = (seconds(library, graph, threshold) for threshold in (1.0, THRESHOLD))
     assert greedy > least * patient

@@ -132,7 +132,7 @@ def test_plan_is_no_slower_than_data_parallelism():
     assert planned.plan.estimates.step_seconds <= planned.data_parallel_seconds * (1 + 1e-9)
 
 
-def test_data_parallelism_is_asked_before_what_is_slower(monkeypatch):
+def test_data_parallelism_is_tried_before_slower_plans(monkeypatch):
     """However many of the faster plans do not fit, the plan is no slower than data parallelism."""
     own = planner(episodes=40, pretrained=0)
     first, environment = own.environment(parse_graph(PERCEPTRON))

@@ -87,7 +87,7 @@ def test_small_graphs(seed):
         assert best * (1 - 1e-9) <= solution[0].seconds <= best * (1 + 5e-3)
 
 
-def test_cones_are_trees_below_products_and_what_several_read():
+def test_cones_are_trees_below_products_and_shared_tensors():
     graph = transformer(2)
     nodes = graph.operators
     number = {node: i for i, node in enumerate(nodes)}
