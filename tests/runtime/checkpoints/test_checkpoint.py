@@ -119,7 +119,7 @@ def too_large(plan, folder, steps, seen=None):
     return world, lambda: training.run([].append if seen is None else seen.append)
 
 
-def test_an_update_that_is_left_out_is_no_step(plan, tmp_path, monkeypatch):
+def test_skipped_update_is_no_step(plan, tmp_path, monkeypatch):
     saved = []
     save = checkpoint.save
     monkeypatch.setattr(
@@ -231,7 +231,7 @@ def test_a_folder_without_checkpoints(tmp_path):
         newest_manifest(tmp_path)
 
 
-def test_the_scale_of_the_loss_goes_on_where_it_was(plan, tmp_path):
+def test_scale_of_the_loss_is_resumed(plan, tmp_path):
     kept = Checkpoints(str(tmp_path), resume=True)
 
     def run(steps: int) -> list[float]:

@@ -28,7 +28,7 @@ def whole(leaf, key=KEY):
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_a_piece_is_what_is_cut_out_of_the_whole(given):
+def test_piece_equals_that_part_of_the_whole_mask(given):
     shape, region = drawn_region(given)
     leaf = mask_leaf(shape, given.draw(st.floats(0.01, 0.99), label="share"))
     starts, extent = (tuple(s for s, _ in region), tuple(e - s for s, e in region))

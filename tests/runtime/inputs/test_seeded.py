@@ -20,7 +20,7 @@ def whole_leaf(kind, shape, below=None, name="a"):
 
 @settings(max_examples=15, deadline=None)
 @given(st.data())
-def test_a_region_is_what_is_cut_out_of_the_whole(given):
+def test_region_equals_that_part_of_the_whole_tensor(given):
     shape, region = drawn_region(given)
     cut = tuple(slice(start, stop) for start, stop in region)
     weight = whole_leaf("weight", shape)

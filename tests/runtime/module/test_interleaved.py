@@ -37,7 +37,7 @@ def numbers_of(number: int) -> dict[str, Tensor]:
     return {"x": x, "labels": torch.randint(5, (BATCH,), generator=generator)}
 
 
-def test_each_rank_has_what_the_module_alone_has():
+def test_each_rank_has_the_results_of_the_module():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module = Layers().double()

@@ -95,7 +95,7 @@ def test_links_are_measured_by_messages_and_collectives(quick, monkeypatch):
     devices=st.sampled_from([2, 3, 4]),
     lines=st.lists(st.tuples(st.floats(1e-7, 1e-2), st.floats(1e6, 1e12)), min_size=3, max_size=3),
 )
-def test_the_cost_model_gives_back_what_was_measured(devices, lines):
+def test_cost_model_predicts_the_measured_communication(devices, lines):
     """Messages, all_gather and all_reduce have different times that are linear in the bytes. Their
     measurements are the predictions of the cost model."""
     patterns = ("message", "all_gather", "all_reduce")
@@ -129,7 +129,7 @@ def near(value: float):
     return pytest.approx(value, rel=1e-6)
 
 
-def test_the_cost_model_takes_what_was_measured(tmp_path, capsys, monkeypatch):
+def test_cost_model_uses_the_measured_points(tmp_path, capsys, monkeypatch):
     """Made-up figures: seconds grow as the square root of the operations, so the price of a matmul
     follows from the points, and links have the latency and bandwidth of their messages."""
     series: dict[tuple[WorkKind, DType], tuple[Timing, ...]] = {
