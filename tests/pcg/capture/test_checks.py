@@ -92,7 +92,7 @@ DRAWN: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", a_third(DRAWN))
-def test_numbers_of_others_are_refused_by_their_line(name: str) -> None:
+def test_random_numbers_of_other_libraries_are_refused_by_their_line(name: str) -> None:
     pattern = rf"test_checks.py: line \d+: draws a random number by {name}"
     with pytest.raises(InputError, match=pattern):
         capture(Checked(DRAWN[name]), (torch.randn(3, 4),))
@@ -104,5 +104,5 @@ def test_numbers_under_another_name_are_refused_too() -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
-def test_a_share_that_is_certain_is_no_choice(share: float) -> None:
+def test_share_of_0_or_1_is_no_random_choice(share: float) -> None:
     compared(Checked(layer_drop(share)), (torch.randn(3, 4),))

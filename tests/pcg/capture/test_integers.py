@@ -84,14 +84,14 @@ def test_integer_operations_agree_with_torch(name: str) -> None:
     captured(*LOSSES[name])
 
 
-def test_all_labels_count_where_none_can_be_ignored() -> None:
+def test_all_labels_count_if_none_can_be_ignored() -> None:
     made = captured(entropy, IDS)
     assert [node.name for node in made.graph.nodes].count("divide") == 0
     (labels,) = (node.leaf for node in made.graph.leaves if node.leaf.name == made.inputs[1])
     assert (labels.least, labels.below) == (0, 6)
 
 
-def test_labels_begin_where_those_of_the_example_do() -> None:
+def test_labels_begin_at_the_lowest_label_of_the_example() -> None:
     made = captured(entropy, WITH_IGNORED)
     (labels,) = (node.leaf for node in made.graph.leaves if node.leaf.name == made.inputs[1])
     assert (labels.least, labels.below) == (-100, 6)

@@ -39,7 +39,7 @@ return reduce(mean_loss(y), degree=2)
 """
 
 
-def test_the_gradient_of_what_was_gathered_is_sent_first():
+def test_gradient_of_the_gathered_operand_is_sent_first():
     steps = made(SEQUENCE)
     late = late_gradients(steps)
     ((number, own),) = late.items()

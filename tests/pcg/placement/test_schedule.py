@@ -46,7 +46,7 @@ def check(case: Placed, seed: int, *, kernels: bool) -> None:
 
 @settings(max_examples=50)
 @given(case=placed(graphs()), seed=seeds)
-def test_schedules_mean_what_the_graph_means(case: Placed, seed: int):
+def test_schedules_compute_the_values_of_the_graph(case: Placed, seed: int):
     check(case, seed, kernels=False)
 
 

@@ -73,7 +73,7 @@ def at_random(layout: Layout, rng: np.random.Generator) -> Held:
 
 
 @given(transfers(), seeds)
-def test_meaning_is_kept(plan: Transfer, seed: int):
+def test_transfers_keep_the_meaning_of_a_tensor(plan: Transfer, seed: int):
     d = plan.source.type.degrees
     values = np.random.default_rng(seed).integers(-9, 9, (d.partials, *plan.source.type.shape))
     moved = move(plan, hold(plan.source, values.astype(float)))
@@ -86,7 +86,7 @@ def test_meaning_is_kept(plan: Transfer, seed: int):
 
 
 @given(transfers(), seeds)
-def test_backwards_is_the_adjoint(plan: Transfer, seed: int):
+def test_backward_transfer_is_the_adjoint(plan: Transfer, seed: int):
     rng = np.random.default_rng(seed)
     x, y = at_random(plan.source, rng), at_random(plan.target, rng)
     there = move(plan, x)
@@ -95,7 +95,7 @@ def test_backwards_is_the_adjoint(plan: Transfer, seed: int):
 
 
 @given(transfers(), seeds)
-def test_backwards_moves_gradients(plan: Transfer, seed: int):
+def test_backward_transfer_moves_gradients(plan: Transfer, seed: int):
     """The gradient of a tensor with c copies has c partials: the gradients of the copies of a piece
     add up to those of the copies of its sum."""
     y = at_random(plan.target, np.random.default_rng(seed))
@@ -221,7 +221,7 @@ def test_known_transfers(source: ParallelTensor, target: ParallelTensor, kind: s
     assert (plan.kind, plan.elements) == (kind, elements)
 
 
-def test_a_device_keeps_what_it_has():
+def test_device_keeps_the_elements_that_it_has():
     plan = transfer(
         default_layout(tensor((2,), (4,), 2, 1)), default_layout(tensor((1,), (4,), 4, 1))
     )
@@ -230,7 +230,7 @@ def test_a_device_keeps_what_it_has():
 
 
 @given(transfers())
-def test_flows_are_what_each_pair_of_pieces_shares(plan: Transfer):
+def test_flows_equal_the_shared_elements_of_each_pair_of_pieces(plan: Transfer):
     """Checked against all pairs. A transfer is local if no flow leaves its device."""
     expected: list[tuple[int, int, int]] = []
     source = plan.source.without_halos

@@ -94,7 +94,7 @@ def test_micro_batches_are_back_everywhere_before_a_later_one_begins():
 @pytest.mark.parametrize("stages", [2, 3, 4, 8])
 @pytest.mark.parametrize("interleave", [1, 2, 3, 4])
 @pytest.mark.parametrize("rounds", [1, 2, 5])
-def test_devices_wait_for_less_the_more_chunks_there_are(stages, interleave, rounds):
+def test_devices_wait_less_with_more_chunks(stages, interleave, rounds):
     """The wait is (stages - 1) / (interleave * micro_batches) of the working time (Narayanan et
     al., section 2.2), for forward and backward passes of equal length."""
     micro_batches = rounds * stages

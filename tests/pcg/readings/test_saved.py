@@ -77,7 +77,7 @@ def same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
 
 
 @each(("name", "attributes", "shapes"), CALLS, ids=[c[0] for c in CALLS])
-def test_gradients_depend_on_what_is_read(name, attributes, shapes):
+def test_gradients_depend_on_exactly_the_saved_tensors(name, attributes, shapes):
     node = node_of(name, attributes, shapes)
     generator = torch.Generator().manual_seed(3)
     operands = [torch.rand(s, generator=generator, dtype=torch.float64) for s in shapes]
