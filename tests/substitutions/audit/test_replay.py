@@ -339,7 +339,7 @@ def with_rule(change: Callable[[Rule], Rule]) -> tuple[Rule, ...]:
     return tuple(change(rule) if rule.name == name else rule for rule in library().rules)
 
 
-def test_a_rule_that_is_not_what_the_plan_says_is_refused():
+def test_rule_that_differs_from_the_plan_is_refused():
     rules = with_rule(lambda rule: replace(rule, right=rule.left, left=rule.right))
     (finding,) = replay(plan(), rules).findings
     assert finding.where == f"decisions.rules.{plan().derivation[0].rule}"

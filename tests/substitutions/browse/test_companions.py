@@ -133,7 +133,7 @@ def test_outputs_are_numbered_where_there_are_several():
     assert ends[0].leaves < 0 < ends[1].leaves
 
 
-def test_outputs_that_are_not_used_are_told():
+def test_unused_outputs_are_stated():
     given = parse_rule("first", {"x": 1, "y": 1}, f"{PARTS}.0", "x")
     image = picture(given.left, labels(given), ["x", "y"])
     assert [box.lines[-1] for box in image.boxes if box.lines[0] == "split"] == ["only .0"]

@@ -31,7 +31,7 @@ def test_each_reason_has_its_words():
     assert UndecidedCandidate.of(undecided("anything else")).explanation == OTHER
 
 
-def test_the_readme_shows_what_is_undecided(tmp_path):
+def test_readme_lists_undecided_candidates(tmp_path):
     content = library_of(
         RULES, max_ops=2, undecided=[undecided("summed index a is not determined")]
     )

@@ -265,7 +265,7 @@ MARKER = "PARTITION(-1; PARALLEL_DIM=0, PARALLEL_DEGREE=2)"  # for the file to b
 
 @pytest.mark.parametrize("seed", a_third(range(8)))
 @pytest.mark.parametrize(("symbolic", "degree"), [(False, 2), (True, 2), (True, 3)])
-def test_random_graphs_mean_what_the_table_says(as_json, write, seed, symbolic, degree):
+def test_random_graphs_agree_with_the_simulated_table(as_json, write, seed, symbolic, degree):
     random = Random(seed)
     sides = [random_side(random) for _ in range(100)]
     rules = read_foreign(write(*(as_json(side, side) for side in (*sides, MARKER)))).rules[:-1]

@@ -57,7 +57,7 @@ def _work(number: int) -> int:
 
 
 @pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.soak), 3])
-def test_each_item_has_its_answer_or_what_it_spent(jobs: int):
+def test_each_item_has_its_answer_or_the_budget_it_spent(jobs: int):
     answers = list(limited_map(_work, range(12), jobs, SMALL))
     shown = [result.spent if isinstance(result, LostItem) else result for result in answers]
     assert shown == [BAD[i][1] if i in BAD else i * i for i in range(12)]
