@@ -154,7 +154,7 @@ def test_cases_on_a_summed_index_stay_inside():
     assert list(case_split((term(outer),), frozenset({"i"}))) == [term(outer)]
 
 
-def test_a_mixed_mask_is_told_apart():
+def test_sum_under_a_mixed_mask_is_refuted():
     """Summed over all of k, rows and reversed rows agree; a mixture of them does not."""
     mask = Operator("mask", "out[i, j] = exp(x[i, j]) if j <= i else exp(x[i, |j| - 1 - j])")
     plain = Operator("plain", "out[i, j] = exp(x[i, j])")
@@ -263,7 +263,7 @@ def test_a_proof_is_the_same_every_time():
     assert first.side_conditions >= 2
 
 
-def test_a_script_declares_and_quotes_what_it_uses():
+def test_script_declares_and_quotes_its_symbols():
     text = smt.script([smt.at_least(N - R, 1), smt.at_least(N - R, 1), smt.is_zero(Poly())])
     assert text.splitlines() == [
         "(declare-const |i| Int)",
