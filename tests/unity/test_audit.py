@@ -263,7 +263,7 @@ def make_model():
 """
 
 
-def test_a_file_is_only_run_if_it_is_named(tmp_path: Path, library: Library):
+def test_model_file_is_only_run_if_the_caller_names_it(tmp_path: Path, library: Library):
     source, path = tmp_path / "mine.py", tmp_path / "plan.json"
     source.write_text(MODEL)
     name = f"{source}:make_model"

@@ -237,7 +237,7 @@ def test_samples_and_devices():
     assert (target.devices, target.nodes) == (8, 2)
 
 
-def test_gspmd_is_compared_as_it_is_annotated(tmp_path: Path):
+def test_gspmd_is_compared_with_its_annotations(tmp_path: Path):
     given = ("mlp-tiny", "--machine", "local", "--gpus", "4", "--planners", "gspmd")
     named = ("--mesh", "data=2,model=2", "--shard", "x=data,-", "--shard", "w1=-,model")
     seconds: list[float] = []

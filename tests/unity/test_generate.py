@@ -48,7 +48,7 @@ def _generated_once(made: dict[object, GenerationResult], monkeypatch: pytest.Mo
 
 
 @pytest.mark.usefixtures("_generated_once")
-def test_a_part_of_the_library_is_what_the_library_has(tmp_path: Path) -> None:
+def test_generated_part_equals_that_part_of_the_library(tmp_path: Path) -> None:
     arguments = ["--only", "relu", "--only", "scale", "--out", str(tmp_path), "--jobs", "1"]
     result = runner.invoke(app, [*arguments, "--json"])
     assert result.exit_code == 0, result.output

@@ -112,6 +112,6 @@ def test_the_work_of_a_command_takes_its_options(command: str):
     assert get_type_hints(run) == {"options": options, "return": type(None)}
 
 
-def test_names_in_help_texts_are_those_that_there_are():
+def test_names_of_planners_and_solvers_in_help_texts_exist():
     assert (*PLANNERS, *PIPELINES, *OTHER_SYSTEMS) == PLANNER_NAMES
     assert list(SOLVERS) == ["z3", "cvc5"]

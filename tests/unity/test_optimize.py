@@ -178,7 +178,7 @@ def make_model():
 """
 
 
-def test_a_model_from_a_file_is_planned_with_what_has_no_equation(tmp_path: Path) -> None:
+def test_model_from_a_file_is_planned_with_opaque_functions(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MODEL)
     name, out = f"{tmp_path}/mine.py:make_model", tmp_path / "plan.json"
     result = optimize(name, "--devices", "2", "--budget", "5", "-o", str(out))
@@ -279,7 +279,7 @@ def test_without_a_library_there_is_no_plan(
     assert "rules.json: no such file" in capsys.readouterr().err
 
 
-def test_a_profile_changes_what_is_predicted(tmp_path: Path) -> None:
+def test_profile_changes_the_prediction(tmp_path: Path) -> None:
     later = [{"size": 1e6, "seconds": 2.0, "spread": 0.0}]
     slow = [{"size": size, "seconds": 1.0, "spread": 0.0} for size in (1e3, 1e6)]
     content = {

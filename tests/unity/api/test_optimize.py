@@ -204,7 +204,7 @@ def test_a_module_is_planned_as_on_the_meta_device_and_left_alone(tmp_path):
         (nn.LayerNorm(6), None),
     ],
 )
-def test_evaluation_mode_is_told_where_it_matters(part: nn.Module, told: str | None):
+def test_evaluation_mode_is_reported_if_it_matters(part: nn.Module, told: str | None):
     model = nn.Sequential(part, nn.Linear(6, 5))
     inputs = (X, Y)
     assert made(model, inputs, "cross_entropy").notes == ()

@@ -82,7 +82,7 @@ def planned(model, path, *options):
         ]
     ),
 )
-def test_a_plan_states_what_its_batch_norms_are_of(model, options, groups, tmp_path, capsys):
+def test_plan_states_the_groups_of_its_batch_norms(model, options, groups, tmp_path, capsys):
     plan = planned(model, tmp_path / "plan.json", *options)
     assert plan.norm_groups == groups
     said = f"each of {groups} groups of {8 // groups} samples"

@@ -53,7 +53,7 @@ def test_algebra_is_for_data_parallelism_alone(library: Library):
     assert not isinstance(planner_of("joint", *given), WithPipelines)
 
 
-def test_micro_batches_are_cut_along_what_is_allowed_alone(library: Library):
+def test_micro_batches_are_cut_along_allowed_dimensions_only(library: Library):
     """With few samples and large weights, products are cut in columns and in rows."""
     machine, graph = load_machine("summit").with_nodes(1), layers(3, 96, 4096)
     columns = frozenset({IndexRole.MODEL, IndexRole.PIPELINE})
@@ -69,7 +69,7 @@ def test_micro_batches_are_cut_along_what_is_allowed_alone(library: Library):
 
 
 @pytest.mark.parametrize("planner", ["data-parallel", "zero", "expert", "megatron"])
-def test_planners_that_cut_data_need_it(planner: str, library: Library):
+def test_planners_that_cut_data_need_data_to_be_allowed(planner: str, library: Library):
     asked = SearchOptions(dimensions=frozenset({IndexRole.MODEL}))
     given = load_machine("local"), library, 600.0, SGD, None, asked
     with pytest.raises(InputError, match=f"planner {planner}: cuts along data"):
