@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from support.small.every_pipeline import (
     EveryPipeline,
     beside_every,
-    found,
     mixed_chain,
+    pipeline_of_search,
     ratio,
     small_chain,
 )
@@ -56,7 +56,7 @@ def test_no_pipeline_on_devices_of_two_kinds_is_faster(library, seed):
 def test_exhaustive_search_prices_the_best_pipeline_as_the_search(library):
     """The other tests rest on this: both price a pipeline equally."""
     chain = small_chain(15)
-    plan, every = found(library, chain), EveryPipeline(chain, library)
+    plan, every = pipeline_of_search(library, chain), EveryPipeline(chain, library)
     best = every.best()
     assert plan is not None
     assert plan.pipeline is not None

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 from support.mixed import mixed
-from support.plans.exhaustive import Exhaustive, Placed
+from support.plans.exhaustive import Exhaustive, PartialPlan
 from support.plans.small_graphs import GRAPHS, SIZES, compared, graph_of
 
 from pcg.graph.graph import Graph
@@ -105,14 +105,14 @@ def test_a_part_of_a_plan_takes_no_longer_than_the_whole(name, seed):
     random = Random(seed)
     graph = graph_of(name, random.choice(SIZES))
     every = Exhaustive(load_machine("dgx-a100").with_devices(4), inf)
-    parts: list[Placed] = []
+    parts: list[PartialPlan] = []
     while every.best is None:  # copies are not undone, so not every beginning has an end
         parts = at_random(every, graph, random)
         every.end(graph, parts[-1])
     assert all(part.seconds <= every.than for part in parts)
 
 
-def at_random(every: Exhaustive, graph: Graph, random: Random) -> list[Placed]:
+def at_random(every: Exhaustive, graph: Graph, random: Random) -> list[PartialPlan]:
     """The parts of a random plan, each with one operator more, as long as one can be placed."""
     rest = dict(every.begin(graph))
     parts = [every.nothing_placed(graph)]
