@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.public.calls import call_of_loss
-from support.public.planned import MOST, Gained, gained_or_not
+from support.public.planned import MOST, Gain, gained_or_not
 from support.public.published import PUBLISHED, published
 from support.public.table import Table
 
@@ -81,11 +81,11 @@ def test_plans_of_published_sizes_are_as_fast_as_data_parallelism(name: str) -> 
 
 
 def test_gain_states_its_baseline() -> None:
-    assert Gained(1.0, 1.2349, {}).text == "1.234"
-    assert Gained(1.0, 1.2349, {}, is_data_fit=False, stop="time").text == (
+    assert Gain(1.0, 1.2349, {}).text == "1.234"
+    assert Gain(1.0, 1.2349, {}, is_data_fit=False, stop="time").text == (
         "1.234, alone fits, stopped: time"
     )
-    assert not Gained(1.0, None, {}, problem="nothing fits").holds
+    assert not Gain(1.0, None, {}, problem="nothing fits").holds
 
 
 ROW = '{"name": "%s", "attention": "", "equations": 3, "batched": 0, "whole": {}, "capture": 1, '

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.mixtures import Words, looped
+from support.mixtures import Words, mixture_by_loops
 from torch import Tensor, nn
 
 import unity
@@ -65,7 +65,7 @@ def test_a_layer_is_the_loop(made: tuple[unity.nn.MixtureOfExperts, Tensor]):
     moe, x = made
     of = [x, *moe.parameters()]
     out, routing = moe(x)
-    expected = looped(moe, x)
+    expected = mixture_by_loops(moe, x)
     assert torch.allclose(out, expected, rtol=1e-12, atol=1e-12)
     assert routing.logits.shape == (*x.shape[:-1], moe.router.experts)
     upstream = torch.randn_like(out)
@@ -83,7 +83,7 @@ def test_ties_are_chosen_and_ranked_alike():
     x = torch.randn(2, 6, 3, dtype=F64)
     out, routing = moe(x)
     assert (routing.weights == 0.5).all()
-    assert torch.allclose(out, looped(moe, x), atol=1e-13)
+    assert torch.allclose(out, mixture_by_loops(moe, x), atol=1e-13)
     # 3 places for each of two experts: the last three tokens of a row find none.
     assert out[:, :3].abs().sum(-1).min() > 0
     assert not out[:, 3:].any()
