@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.graphs.two_layers import BY_COLUMNS, BY_ROWS, BY_SLICES, MODEL
 from support.runs.commands import no_worker_is_left, run_here
-from support.runs.disturbed import Course, Disturbed, same_course
+from support.runs.disturbed import Disturbed, RunFolder, same_course
 
 from pcg.plan.pipeline import PipelineFile
 from pcg.plan.plan import save_plan
@@ -83,7 +83,7 @@ def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(write, tmp_pa
     disturbed = Disturbed(plan, tmp_path / "disturbed", own, launcher)
     disturbed.wait_for_step(20)
     disturbed.kill_worker(1)
-    alone = Course(tmp_path / "alone")
+    alone = RunFolder(tmp_path / "alone")
     undisturbed = run_here(*alone.arguments(plan, *given))
     assert undisturbed.status == 0, undisturbed.err
     status, _, err = disturbed.finish()
@@ -97,7 +97,7 @@ def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(write, tmp_pa
 @pytest.mark.soak
 def test_restart_by_torchrun_does_not_resume_another_run(write, tmp_path):
     plan = write("columns", 1)
-    old = Course(tmp_path / "run")
+    old = RunFolder(tmp_path / "run")
     assert run_here(*old.arguments(plan, *options(3, 100))).status == 0
     launcher = (*TORCHRUN, "1", "--max-restarts", "1")
     again = Disturbed(plan, tmp_path / "run", options(6, 100), launcher)
@@ -154,7 +154,7 @@ def test_a_hung_peer_ends_the_run_with_rank_step_and_communication(write, tmp_pa
     """The data of rank 1 do not come in step 4. Rank 0 waits for its rows."""
     (tmp_path / "data.py").write_text(HANGING)
     given = ("--steps", "10", "--timeout", "3", "--data", f"{tmp_path / 'data.py'}:Samples")
-    course = Course(tmp_path / "run")
+    course = RunFolder(tmp_path / "run")
     run = run_here(*course.arguments(write("rows", 2), *given))
     assert run.status == TRY_AGAIN
     (line,) = [line for line in run.err.splitlines() if line.startswith("unity: error: ")]
@@ -192,7 +192,7 @@ WRITING, READING = (
 def test_a_peer_that_is_lost_in_a_checkpoint(write, tmp_path, function):
     (tmp_path / "data.py").write_text(STUCK.format(function=function))
     data = ("--data", f"{tmp_path / 'data.py'}:Samples", "--resume", "--timeout")
-    course = Course(tmp_path / "run")
+    course = RunFolder(tmp_path / "run")
     if function == READING:
         alone = course.arguments(write("rows", 1), "--steps", "2", *data, "60")
         assert run_here(*alone).status == 0

@@ -21,7 +21,7 @@ from tempfile import mkdtemp
 import pytest
 from support.graphs.two_layers import BY_ROWS, MODEL
 from support.runs.commands import run_here
-from support.runs.disturbed import Course, Disturbed, same_course
+from support.runs.disturbed import Disturbed, RunFolder, same_course
 from support.runs.faulty import (
     TORCHRUN,
     Fault,
@@ -194,7 +194,7 @@ def plan(tmp_path_factory, plan_of):
 def alone(tmp_path_factory, plan):
     """A run without faults."""
     scene = Scene(tmp_path_factory.mktemp("alone"), plan)
-    run = Course(scene.folder / "run")
+    run = RunFolder(scene.folder / "run")
     ended = run_here(*run.arguments(plan, *scene.given))
     assert ended.status == 0, ended.err
     return run

@@ -11,7 +11,7 @@ import pytest
 import torch
 from support.cases import a_third
 from support.plans.pipelines import plan_of
-from support.runs.held_bytes import Held
+from support.runs.held_bytes import LiveBytes
 from support.runs.peaks import peak_bytes
 from torch import Tensor, nn
 from torch.nn import functional
@@ -84,7 +84,7 @@ def counted(plan, optimizer, precision: Precision = "fp32"):
 
 
 def test_live_storage_is_counted_once_until_it_is_freed():
-    with Held() as held:
+    with LiveBytes() as held:
         x = torch.zeros(100)
         views = x.view(10, 10), x[3:]
         assert (held.now, held.peak) == (400, 400)

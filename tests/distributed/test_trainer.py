@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.pages import ROOT, blocks
-from support.runs.torchrun import WAIT, killed, ran, torchrun
+from support.runs.torchrun import WAIT, killed, output_of, torchrun
 from support.runs.trainers import Trainers
 
 pytest.importorskip("transformers")
@@ -75,14 +75,14 @@ def test_killed_and_resumed_trainer_trains_as_on_one_process(tmp_path: Path):
     assert len([line for line in ndiff(theirs, ours) if line[0] == "+"]) == 3
     with (tmp_path / "my_texts.py").open("a") as file:
         file.write(EXACT)
-    ran([sys.executable, before.name], tmp_path)
+    output_of([sys.executable, before.name], tmp_path)
     (tmp_path / "texts").rename(tmp_path / "expected")
-    ran([sys.executable, "plan_texts.py"], tmp_path)
+    output_of([sys.executable, "plan_texts.py"], tmp_path)
     after.write_text(after.read_text().replace("\ntrainer.train(", WAITS))
     killed(torchrun(after.name), tmp_path)
     assert (tmp_path / "texts" / "checkpoint-3").is_dir()
     (tmp_path / "killed").touch()
-    ran(torchrun(after.name), tmp_path)
+    output_of(torchrun(after.name), tmp_path)
     expected, actual = (logged(tmp_path / name) for name in ("expected", "texts"))
     assert [entry.keys() for entry in actual] == [entry.keys() for entry in expected]
     for ours, theirs in zip(actual, expected, strict=True):
