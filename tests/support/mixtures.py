@@ -9,7 +9,7 @@ from torch.nn import Module
 from unity.nn import Experts, MixtureOfExperts, load_balancing_loss, router_z_loss
 
 
-def looped(moe: MixtureOfExperts, x: Tensor) -> Tensor:
+def mixture_by_loops(moe: MixtureOfExperts, x: Tensor) -> Tensor:
     """The output of a mixture by its definition, token by token and choice by choice."""
     experts, router = moe.experts, moe.router
     assert isinstance(experts, Experts)
@@ -26,7 +26,7 @@ def looped(moe: MixtureOfExperts, x: Tensor) -> Tensor:
                 expert = chosen[token][choice]
                 left[expert] -= 1
                 if left[expert] >= 0:
-                    made = alone(experts, expert, rows[token])
+                    made = expert_output(experts, expert, rows[token])
                     out[token] = out[token] + weights[token, choice] * made
     shared = moe.shared
     whole = torch.stack(out).view(x.shape)
@@ -41,7 +41,7 @@ def places(moe: MixtureOfExperts, group: int) -> int:
     return max(1, -int(-share // 1))
 
 
-def alone(experts: Experts, expert: int, row: Tensor) -> Tensor:
+def expert_output(experts: Experts, expert: int, row: Tensor) -> Tensor:
     """The output of one expert for one token."""
 
     def linear(name: str, x: Tensor) -> Tensor:

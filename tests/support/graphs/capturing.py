@@ -11,10 +11,10 @@ from runtime.train.check import evaluate
 NEAR = 1e-9
 
 
-def flat(value):
+def flat_tensors(value):
     """The tensors of a module's inputs, with lists taken apart."""
     if isinstance(value, (list, tuple)):
-        return [tensor for part in value for tensor in flat(part)]
+        return [tensor for part in value for tensor in flat_tensors(part)]
     return [value]
 
 
@@ -40,7 +40,7 @@ def leaves_for(captured: Captured, module: nn.Module, inputs) -> dict[str, Tenso
     state |= dict(module.named_buffers())
     leaves = {w.leaf: w.of(state[w.parameter]) for w in captured.weights}
     leaves |= {name: state[buffer].detach() for name, buffer in captured.buffers.items()}
-    fed = zip(captured.inputs, flat(inputs), strict=True)
+    fed = zip(captured.inputs, flat_tensors(inputs), strict=True)
     doubles = torch.float64
     return leaves | {name: x.to(doubles) for name, x in fed if name is not None}
 

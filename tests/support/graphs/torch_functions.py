@@ -26,14 +26,14 @@ def default_dtype(dtype: torch.dtype) -> Generator[None]:
         torch.set_default_dtype(before)
 
 
-def around(a: Attributes, x: Tensor, outside: float = 0.0) -> Tensor:
+def padded_around(a: Attributes, x: Tensor, outside: float = 0.0) -> Tensor:
     """A tensor with more rows around it than any window reads. It begins where the first window
     begins."""
     after = 40
     return functional.pad(x, (a["left"], after, a["top"], after), value=outside)
 
 
-def windows(a: Attributes, result: Tensor) -> Tensor:
+def first_windows(a: Attributes, result: Tensor) -> Tensor:
     """The first ``count`` windows."""
     return result[:, :, : a["height"], : a["width"]]
 
@@ -44,18 +44,20 @@ def strides(a: Attributes) -> tuple[int, int]:
 
 def convolution(a: Attributes, x: Tensor, k: Tensor, groups: int = 1) -> Tensor:
     dilation = (a["dilation_h"], a["dilation_w"])
-    result = functional.conv2d(around(a, x), k, None, strides(a), 0, dilation, groups)
-    return windows(a, result)
+    result = functional.conv2d(padded_around(a, x), k, None, strides(a), 0, dilation, groups)
+    return first_windows(a, result)
 
 
 def max_pool(a: Attributes, x: Tensor) -> Tensor:
     kernel = (a["kernel_h"], a["kernel_w"])
-    return windows(a, functional.max_pool2d(around(a, x, INSIDE_ONLY), kernel, strides(a)))
+    return first_windows(
+        a, functional.max_pool2d(padded_around(a, x, INSIDE_ONLY), kernel, strides(a))
+    )
 
 
 def average(a: Attributes, x: Tensor) -> Tensor:
     kernel = (a["kernel_h"], a["kernel_w"])
-    return windows(a, functional.avg_pool2d(around(a, x), kernel, strides(a)))
+    return first_windows(a, functional.avg_pool2d(padded_around(a, x), kernel, strides(a)))
 
 
 def sliced_linear(x: Tensor, w: Tensor, shares: int) -> Tensor:
@@ -78,7 +80,7 @@ def sliced_linear(x: Tensor, w: Tensor, shares: int) -> Tensor:
 
 
 def enlarged(a: Attributes, k: Tensor) -> Tensor:
-    return around(a, k)[:, :, : a["kernel_h"], : a["kernel_w"]]
+    return padded_around(a, k)[:, :, : a["kernel_h"], : a["kernel_w"]]
 
 
 def batch_norm(a: Attributes, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from search.cost.tasks import TaskProgram, program
 
 
 @dataclass(frozen=True)
-class Least:
+class LeastSeconds:
     """The least seconds of an operator on each of its devices, forward and backward, and the sum
     over its devices."""
 
@@ -40,7 +40,7 @@ class Least:
 
 
 @dataclass(frozen=True)
-class Begun:
+class PlacedProgram:
     """The placed part of a plan, as a program."""
 
     program: TaskProgram
@@ -48,10 +48,10 @@ class Begun:
     """The number of the step that computes each operator."""
 
     @staticmethod
-    def of(made: Schedule, cost: CostModel) -> Begun:
+    def of(made: Schedule, cost: CostModel) -> PlacedProgram:
         timed = [step for step in made.steps if not isinstance(step, LeafAtHome)]
         numbers = {step.node: i for i, step in enumerate(timed) if isinstance(step, Compute)}
-        return Begun(program(made, cost), numbers)
+        return PlacedProgram(program(made, cost), numbers)
 
     @property
     def computing(self) -> TaskProgram:
@@ -67,7 +67,7 @@ class Begun:
         return sum(float(d.seconds.sum()) * d.groups.shape[1] for d in spent)
 
 
-NOTHING_YET = Begun(TaskProgram((), ()), {})
+NOTHING_YET = PlacedProgram(TaskProgram((), ()), {})
 
 
 def needs(whole: Graph) -> Mapping[Node, frozenset[int]]:
@@ -82,7 +82,7 @@ def needs(whole: Graph) -> Mapping[Node, frozenset[int]]:
 
 def cut_as(
     node: Node, types: Sequence[ParallelTensor], wanted: frozenset[int], cost: CostModel
-) -> Least | None:
+) -> LeastSeconds | None:
     """The time of an operator on operands of some types on the fastest kind of devices. None if it
     has no such cut."""
     leaves = [Node(Leaf("tensor", str(i), t.rank, t)) for i, t in enumerate(types)]
@@ -98,7 +98,7 @@ def cut_as(
     forward = min(own for own, _ in each)
     backward = min(own for _, own in each) if wanted else 0.0
     first = backward / 2 if has_separate_gradients(made, wanted) else backward
-    return Least(forward, backward, tasks * (forward + backward), first)
+    return LeastSeconds(forward, backward, tasks * (forward + backward), first)
 
 
 def _one_of_each_kind(machine: Machine) -> list[MachineView]:
@@ -107,10 +107,10 @@ def _one_of_each_kind(machine: Machine) -> list[MachineView]:
     return [MachineView(node * machine.devices_per_node, (1,), (0,)) for node in nodes]
 
 
-def fastest(each: Iterable[Least | None]) -> Least:
+def fastest(each: Iterable[LeastSeconds | None]) -> LeastSeconds:
     """The least of several cuts of an operator, separately for each figure."""
     known = [least for least in each if least is not None]
-    return Least(
+    return LeastSeconds(
         min(least.forward for least in known),
         min(least.backward for least in known),
         min(least.work for least in known),
@@ -119,7 +119,10 @@ def fastest(each: Iterable[Least | None]) -> Least:
 
 
 def at_least(
-    begun: Begun, values: Mapping[Value, Value], rest: Mapping[Node, Least], devices: int
+    begun: PlacedProgram,
+    values: Mapping[Value, Value],
+    rest: Mapping[Node, LeastSeconds],
+    devices: int,
 ) -> float:
     """A lower bound on the seconds of a step. ``values``: the values of the whole graph, as the
     placed operators cut them. ``rest``: the other operators, in order."""
@@ -130,9 +133,9 @@ def at_least(
 
 @dataclass
 class _Waiting:
-    begun: Begun
+    begun: PlacedProgram
     values: Mapping[Value, Value]
-    rest: Mapping[Node, Least]
+    rest: Mapping[Node, LeastSeconds]
 
     def seconds(self) -> float:
         steps, weights, _ = self.begun.program

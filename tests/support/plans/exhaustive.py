@@ -23,7 +23,15 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from math import inf, prod
 
-from support.plans.bounds import NOTHING_YET, Begun, Least, at_least, cut_as, fastest, needs
+from support.plans.bounds import (
+    NOTHING_YET,
+    LeastSeconds,
+    PlacedProgram,
+    at_least,
+    cut_as,
+    fastest,
+    needs,
+)
 
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Node, Value, apply
@@ -46,17 +54,17 @@ from substitutions.rules.store import Library
 
 
 @dataclass(frozen=True)
-class Placed:
+class PartialPlan:
     """A plan of the exhaustive search, or a part of one."""
 
     values: Mapping[Value, Value]
     """The cut value of each value of the whole graph."""
     views: Mapping[Node, MachineView]
-    begun: Begun
+    begun: PlacedProgram
     seconds: float
 
 
-Rest = Mapping[Node, Least]
+Rest = Mapping[Node, LeastSeconds]
 """The operators without a placement, in order, with the least seconds of each."""
 
 
@@ -98,10 +106,12 @@ class Exhaustive:
             for node, wanted in self._needs.items()
         }
 
-    def nothing_placed(self, whole: Graph) -> Placed:
-        return Placed({node.value(): node.value() for node in whole.leaves}, {}, NOTHING_YET, 0.0)
+    def nothing_placed(self, whole: Graph) -> PartialPlan:
+        return PartialPlan(
+            {node.value(): node.value() for node in whole.leaves}, {}, NOTHING_YET, 0.0
+        )
 
-    def _place(self, whole: Graph, rest: Rest, so_far: Placed) -> None:
+    def _place(self, whole: Graph, rest: Rest, so_far: PartialPlan) -> None:
         if not rest:
             self.end(whole, so_far)
             return
@@ -111,7 +121,7 @@ class Exhaustive:
             if made.seconds < self.than:
                 self._place(whole, after, made)
 
-    def ways(self, node: Node, after: Rest, so_far: Placed) -> Iterator[Placed]:
+    def ways(self, node: Node, after: Rest, so_far: PartialPlan) -> Iterator[PartialPlan]:
         """The ways to place an operator that may still lead to a faster plan."""
         devices = self.machine.devices
         for wanted in operand_types(node, devices):
@@ -136,18 +146,18 @@ class Exhaustive:
 
     def _placed(
         self, values: Mapping[Value, Value], views: Mapping[Node, MachineView], after: Rest
-    ) -> Placed:
+    ) -> PartialPlan:
         """A part of a plan, with a lower bound on its seconds."""
         self.simulated += 1
         outputs = tuple(v for old, v in values.items() if not old.node.is_leaf)
         steps = schedule(Graph(outputs), views)
-        begun = Begun.of(steps, self._cost)
+        begun = PlacedProgram.of(steps, self._cost)
         seconds = at_least(begun, values, after, self.machine.devices)
         if seconds < self.than and not self._fit_weights(steps, views):
             seconds = inf
         if seconds < self.than:
             seconds = max(seconds, price(begun.computing, self.machine.devices).step_seconds)
-        return Placed(values, views, begun, seconds)
+        return PartialPlan(values, views, begun, seconds)
 
     def _fit_weights(self, steps: Schedule, views: Mapping[Node, MachineView]) -> bool:
         """Whether the placed weights fit, with their optimizer states. They stay where they are for
@@ -159,7 +169,7 @@ class Exhaustive:
                 held[device] += prod(home.type.held) * each
         return max(held) <= memory_limit(self.machine, views)
 
-    def end(self, whole: Graph, placed: Placed) -> None:
+    def end(self, whole: Graph, placed: PartialPlan) -> None:
         """Keep a plan of a whole graph if it is faster."""
         if len(placed.views) < len(self._needs):
             return

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
-class Public:
+class PublicModel:
     """A model with the arguments of a call that returns its loss: by name, or in order. ``batch``:
     the batch of all devices, if it is not the same for each."""
 
@@ -30,7 +30,7 @@ class Loss(nn.Module):
         return self.model(**dict(zip(self.names, inputs, strict=True))).loss
 
 
-def call_of_loss(public: Public) -> tuple[nn.Module, tuple[Tensor, ...]]:
+def call_of_loss(public: PublicModel) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """A module that returns the loss alone, and its inputs in order."""
     if isinstance(public.inputs, Mapping):
         return Loss(public.module, public.inputs), tuple(public.inputs.values())

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-from support.public.calls import Public
+from support.public.calls import PublicModel
 from support.public.further import FURTHER
 from support.public.language import IGNORING, LANGUAGE, PADDED, Maker
 from support.public.others import OTHERS
@@ -38,12 +38,12 @@ MODELS: Mapping[str, Mapping[str, Maker | Plain]] = {
 have one way only."""
 
 
-def public(name: str, attention: str = "sdpa") -> Public:
+def public(name: str, attention: str = "sdpa") -> PublicModel:
     """The model of a name, always with the same weights and inputs. Raises KeyError for other
     names."""
     torch.manual_seed(0)
     make: Any = maker_of(name)
-    return Public(*(make(attention) if has_attention(name) else make()))
+    return PublicModel(*(make(attention) if has_attention(name) else make()))
 
 
 def maker_of(name: str) -> Maker | Plain:

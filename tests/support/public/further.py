@@ -111,7 +111,7 @@ def shown(family: str, /, **sizes: Any) -> Maker:
     return classifier(getattr(t, f"{family}Config"), model, **sizes)
 
 
-def heard(family: str) -> Maker:
+def sound_classifier(family: str) -> Maker:
     """A model that classifies sounds."""
 
     def make(attention: str) -> Made:
@@ -127,7 +127,7 @@ def heard(family: str) -> Maker:
     return make
 
 
-def judged(attention: str) -> Made:
+def text_classifier(attention: str) -> Made:
     """A model that classifies texts."""
     config = t.BertConfig(**SIZES, num_labels=3)
     labels = torch.randint(0, 3, (BATCH,))
@@ -236,9 +236,9 @@ FURTHER: Mapping[str, Maker] = {
     "mbart": translated("MBart", **BART),
     "marian": text("Marian", "MTModel", **BART, **BEGINS, decoder_vocab_size=WORDS),
     "mt5": translated("MT5", **T5),
-    "bert for classes": judged,
-    "wav2vec2": heard("Wav2Vec2"),
-    "hubert": heard("Hubert"),
+    "bert for classes": text_classifier,
+    "wav2vec2": sound_classifier("Wav2Vec2"),
+    "hubert": sound_classifier("Hubert"),
     "deit": shown("DeiT", **ENCODER),
     "beit": shown("Beit", **ENCODER),
     "dinov2": shown("Dinov2", **{n: s for n, s in ENCODER.items() if n != "intermediate_size"}),
@@ -256,7 +256,7 @@ FURTHER: Mapping[str, Maker] = {
     "dinov2 with registers": shown(
         "Dinov2WithRegisters", **{n: s for n, s in ENCODER.items() if n != "intermediate_size"}
     ),
-    "wavlm": heard("WavLM"),
+    "wavlm": sound_classifier("WavLM"),
     "segformer": segmented,
     "siglip": siglip,
 }

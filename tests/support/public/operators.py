@@ -49,7 +49,7 @@ class Outcome:
     detail: str = ""
 
 
-class One(nn.Module):
+class SingleOperator(nn.Module):
     """A model of one operator with parameters. The loss weighs the elements of its results with the
     input."""
 
@@ -86,7 +86,7 @@ class One(nn.Module):
         return total
 
 
-def operators() -> Iterator[tuple[str, One, int]]:
+def operators() -> Iterator[tuple[str, SingleOperator, int]]:
     """The operators of one tensor or more that have gradients: a name, a model, and the largest
     number of elements of its results."""
     if find_spec("expecttest") is None and "expecttest" not in sys.modules:
@@ -103,12 +103,12 @@ def operators() -> Iterator[tuple[str, One, int]]:
             yield operator.full_name, *sample
 
 
-def _largest(operator: Any) -> tuple[One, int] | None:
+def _largest(operator: Any) -> tuple[SingleOperator, int] | None:
     """The model of the largest of the first samples without empty tensors."""
-    best: tuple[int, One, int] | None = None
+    best: tuple[int, SingleOperator, int] | None = None
     samples = operator.sample_inputs("cpu", torch.float64, requires_grad=False)
     for _, sample in zip(range(MOST_SAMPLES), samples, strict=False):
-        module = One(operator, sample)
+        module = SingleOperator(operator, sample)
         state = (*module.parameters(), *module.buffers())
         if not all(tensor.numel() for tensor in state):
             continue
@@ -124,7 +124,7 @@ def _largest(operator: Any) -> tuple[One, int] | None:
     return None if best is None else best[1:]
 
 
-def outcome(module: One, most: int) -> Outcome:
+def outcome(module: SingleOperator, most: int) -> Outcome:
     """The outcome of the capture of a model."""
     example = (torch.randn(most, dtype=torch.float64),)
     try:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from time import process_time
 from typing import Any
 
-from support.public.calls import Public
+from support.public.calls import PublicModel
 
 import unity
 from pcg.capture import Captured
@@ -22,7 +22,7 @@ MOST = 0.01
 
 
 @dataclass(frozen=True)
-class Gained:
+class Gain:
     """The gain of a plan. ``seconds``: processor seconds of the capture of the whole batch, the
     rules and the search. ``gain``: the speed relative to data parallelism, if that was priced.
     ``shares`` of the step, by the name of a function that is kept whole. ``is_data_fit``: whether a
@@ -65,7 +65,7 @@ class Row:
     batched: int
     whole: Mapping[str, int]
     capture: float
-    gained: Mapping[str, Gained]
+    gained: Mapping[str, Gain]
 
     @property
     def holds(self) -> bool:
@@ -80,7 +80,7 @@ class Row:
         return line(*begin, f"{self.capture:.1f}", *(cell for plan in plans for cell in plan))
 
     @property
-    def all(self) -> list[Gained]:
+    def all(self) -> list[Gain]:
         return list(self.gained.values())
 
 
@@ -98,7 +98,7 @@ def headings(nodes: tuple[int, ...]) -> str:
 
 
 def planned(
-    public: Public, nodes: int, budget: float, precision: str = "fp32", planner: str = "joint"
+    public: PublicModel, nodes: int, budget: float, precision: str = "fp32", planner: str = "joint"
 ) -> PlannedModel:
     """The plan for some nodes of eight A100."""
     return unity.optimize(
@@ -115,22 +115,22 @@ def planned(
     )
 
 
-def gained(public: Public, nodes: int, budget: float, precision: str = "fp32") -> Gained:
+def gained(public: PublicModel, nodes: int, budget: float, precision: str = "fp32") -> Gain:
     """The plan, and the seconds of its making. Raises NegativeAnswer if no plan fits."""
     begin = process_time()
     made = planned(public, nodes, budget, precision)
     shares = {_short(kept.function): kept.share for kept in made.answer.whole}
     stop = made.planned.report.stop
-    return Gained(process_time() - begin, made.speedup, shares, stop=stop)
+    return Gain(process_time() - begin, made.speedup, shares, stop=stop)
 
 
-def gained_or_not(public: Public, nodes: int, budget: float, precision: str) -> Gained:
+def gained_or_not(public: PublicModel, nodes: int, budget: float, precision: str) -> Gain:
     """The same for a model that may be too large for data parallelism, or for the machine."""
     begin = process_time()
     try:
         gain = gained(public, nodes, budget, precision)
     except NegativeAnswer as error:
-        return Gained(process_time() - begin, None, {}, problem=str(error))
+        return Gain(process_time() - begin, None, {}, problem=str(error))
     try:
         planned(public, nodes, budget, precision, "data-parallel")
     except NegativeAnswer:
@@ -139,7 +139,7 @@ def gained_or_not(public: Public, nodes: int, budget: float, precision: str) -> 
 
 
 def row(
-    name: str, attention: str, captured: Captured, seconds: float, plans: Mapping[str, Gained]
+    name: str, attention: str, captured: Captured, seconds: float, plans: Mapping[str, Gain]
 ) -> Row:
     """The line of a model."""
     operators = captured.graph.operators
@@ -157,7 +157,7 @@ def as_data(row: Row) -> dict[str, Any]:
 
 def from_data(data: Mapping[str, Any]) -> Row:
     """The line from the data of such a file."""
-    plans = {nodes: Gained(**made) for nodes, made in data["gained"].items()}
+    plans = {nodes: Gain(**made) for nodes, made in data["gained"].items()}
     given: dict[str, Any] = {**data, "gained": plans}
     return Row(**given)
 

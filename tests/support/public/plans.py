@@ -22,7 +22,7 @@ BUDGET = 15.0
 
 
 @dataclass(frozen=True)
-class Way:
+class PlanKind:
     """A planner, and what it may cut. All dimensions if none are given."""
 
     planner: str
@@ -30,12 +30,12 @@ class Way:
     mode: Mode = Mode.PARALLEL
 
 
-WAYS: Mapping[str, Way] = {
-    "data": Way("data-parallel"),
-    "zero": Way("zero"),
-    "tensor": Way("joint", frozenset(IndexRole) - {IndexRole.DATA, IndexRole.PIPELINE}),
-    "joint": Way("joint", mode=Mode.JOINT),
-    "pipeline": Way("pipeline"),
+WAYS: Mapping[str, PlanKind] = {
+    "data": PlanKind("data-parallel"),
+    "zero": PlanKind("zero"),
+    "tensor": PlanKind("joint", frozenset(IndexRole) - {IndexRole.DATA, IndexRole.PIPELINE}),
+    "joint": PlanKind("joint", mode=Mode.JOINT),
+    "pipeline": PlanKind("pipeline"),
 }
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from support.public.calls import Public
+from support.public.calls import PublicModel
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
@@ -59,7 +59,7 @@ class Subject:
         return lambda: module(*bound.args, **bound.kwargs)
 
 
-def subject_of(public: Public) -> Subject:
+def subject_of(public: PublicModel) -> Subject:
     """Capture a public model."""
     module, given = copy.deepcopy(public.module).double(), public.inputs
     args, kwargs = ((), given) if isinstance(given, Mapping) else (given, {})

@@ -25,7 +25,7 @@ PATIENCE = 600.0
 
 
 @dataclass
-class Course:
+class RunFolder:
     """The log and the checkpoints that runs leave in a folder."""
 
     folder: Path
@@ -77,7 +77,7 @@ class Course:
         return False
 
 
-class Disturbed(Course):
+class Disturbed(RunFolder):
     """A run with its own process group."""
 
     def __init__(
@@ -175,7 +175,7 @@ def marked(mark: str) -> list[int]:
     return steps
 
 
-def same_course(disturbed: Course, alone: Course) -> None:
+def same_course(disturbed: RunFolder, alone: RunFolder) -> None:
     """Check that every step of a disturbed run, repeated or not, has the loss of the undisturbed
     run, and that both end with the same weights, all to the last bit."""
     expected = dict(alone.steps())

@@ -14,7 +14,7 @@ from threading import Thread
 from typing import Any
 
 from support.runs.commands import no_worker_is_left, run_here, workers_here
-from support.runs.disturbed import Course, Disturbed, same_course
+from support.runs.disturbed import Disturbed, RunFolder, same_course
 
 DATA = '''
 import ctypes, json, os, pathlib, signal, threading, time, torch
@@ -149,7 +149,7 @@ def to_server(run: Disturbed) -> None:
         os.kill(int(stat.split()[1]), signal.SIGKILL)
 
 
-class Here(Course):
+class RunInProcess(RunFolder):
     """A run in this process, whose workers come from the server of all tests, which is quick. A
     thread disturbs it."""
 
@@ -205,17 +205,19 @@ class Scene:
         content = {"kind": kind, "rank": rank, "reads": reads, "once": fault.once}
         (self.folder / "fault.json").write_text(json.dumps(content))
 
-    def start(self, fault: Fault) -> Disturbed | Here:
+    def start(self, fault: Fault) -> Disturbed | RunInProcess:
         self.arm(fault)
         given = (*self.given, "--timeout", "6", *fault.options)
         if not (fault.is_apart or fault.launcher or fault.act in APART):
-            return Here(self.plan, self.folder / "run", given, fault.act)
+            return RunInProcess(self.plan, self.folder / "run", given, fault.act)
         run = Disturbed(self.plan, self.folder / "run", given, fault.launcher)
         if fault.act is not None:
             fault.act(run)
         return run
 
-    def demand(self, fault: Fault, run: Disturbed | Here, alone: Course, temporary: Path) -> None:
+    def demand(
+        self, fault: Fault, run: Disturbed | RunInProcess, alone: RunFolder, temporary: Path
+    ) -> None:
         """Check that the run ends as it has to, leaves nothing behind, and loses nothing."""
         status, _, err = run.finish(180)
         print(err)
@@ -239,7 +241,7 @@ class Scene:
         assert [number for number, _ in run.steps()] == list(range(1, STEPS + 1))
         self._demand_clean(run, temporary, killed=False)
 
-    def _demand_clean(self, run: Course, temporary: Path, *, killed: bool) -> None:
+    def _demand_clean(self, run: RunFolder, temporary: Path, *, killed: bool) -> None:
         hidden = [path.name for path in run.checkpoints.glob(".*")]
         # A run that was killed cannot release the folder. The next run does.
         assert killed or run_by_torchrun(run) or not hidden, hidden
@@ -255,5 +257,5 @@ def left_in(temporary: Path) -> list[str]:
     return sorted(name for name in names if not name.startswith("torchinductor"))
 
 
-def run_by_torchrun(run: Course) -> bool:
+def run_by_torchrun(run: RunFolder) -> bool:
     return isinstance(run, Disturbed) and bool(run.launcher)

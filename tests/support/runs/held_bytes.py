@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
-class Held(TorchDispatchMode):
+class LiveBytes(TorchDispatchMode):
     """Counts the storages that are made in one thread while it is on, until their last tensor is
     freed.
 

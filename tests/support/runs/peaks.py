@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.runs.held_bytes import Held
+from support.runs.held_bytes import LiveBytes
 
 from pcg.plan.precision import Precision
 from runtime.execute.executor import Executor
@@ -20,7 +20,7 @@ def peak_bytes(
 ) -> int:
     """The peak bytes, counted from before there are any weights."""
     program = lowering.program(world.rank)
-    with Held() as held:
+    with LiveBytes() as held:
         executor = Executor(program, world, precision)
         trained = {w.register: executor.weights[w.register] for w in program.trained}
         updater = Updater(trained, Recipe(optimizer=optimizer, rate=1e-3), world)

@@ -27,7 +27,7 @@ def torchrun(script: str, processes: int = PROCESSES) -> list[str]:
     return [*start, "--nproc-per-node", str(processes), script]
 
 
-def ran(command: list[str], folder: Path) -> str:
+def output_of(command: list[str], folder: Path) -> str:
     """The output of a command."""
     done = subprocess.run(
         command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=300

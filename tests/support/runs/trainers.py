@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from support.runs.torchrun import WAIT, killed, ran, torchrun
+from support.runs.torchrun import WAIT, killed, output_of, torchrun
 from torch import Tensor
 
 MODEL = '''
@@ -136,12 +136,12 @@ class Trainers:
         """Write the scripts, and make the plan."""
         for name, text in (("my_texts", MODEL), ("plan_texts", PLAN), ("train_texts", TRAIN)):
             (self.folder / f"{name}.py").write_text(text.lstrip("\n"), "utf-8")
-        ran([sys.executable, "plan_texts.py", str(self.processes), planner], self.folder)
+        output_of([sys.executable, "plan_texts.py", str(self.processes), planner], self.folder)
 
     def train(self, into: str, plan: str, arguments: dict[str, Any], evaluated: int = 48) -> None:
         """Train until the end, from the last checkpoint if there is one. Without a plan, train by
         DistributedDataParallel."""
-        ran(self._command(into, plan, -1, arguments, evaluated), self.folder)
+        output_of(self._command(into, plan, -1, arguments, evaluated), self.folder)
 
     def kill(
         self, into: str, plan: str, at: int, arguments: dict[str, Any], evaluated: int = 48

@@ -107,7 +107,7 @@ def _wide(random: Random) -> int:
     return random.choice(WIDTHS)
 
 
-def found(library: Library, chain: Chain) -> Plan | None:
+def pipeline_of_search(library: Library, chain: Chain) -> Plan | None:
     """The plan of the search. None if no plan fits."""
     given = chain.machine, library
     planner = PipelinePlanner(*given, training=chain.training, recompute=Recompute.NONE)
@@ -119,11 +119,11 @@ def found(library: Library, chain: Chain) -> Plan | None:
 
 def beside_every(library: Library, chain: Chain) -> tuple[Plan | None, Pipeline | None]:
     """The plan of the search, and the best of all pipelines, within the chain's share of memory."""
-    plan = found(library, chain)
+    plan = pipeline_of_search(library, chain)
     assert plan is not None
     within = chain.within(plan.estimates.peak_memory_bytes)
     if within is not chain:
-        plan = found(library, within)
+        plan = pipeline_of_search(library, within)
     return plan, EveryPipeline(within, library).best()
 
 
