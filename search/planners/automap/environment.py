@@ -30,13 +30,7 @@ from search.map.rules.templates import CutTemplates
 from search.map.space.allow import sampled
 from search.map.space.axes import Strategy
 from search.map.space.strategies import passes
-from search.planners.automap.rewards import (
-    CONTRADICTION,
-    COPY,
-    CUT,
-    REWARDS,
-    RewardName,
-)
+from search.planners.automap.rewards import CONTRADICTION, COPY, CUT, REWARDS, RewardName
 from search.planners.gspmd.annotations import NamedMesh, TensorAnnotation, parse_mesh
 from search.planners.gspmd.propagation import TensorSharding, propagated
 from search.planners.gspmd.strategies import Partitioner
@@ -199,7 +193,8 @@ class DecisionEnvironment:
         return [one for one in self._divisible(state) if not self.contradicts(state, one)]
 
     def _decided(self, state: DecisionState, action: int, after: DecisionState) -> float:
-        """The paper's reward: of all variables that a decision decides, divided by their number."""
+        """The paper's reward: the sum over the variables that a decision cuts or copies, divided by
+        the number of all variables."""
         if self.contradicts(state, action):
             return CONTRADICTION * len(self.groups[state.at]) / len(self._variables)
         new = [dim for v, dim in after.cut.items() if v in self._variables and v not in state.cut]

@@ -28,14 +28,7 @@ from search.planners import common
 from search.planners.automap.agent import Agent, PrioritizedReplay, Transition
 from search.planners.automap.environment import COPIED, FEATURES, DecisionEnvironment, DecisionState
 from search.planners.automap.planner import AutoMapPlanner, random_graph
-from search.planners.automap.rewards import (
-    CLIPPED,
-    CONTRADICTION,
-    COPY,
-    CUT,
-    REWARDS,
-    RewardName,
-)
+from search.planners.automap.rewards import CLIPPED, CONTRADICTION, COPY, CUT, REWARDS, RewardName
 from search.planners.common import MOST_PRICED, PlannerSetting, priced_choice
 from substitutions.audit.replay import replay
 from substitutions.rules.store import load_library
@@ -162,7 +155,7 @@ def test_plans_are_within_a_tenth_of_the_best(seed: int):
     agent.trained(environment, 120)
     assert environment.seconds(agent.decoded(environment)) <= 1.1 * best
     environment = decided(seed, reward="decisions")
-    Agent().trained(environment, 120)
+    Agent().trained(environment, 60)
     assert environment.found[0][0] <= 1.1 * best
 
 
