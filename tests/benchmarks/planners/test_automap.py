@@ -58,12 +58,12 @@ def test_random_graphs(reward: RewardName):
 
 @pytest.mark.parametrize("name", ["mlp", "dlrm", "experts", "candle-uno"])
 def test_models(name: str):
-    """The default reward finds as fast plans as either of its parts."""
-    graph, steps = MODELS[name](DEVICES), dict[str, float]()
+    """With any seed, the default reward finds a plan within a tenth of the fastest of all."""
+    graph, steps = MODELS[name](DEVICES), dict[str, list[float]]()
     load_library().concrete(graph)
     for reward in REWARDS:
         own, begin = planner(reward, DEVICES, Training("adam", "bf16")), process_time()
-        ratios, fastest = list[float](), list[float]()
+        ratios, fastest = list[float](), steps.setdefault(reward, [])
         for seed in range(SEEDS):
             seeded = replace(own, seed=seed)
             _, environment = seeded.environment(graph)
@@ -71,11 +71,10 @@ def test_models(name: str):
             agent.trained(environment, EPISODES, TRAINED_RANDOM)
             fastest.append(environment.found[0][0])
             ratios.append(environment.seconds(agent.decoded(environment)) / fastest[-1])
-        steps[reward] = max(fastest)
         print(
             f"{name:10s} {reward:9s} fastest {min(fastest) * 1e3:.4g}, at most"
             f" {max(fastest) * 1e3:.4g} ms; greedy {sum(ratios) / SEEDS:.3f} on average,"
             f" {max(ratios):.3f} at most; {(process_time() - begin) / SEEDS:.1f} s",
             flush=True,
         )
-    assert steps["both"] <= min(steps.values()) * 1.01
+    assert max(steps["both"]) <= 1.1 * min(map(min, steps.values()))
