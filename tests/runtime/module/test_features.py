@@ -212,8 +212,7 @@ def gradients_in(number_format: torch.dtype | None, module: nn.Module) -> dict[s
 @pytest.mark.parametrize("number_format", a_third([torch.bfloat16, torch.float16]))
 @pytest.mark.parametrize("planner", ["data-parallel", "zero"])
 def test_autocast_is_that_of_the_module(number_format: torch.dtype, planner: str):
-    """As far as the format goes. Without autocast the difference is larger, so the format is that
-    one."""
+    """As far as the format goes. Without autocast, the difference is larger."""
     modules = [dense(nn.LayerNorm(8)).float() for _ in range(RANKS + 2)]
     batch = {n: t.float() if t.is_floating_point() else t for n, t in numbers_of(0).items()}
     plan = planned(captured(modules[-1], batch), planner)
@@ -366,8 +365,7 @@ def test_modules_and_plans_that_do_not_match_are_refused():
 
 
 def test_checkpoints_go_from_one_plan_to_another(tmp_path):
-    """One process stops after three steps. Four processes go on, and have the state after three
-    more."""
+    """One process stops after three steps. Four go on, and have the state of three more steps."""
 
     def loop(model, last: int, folder, *, saves: bool = False):
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
