@@ -1,4 +1,4 @@
-"""What torch's allocator reserves for what is published, against its rules."""
+"""The bytes that torch's allocator reserves for published runs, against its rules."""
 
 from __future__ import annotations
 
@@ -76,5 +76,5 @@ def test_eager_checkpoints_reserve_more_than_compiled_ones():
     assert small[0].reserved is not None
     assert small[1].reserved is not None
     assert small[0].memory < small[0].reserved < small[1].reserved
-    # A block's last product, which nothing reads, of the narrow format.
+    # The last product of a block, in the narrow format, which nothing reads.
     assert small[1].reserved - small[0].reserved == pytest.approx(4 * 8 * 512 * 256 * 2, rel=0.5)
