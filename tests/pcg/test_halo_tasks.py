@@ -145,7 +145,7 @@ def test_a_task_sees_nothing_beyond_its_halo(halo: str, monkeypatch: pytest.Monk
         assert np.array_equal(evaluate_shards(graph, parts, Reals())[0][0], whole) == right
 
 
-# The adjoint: what back-propagation makes of blocks with halos.
+# The adjoint: the gradients of blocks with halos.
 
 
 def blocks(slide: Slide) -> Iterator[tuple[int, int, int, int]]:

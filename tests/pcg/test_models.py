@@ -25,7 +25,7 @@ TINY = [name for name in MODELS if name.endswith("-tiny")]
 
 FULL = {
     "mlp": (16 * 8192**2, 35),
-    # Torchvision and Hugging Face give these, the last with a head that predicts masked tokens.
+    # Torchvision and Hugging Face state these, the last with a head that predicts masked tokens.
     "resnext50": (25_028_904, 179),
     "inception-v3": (23_834_568, 337),
     "bert-large": (335_174_458, 786),

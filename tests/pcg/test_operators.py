@@ -136,7 +136,7 @@ def gradients(
     outputs = [out.double() for out in function(tensors)]
     weights = [torch.randn(out.shape, generator=generator) for out in outputs]
     wanted = [t for t in tensors if t.requires_grad]
-    # As zeros, not None: one side may not have noticed that it does not depend on an operand.
+    # Zeros instead of None: one side may not have noticed that it does not depend on an operand.
     return torch.autograd.grad(outputs, wanted, weights, allow_unused=True, materialize_grads=True)
 
 

@@ -56,7 +56,7 @@ def test_sharded_graphs_equal_whole_ones(graph: Graph, seed: int, ring: Reals | 
 @pytest.mark.parametrize(
     ("equation", "cuts"),
     [
-        # Two sums over one name, multiplied: a product of parts is no part of the product.
+        # Two sums over one name, multiplied: the product of parts is no part of the product.
         ("out[i] = (sum k: x[i, k]) * (sum k: y[i, k])", ["i"]),
         ("out[i] = (sum k: x[i, k]) * exp(sum k: y[i, k])", ["i"]),
         ("out[i] = (sum k: x[i, k]) + (sum k: y[i, k])", ["i", "k"]),
@@ -68,7 +68,7 @@ def test_sharded_graphs_equal_whole_ones(graph: Graph, seed: int, ring: Reals | 
         ("x[i, j] -> out[i, j] = x[i, j] + x[i, j + 1]", ["i"]),
         ("x[i, j] -> out[i, j] = x[i, |j| - 1 - j]", ["i"]),
         ("x[i, i] -> out[i] = x[i, i]", []),
-        # A sum that is squared, and one within a let.
+        # A sum that is squared, and a sum within a let.
         ("let s[i] = sum k: x[i, k]; out[i] = s[i] * s[i]", ["i"]),
         ("x[i, j] -> out[] = sum i, j: x[i, j]; rows[i] = sum j: x[i, j]", ["j", "i"]),
     ],

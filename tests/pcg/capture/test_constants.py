@@ -112,7 +112,7 @@ def test_views_of_one_constant_are_told_apart(monkeypatch: pytest.MonkeyPatch) -
     with default_dtype(torch.float64):
         actual = evaluate(made.graph, leaves)
     torch.testing.assert_close(tuple(actual), expected, rtol=0, atol=0)
-    # The second is looked at as the first is, and so is not told again.
+    # The second view equals the first, so it is not described again.
     assert len([t for t in seen if t.dim()]) == len(expected) - 3
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-# Functions of autograd override backward as torch documents it, with operands of their own.
-# pyright: reportIncompatibleMethodOverride=false
+# Functions of autograd override backward as torch documents, with operands of their own.
 import pytest
 import torch
 from support.cases import a_third
@@ -143,7 +142,7 @@ def test_reentrant_checkpoint_is_captured_as_its_function():
     module = Two(lambda m, x: m.b(checkpoint(torch.tanh, m.a(x), use_reentrant=True)).sum())
     other = Two(lambda m, x: m.b(torch.tanh(m.a(x))).sum())
     assert capture(module, (rows(),)).graph == capture(other, (rows(),)).graph
-    # Of operands without gradients torch gives none to the weights either.
+    # If the operands have no gradients, torch gives the weights none either.
     blind = Two(lambda m, x: m.b(checkpoint(m.a, x, use_reentrant=True)).sum())
     assert {w.parameter for w in capture(blind, (rows(),)).weights} == {"b.weight", "b.bias"}
 
@@ -161,7 +160,7 @@ def test_parameters_without_gradients_are_not_trained(function, prepare):
     captured = capture(Two(function, prepare), (rows(),))
     assert {w.parameter for w in captured.weights} == {"b.weight", "b.bias"}
     assert set(captured.buffers.values()) == {"a.weight", "a.bias"}
-    # Nothing is left to detach, so that all can be cut.
+    # Nothing is left to detach, so all operators can be cut.
     assert "aten.detach.default" not in captured.opaque
 
 

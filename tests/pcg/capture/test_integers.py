@@ -154,7 +154,7 @@ def test_masks_that_choose(made: Callable[[], Tensor]) -> None:
 
     torch.manual_seed(1)
     names = [n.name for n in assert_agrees(Masked(), (torch.randn(2, 4, 5, 3),)).graph.nodes]
-    # A causal mask is known to be one, however it is made.
+    # A causal mask is recognised, however it is made.
     assert ("causal_attention" in names) == bool(made()[1, 0])
 
 

@@ -267,7 +267,7 @@ CASES = {
     "bags of what is computed": case(
         lambda t, ids: f.embedding_bag(ids, t * 2, mode="mean"), (5, 4), buffers=("ids",)
     ),
-    # Taken apart by torch's own decompositions.
+    # Decomposed by torch itself.
     "root of squares": case(lambda x: x.square().sum().sqrt(), X),
     "einsum": case(partial(torch.einsum, "bij,bjk->bik"), (2, 3, 4), (2, 4, 5)),
     "in place": case(lambda x: (x * 1).mul_(2).add_(1).relu_(), X),

@@ -84,7 +84,7 @@ def test_digests_of_different_graphs_differ():
 
 
 def test_digests_are_the_same_in_every_process():
-    # A plan file holds them: a change makes old plans unreadable.
+    # Plan files hold these digests: a change makes old plans unreadable.
     graph = Graph((apply(matmul(), X, leaf("weight", "w", (6, 3))),))
     assert graph.digest == "bc7960d8b1f5b9352122e8c9"
 

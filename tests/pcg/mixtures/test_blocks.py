@@ -83,7 +83,7 @@ def test_names_say_which_parameters_lie_side_by_side():
     records = {w.record.names[0]: w.record for w in captured.weights}
     together = records["block.experts.*.w1.weight"]
     assert together.stacked == tuple(f"block.experts.{i}.w1.weight" for i in range(3))
-    # The graph multiplies by what lies there, without turning it in each step.
+    # The graph multiplies by the stored weight, without transposing it in each step.
     assert together.transposed
     assert {n.leaf.shape for n in captured.graph.leaves} == {
         (2, 3, 6),

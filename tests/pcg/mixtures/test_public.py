@@ -70,7 +70,7 @@ def test_known_block_of_transformers_equals_its_loop(kind: str, normalizes: bool
     torch.manual_seed(0)
     made = config(**SIZES, norm_topk_prob=normalizes)
     models = import_module(f"{folder}.modeling_{model}")
-    # Version 5 spells some of them otherwise.
+    # Version 5 spells some names differently.
     (name,) = [name for name in dir(models) if name.lower() == kind.lower()]
     block: nn.Module = getattr(models, name)(made)
     for parameter in block.parameters():

@@ -26,7 +26,7 @@ def edge_cases() -> torch.Tensor:
     random *= 10.0 ** torch.randint(-45, 45, (size,), generator=generator)
     ties = [s * (1 + n * 2.0**-bits) for s in (1, -1) for bits in (8, 9, 11, 12, 24, 25)
             for n in range(8)]  # fmt: skip
-    ties += [1 + 2.0**-bits + 2.0**-40 for bits in (8, 11)]  # which float32 takes for ties
+    ties += [1 + 2.0**-bits + 2.0**-40 for bits in (8, 11)]  # float32 takes these for ties
     special = [0.0, -0.0, 65504.0, 65519.9, 65520.0, 3.3e38, 3.39e38, 3.5e38, 1e-8, 6e-8, 1e-45]
     special += [float("inf"), float("-inf"), float("nan")]
     return torch.cat((random, torch.tensor(ties + special, dtype=torch.float64)))

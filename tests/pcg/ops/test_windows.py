@@ -87,8 +87,8 @@ def test_convolutions(name: str, padding: str, seed: int):
     else:
         placed = case.along(padded, before=torchs, after=torchs)
     call = OPERATORS[name](**case.convolution(*placed))
-    # oneDNN's convolution in bfloat16, with groups and dilation, reads what nobody wrote on some
-    # processors (torch 2.13: the same call gives other numbers, inf among them).
+    # oneDNN's convolution in bfloat16, with groups and dilation, reads uninitialized memory on some
+    # processors (torch 2.13: the same call gives different numbers, inf among them).
     with torch.backends.mkldnn.flags(enabled=False):
         assert_means(
             call,

@@ -70,7 +70,7 @@ def test_every_device_gets_one_part_and_gathers_the_others(
     first, second = moves(made)[:2]
     assert second.transfer.kind == "all_gather"
     assert {len(group) for group in second.transfer.groups or ()} == {parts}
-    # Each device receives a part from one, and sends one.
+    # Each device receives a part from one device, and sends a part to one.
     ends = [(m.source, m.target) for m in first.transfer.messages]
     assert len(ends) == len({b for _, b in ends}) == data * copies
     assert {m.elements * parts * data for m in first.transfer.messages} == {sizes[0] * sizes[1]}

@@ -63,7 +63,7 @@ return mean_loss(matmul(h, v))
 def test_chain_is_recomputed_before_its_first_reader():
     steps = steps_of(parse_graph(CHAIN))
     remade = done(steps, {"gelu", "sigmoid"})
-    # The second product reads what gelu makes of what sigmoid makes of what is kept.
+    # The second product reads gelu of sigmoid of a saved tensor.
     ((reader, made),) = remade.before.items()
     assert names(steps, [reader]) == ["matmul"]
     assert names(steps, made) == ["sigmoid", "gelu"]
@@ -98,11 +98,11 @@ return reduce(mean_loss(matmul(gelu(h), c)), degree=4)
 def test_a_weight_is_gathered_ahead():
     steps = steps_of(parse_graph(GATHERED))
     remade = done(steps, {"combine"})
-    # That of the first product is of data, so nothing reads the first weight; the last two are
-    # gathered at once, for the second is wanted next.
+    # The gradient of the first product is of data, so nothing reads the first weight. The last two
+    # weights are gathered at once, because the second one is needed next.
     ((reader, made),) = remade.before.items()
     assert names(steps, made) == ["move w2", "move w3"]
-    # Nothing else is communicated between the last product and the loss.
+    # No other communication takes place between the last product and the loss.
     assert names(steps, [reader]) == ["mean_loss"]
 
 
@@ -131,7 +131,7 @@ def test_weights_are_gathered_again_for_each_micro_batch(apart: bool):
     gathers = {i for i in remade.steps if not isinstance(steps.steps[i], Compute)}
     assert remade.moved == gathers
     assert len(remade.moved) == 2
-    # What is sent from stage to stage is kept.
+    # Tensors that are sent from stage to stage are kept.
     for number in remade.steps:
         step = steps.steps[number]
         devices = {d for s in (*step.operands, *step.results) for d in s.layout.devices}
@@ -163,12 +163,12 @@ def test_recomputation_stays_within_a_chunk():
     number = {at: ends.source for at, ends in every.steps.items()}
     for reader, own in remade.before.items():
         assert {number.get(made) for made in own} == {number.get(reader)}
-    # What the next chunk reads is kept: here h, which two later ones read.
+    # Tensors that the next chunk reads are kept: here h, which two later chunks read.
     for at in remade.steps:
         made = set(steps.steps[at].results)
         readers = [n for n, step in enumerate(steps.steps) if not made.isdisjoint(step.operands)]
         assert {number.get(n) for n in readers} <= {number.get(at)}
-    # Each weight is gathered by the chunk that reads it, and all of them are needed again.
+    # Each weight is gathered by the chunk that reads it, and all weights are needed again.
     gathers = {at for at in remade.moved if isinstance(steps.steps[at], Reshard)}
     assert len({number[at] for at in gathers}) == 3
     assert gathers <= remade.held_from().keys()

@@ -104,7 +104,7 @@ def test_backward_transfer_moves_gradients(plan: Transfer, seed: int):
     for device, piece in plan.target.pieces:
         given[(piece.partial, *place(plan.target, device))] += y[device]
     for piece, devices in plan.source.holders.items():
-        # Nothing is read of a halo: whoever wants its elements is sent those of the block.
+        # Halos are not read: a device that needs their elements receives those of the block.
         whole = np.zeros_like(back[devices[0]])
         block = place(plan.source.without_halos, devices[0])
         inside = within(_all_of(block), plan.source, devices[0])
@@ -205,7 +205,7 @@ def pieces_on(devices: tuple[int, ...], of: ParallelTensor) -> tuple[tuple[int, 
 @pytest.mark.parametrize(
     ("source", "target", "kind", "elements"),
     [
-        # The same pieces; a cut of what each device has; a gather; a reduce-scatter of two.
+        # The same pieces; a cut of each device's own piece; a gather; a reduce-scatter of two.
         (tensor((2,), (4,), 1, 1), tensor((2,), (4,), 1, 1), "none", 0),
         (tensor((1,), (4,), 2, 1), tensor((2,), (4,), 1, 1), "local", 0),
         (tensor((2,), (4,), 1, 1), tensor((1,), (4,), 2, 1), "all_gather", 4),

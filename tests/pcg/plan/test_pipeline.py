@@ -83,7 +83,7 @@ def test_micro_batches_are_back_everywhere_before_a_later_one_begins():
     """So messages of slices that long ago have been received."""
     for stages, micro_batches, interleave in SMALL:
         back, lagging = set[int](), lag(stages, interleave)
-        # Who is back at the first chunk of the first stage is back everywhere.
+        # A micro-batch that is back at the first chunk of the first stage is back everywhere.
         for kind, batch, chunk in orders(stages, micro_batches, interleave)[0]:
             if kind == "backward" and not chunk:
                 back.add(batch)

@@ -62,7 +62,7 @@ def test_a_view_is_no_kernel(text: str, launches: bool):
     assert use.launches == launches
     done = work(node, frozenset({0}), 4, 4, use)
     assert bool(done.bytes_forward) == launches
-    # A repetition is summed up on its way back, and what shows all is not touched.
+    # The backward pass of a repetition is a sum. A view of all elements needs no kernel.
     repeats = prod(node.types[0].shape) > 24
     assert bool(done.kernels_backward) == (launches or repeats)
 
@@ -90,7 +90,7 @@ def test_a_bias_is_added_by_the_product():
     done = {node.name: own for node, own in works(graph, compiled=False).items()}
     assert done["add"].kernels_forward == done["add"].bytes_forward == 0
     assert done["matmul"].kernels_forward == 1
-    # Not where something else reads the product.
+    # Not if another operator reads the product.
     graph = parse_graph(LINEAR + "return mean_loss(multiply(y, h))")
     done = {node.name: own for node, own in works(graph, compiled=False).items()}
     assert done["add"].kernels_forward == 1
@@ -104,7 +104,7 @@ def test_compiled_element_wise_operators_are_one_kernel():
     assert sum(own.kernels_forward for own in together.values()) == 1
     # The two operands are read, and the sum is written.
     assert sum(own.bytes_forward for own in together.values()) == (2 * 8 * 16 + 1) * 4
-    # A value that two read is written.
+    # A value with two readers is written.
     graph = parse_graph(text + "return sum_loss(add(gelu(h), relu(h)))")
     uses = kernel_uses(graph, compiled=True)
     written = [node.name for node, use in uses.items() if use.is_written]

@@ -99,7 +99,7 @@ def test_an_output_may_stand_for_an_operand(name):
     node = node_of(name, {}, [MATRIX])
     ways = back_reads(node, frozenset({0}))
     assert ways == (Reads(frozenset({0})), Reads(outputs=frozenset({0})))
-    # Two arguments of one value have one slope: gradients are a function of the output.
+    # Two arguments with one value have one slope: gradients are a function of the output.
     if name == "relu":
         negative = [-torch.ones(MATRIX, dtype=torch.float64), -torch.full(MATRIX, 2.0).double()]
         call = node.operator_call

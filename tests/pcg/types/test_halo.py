@@ -215,7 +215,7 @@ def test_windows_are_derived_from_the_equation(equation: str, reaches: list[tupl
     assert offsets == reaches
 
 
-# Where blocks with halos lie, and what the search does with rules about them.
+# The places of blocks with halos, and the search with rules about them.
 
 
 def test_piece_holds_its_block_and_halo_within_the_tensor():

@@ -93,7 +93,8 @@ def test_ids_of_each_element() -> None:
     ids = torch.tensor([[0, 1], [1, 1], [4, 3], [2, 0], [0, 0], [1, 2]])
     captured = captured_of(Placed(lambda x, ids, y: x.scatter_add(0, ids, y)), ids)
     assert "scatter_add" in names(captured)
-    # Along one of the two they are alike, and that is not the one along which they are ids.
+    # The ids are equal along one of the two axes, and that is not the axis along which they are
+    # ids.
     alike = Placed(lambda x, ids, y: x.scatter_add(0, ids.expand(EDGES, -1), y))
     assert "scatter_add" in names(captured_of(alike, torch.tensor([3, 1])))
 
@@ -224,7 +225,7 @@ def second_row(x: Tensor, ids: Tensor, y: Tensor) -> Tensor:
 
 
 WRONG: dict[str, tuple[Sum, int, int]] = {
-    # The function, the least id of the example, and one that is none.
+    # The function, the least id of the example, and an id out of range.
     "beyond the last": (OF_SLICES["index_add"], 0, NODES),
     "negative to index_add": (OF_SLICES["index_add"], 0, -1),
     "negative to scatter_add": (OF_SLICES["expanded"], 0, -1),
