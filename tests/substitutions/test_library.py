@@ -68,7 +68,7 @@ def applications(rule: Rule, host: Graph, free: dict[str, int]) -> list[tuple[Va
 
 @pytest.mark.parametrize("part", [PART, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("start", a_third(range(0, len(RULES), CHUNK)))
-# Without shrinking: a chunk of rules is slow to try, and the message names rule and seed.
+# Without shrinking: a chunk of rules takes long to try, and the message names rule and seed.
 @settings(max_examples=1, deadline=None, phases=[Phase.generate])
 @given(seed=st.integers(0, 2**32 - 1))
 def test_rules_hold_and_apply(start, part, seed):

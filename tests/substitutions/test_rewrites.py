@@ -164,6 +164,6 @@ def test_rewrites_of_a_graph_with_shared_inputs(library):
     assert met["scales"] == 1
     assert met["cut"] > 4
     assert met["cut of two"] > 2
-    assert "turn a function" not in met  # no function is turned
+    assert "turn a function" not in met  # no function is exchanged
     assert "merge of functions" not in met  # they share no input: pairs of all functions
     assert sum(met.values()) > 100

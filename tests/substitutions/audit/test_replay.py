@@ -201,7 +201,7 @@ def test_steps_that_are_dropped_repeated_or_swapped_are_found(
     elif change == "repeat":
         steps.insert(at, steps[at])
     else:
-        # Steps at the end that have nothing to do with each other may come in either order.
+        # Independent steps at the end may come in either order.
         after = (*steps[at + 1]["at"], *steps[at + 1]["inputs"])
         assume(any(value.startswith(f"{at}.") for value in after))
         steps[at], steps[at + 1] = steps[at + 1], steps[at]

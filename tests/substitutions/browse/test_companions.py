@@ -77,7 +77,7 @@ def test_right_sides_of_a_group_are_aligned():
 def test_arrows_say_which_way_a_rule_goes():
     ways = {e.rule.name: e.arrow for e in FOUND}
     assert ways["associative"] == "<->"
-    assert ways["undone"] == "<->"  # back, the degree is free to choose
+    assert ways["undone"] == "<->"  # in the other direction, the degree is free to choose
     one_way = LIBRARY.rules[0].directions[1].model_copy(update={"applicable": False})
     changed = LIBRARY.rules[0].model_copy(
         update={"directions": (LIBRARY.rules[0].directions[0], one_way)}

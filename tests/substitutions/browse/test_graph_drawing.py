@@ -77,7 +77,7 @@ def test_operands_stand_in_their_order():
 
 
 def test_crossings_are_taken_out():
-    # Two rows of two, wired crosswise: the upper row has to be turned round.
+    # Two rows of two, wired crosswise: the order of the upper row has to be reversed.
     drawing = layout([30.0] * 4, [Wire(0, 3), Wire(1, 2)], [2, 3])
     assert (drawing.centres[0] < drawing.centres[1]) == (drawing.centres[3] < drawing.centres[2])
 
@@ -96,7 +96,7 @@ def test_increasing_numbers_are_the_nearest(wanted):
     def distance(numbers: list[float]) -> float:
         return sum((a - b) ** 2 for a, b in zip(numbers, wanted, strict=True))
 
-    # No block can be moved, up or down, to come nearer: all that is moved keeps the order.
+    # No block of numbers can be moved up or down to come nearer. Every such move keeps the order.
     for at in range(len(actual)):
         for step in (-0.01, 0.01):
             part = range(at, len(actual)) if step > 0 else range(at + 1)

@@ -211,7 +211,7 @@ def random_side(random):
     tensors = [str(op) for op in range(-1, -7, -1)]
     made, ports = [], []
     for number in range(random.randint(1, 4)):
-        # Later tensors more often, so that graphs are deep.
+        # Later tensors are drawn more often, so that graphs are deep.
         x, y = random.choices(tensors + [t for t in tensors if t[0] == "t"] * 4, k=2)
         dim = random.randrange(3)
         kind = random.choice((*KINDS, *KINDS, "LINEAR", "LINEAR", "CONCAT", "SPLIT", "EW"))
@@ -260,7 +260,7 @@ def agrees(rule, sizes, degree, *, symbolic):
     return True
 
 
-MARKER = "PARTITION(-1; PARALLEL_DIM=0, PARALLEL_DEGREE=2)"  # for the file to be FlexFlow's
+MARKER = "PARTITION(-1; PARALLEL_DIM=0, PARALLEL_DEGREE=2)"  # so that the file is one of FlexFlow's
 
 
 @pytest.mark.parametrize("seed", a_third(range(8)))

@@ -73,7 +73,7 @@ def test_intermediate_values_may_have_one_more_axis():
 def test_rules_about_operators_that_are_not_reached_are_left_out():
     assert not names(Expander((SILU, SPLIT, TWICE, MATMUL)).concrete(TWO))
     graph = parse_graph("x = input[4]\nreturn silu(x)\n")
-    # silu makes sigmoid; split is not reached, whatever is.
+    # silu leads to sigmoid. split is not reached in any case.
     assert names(Expander((SILU, SPLIT)).concrete(graph)) == {"silu[0]", "silu[1]"}
     both = parse_graph("x = input[4]\nreturn split(silu(x), axis=0, at=2).0\n")
     assert names(Expander((SILU, SPLIT)).concrete(both)) == {"silu[0]", "silu[1]", "split[0,0]"}

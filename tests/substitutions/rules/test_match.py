@@ -113,7 +113,7 @@ def test_several_outputs_of_one_operator():
         "a, b = split(concat(x, y, axis=0), axis=0, at=4)\nreturn b, a\n"
     )
     assert rewrites(both, parse_graph(text.format(2))) == ["y, x"]
-    # At 4 the halves are as long, at 5 the types differ.
+    # At 4 both halves have equal size, at 5 the types differ.
     assert rewrites(both, parse_graph(text.format(4))) == ["y, x"]
     assert rewrites(both, parse_graph(text.format(4).replace("at=4", "at=5"))) == []
 
@@ -157,7 +157,7 @@ def test_value_computed_from_an_output_is_no_input_of_the_match():
         "x = input[4, 4]\na = weight[4, 4]\nb = weight[4, 4]\n"
         "return matmul(x, a), matmul(x, relu(matmul(x, b)))\n"
     )
-    # a with b, and a with what is made of b, each in two orders.
+    # a with b, and a with a value computed from b, each in two orders.
     assert len(rewrites(MERGE, apart)) == 4
 
 

@@ -82,7 +82,7 @@ def test_a_rule_is_applied_only_where_it_holds():
     assert applied(ONE, 3, 4, 1, 2)
     assert not applied(ONE, 3, 1, 4, 2)
     assert not applied(ONE, 3, 4, 4, 2)
-    # Nothing but the equation stands in the way: the types are equal.
+    # Only the equation prevents the application: the types are equal.
     assert applied(replace(ONE, requires=()), 3, 4, 4, 2)
 
 

@@ -146,7 +146,7 @@ def changed(**fields) -> dict[str, object]:
         ({"rules": [changed(inputs={"x": "2"})]}, "rules[0].inputs.x"),
         ({"rules": [changed(family="other")]}, "rules[0].family"),
         ({"rules": [changed(derived=-1)]}, "rules[0].derived"),
-        # Axis 1 is cut: an altered file must not make it any number of axes.
+        # Axis 1 is cut: an altered file must not declare it as any number of axes.
         (
             {"rules": [changed(runs=[["x.0"], ["x.1"]])]},
             "rules[0]: rule r1: no axis x.1 may be any number of axes",

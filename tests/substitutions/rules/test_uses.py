@@ -41,7 +41,7 @@ def test_a_cut_can_be_made_and_undone():
     )
     assert (forth.applicable, forth.free, forth.unbound) == (True, ("k",), ())
     assert (back.applicable, back.free, back.unbound) == (True, (), ())
-    assert forth.created == back.created == ()  # cuts of weights are none
+    assert forth.created == back.created == ()  # cuts of weights do not count
 
 
 def test_an_input_of_the_new_side_alone_is_not_determined():

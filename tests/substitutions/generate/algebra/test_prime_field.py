@@ -57,7 +57,7 @@ def test_a_batch_is_each_of_its_operands(operator: Operator) -> None:
                     assert (actual == expected[port].reshape(-1)).all()
             compared += 1
             break
-    if operator.name != "depthwise_conv2d":  # whose operands hardly ever fit by chance
+    if operator.name != "depthwise_conv2d":  # operators whose operands rarely fit by chance
         assert compared
 
 

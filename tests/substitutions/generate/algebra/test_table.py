@@ -90,7 +90,7 @@ def test_the_classes_are_the_distinct_values(written_out: Sequence[Value], kept:
         assert len(table.classes) == len(expected)
     else:
         distinct = PairSearch(table, SIZE).distinct
-        # Of the greatest size, terms that ignore an input are counted too, but for 0.
+        # Of the greatest size, terms that ignore an input count too, except 0.
         ignoring = {key(value) for value in written_out if constant(value)}
         assert len(expected) <= distinct <= len(expected | ignoring)
 

@@ -96,7 +96,7 @@ def test_types_of_chains_are_those_of_the_verifier():
     untyped = 0
     for _ in range(600):
         word = tuple(an_op(random, [K, K2, (*K, *K2)]) for _ in range(random.randrange(4)))
-        # All at one rank, with both axes there.
+        # All at one rank, at which both axes exist.
         both = pair((ParallelOp("partition", 0, K), ParallelOp("partition", 1, K)), word)[1]
         try:
             (typing,) = typings(Graph(both).nodes, both)

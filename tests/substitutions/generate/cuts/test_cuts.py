@@ -43,7 +43,7 @@ def options(edge: int, rank: int) -> list[tuple[Counts, str, dict[str, int]]]:
             "pipeline": (rank + dim, 1),
             "batch": (rank + dim, -1),
             "replicate": (2 * rank, 1),
-            "reduce": (2 * rank + 1, 1),  # how many there are
+            "reduce": (2 * rank + 1, 1),  # counts partials
         }[call.name]
         partial.append(
             ({(edge, entry): power}, call.name, {} if rank * 2 <= entry else {"dim": dim})
@@ -60,7 +60,7 @@ def keys(outputs: tuple[Value, ...]) -> Iterator[Key]:
     """The types of a graph, one for each choice of the operands that carry partials."""
     for number, typing in enumerate(typings(Graph(outputs).nodes, outputs)):
         rows = typing.basis.rows
-        # It takes k = 1, or an input with a k-th of a copy or the like.
+        # The type needs k = 1, or an input with a k-th of a copy or the like.
         impossible = any(
             symbol == "k" or (value.powers and all(s == "k" and e < 0 for s, e in value.powers))
             for symbol, value in rows
@@ -308,7 +308,7 @@ def test_symbols_and_names_of_inputs_are_never_taken_twice():
     layout = OperatorCuts.of(many)
     assert layout is not None
     assert decide(*layout.written(layout.basis([])[0])).verdict is Verdict.PROVED
-    assert len(candidates) < 100  # not all of the 2**11 ways to write a rule on as many edges
+    assert len(candidates) < 100  # not all of the 2**11 ways to write a rule on that many edges
 
 
 @pytest.mark.parametrize("third", a_third(range(3)))

@@ -111,7 +111,7 @@ def test_copies_cannot_be_undone():
     takes: Relation = (((0, 0), 1), ((0, 2), 1), ((1, 0), -1))
     gives: Relation = (((0, 1), 1), ((0, 2), 1), ((1, 0), -1))
     follows: Relation = (((0, 0), 1), ((0, 1), -1))
-    assert steps.distance(follows, [takes, gives]) is not None  # by way of the second edge
+    assert steps.distance(follows, [takes, gives]) is not None  # through the second edge
     left: Relation = (((0, 0), 1), ((0, 2), 1), ((1, 2), -1))
     right: Relation = (((0, 1), 1), ((0, 2), 1), ((1, 2), -1))
     assert steps.distance(follows, [left, right]) is None  # no copies on either edge

@@ -180,8 +180,8 @@ def test_an_equation_beyond_the_primitives_has_a_reason(equation: str, reason: s
     assert reason in decomposition.reason
 
 
-# What follows replays derivations. ``onwards`` moves the operator that joins a cut tensor towards
-# the results, by rules around one operator each; every one is proved here.
+# The rest replays derivations. ``onwards`` moves the operator that joins a cut tensor towards the
+# results, by rules around one operator each. Every rule is proved here.
 
 
 @lru_cache(maxsize=256)
