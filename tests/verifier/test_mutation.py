@@ -55,7 +55,7 @@ def test_mutants_that_differ_are_refuted(rule):
     findings = examine_mutants([(rule.left, rule.right)], most=MOST)
     assert len(findings) >= FEWEST
     assert [str(finding) for finding in findings if finding.problem] == []
-    # A rule of which nothing could be told apart would test nothing.
+    # A rule without a mutant that evaluation shows to be false would test nothing.
     assert any(finding.verdict != Verdict.PROVED for finding in findings)
 
 
@@ -127,7 +127,7 @@ def test_mutants_are_always_the_same_and_all_different():
     assert texts == [(side_text(a), side_text(b)) for _, a, b in mutants(*MATMUL)]
     assert len(set(texts)) == len(texts)
     assert tuple(map(side_text, MATMUL)) not in texts
-    # One side is changed, and never into the other.
+    # One side is changed, and it never becomes the other side.
     assert all((a == MATMUL[0]) != (b == MATMUL[1]) and a != b for _, a, b in mutations)
 
 
@@ -167,7 +167,7 @@ def test_attributes_of_an_operator_of_ones_own():
     wide = _pair(
         "sliced(x, axis=1, start=s, size=2)", "sliced(y, axis=1, start=0, size=2)", x=2, y=2
     )
-    # Only the last dimension can be sliced; the equation refuses another one.
+    # Only the last dimension can be sliced. The equation refuses another one.
     assert _texts(mutants(*wide, OWN), Kind.POSITION) == []
 
 

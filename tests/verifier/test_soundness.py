@@ -80,7 +80,7 @@ def _mutated(side: Outputs, random: Random) -> Outputs:
     if kind == 1:
         leaves = [Value(leaf) for leaf in Graph(side).leaves]
         if not leaves:
-            # All of it is constants, which an earlier change may have left.
+            # The side consists of constants, which an earlier change may have left.
             return side
         return rebuild(side, {random.choice(leaves): random.choice(leaves)})
     change = (_swap_operands, _change_attribute, _change_operator, _double)[kind - 2]
@@ -116,7 +116,7 @@ def _proved_one_holds(number: int, seed: int):
     except OperatorError:
         counts["no graph"] += 1
         return
-    # What is false need not be made small here: that takes far longer than to tell.
+    # Counterexamples need not be shrunk here: that takes far longer than to find them.
     decision = decide(left, right, brief=True)
     counts[decision.verdict] += 1
     if decision.verdict in (Verdict.REFUTED, Verdict.UNKNOWN):
@@ -129,7 +129,7 @@ def _proved_one_holds(number: int, seed: int):
         counts["instances"] += 1
         assert decision.verdict not in (Verdict.VACUOUS, Verdict.ILL_TYPED), (left, right, instance)
         if decision.verdict is Verdict.PROVED:
-            # What holds by the laws of scalar functions does so in real numbers alone.
+            # Rules by the laws of scalar functions hold in real numbers alone.
             holds = agree(instance, seed) or agree_nearly(instance, seed)
             assert holds, (left, right, instance)
 
@@ -145,7 +145,7 @@ def test_proved_neighbours_hold():
 def test_proved_neighbours_hold_without_replay(monkeypatch):
     """The proof alone, too, separates true rules from false ones."""
     monkeypatch.setattr("verifier.decide.replay", lambda instance, once=False: None)
-    # Without replay, types that differ are reported as vacuous, which this test would refuse.
+    # Without replay, types that differ are reported as vacuous. This test would refuse that.
     monkeypatch.setattr("verifier.decide._types_differ", lambda *sides: UNDECIDED)
     _proved_neighbours_hold(EXAMPLES)
     assert counts[Verdict.PROVED] >= LEAST

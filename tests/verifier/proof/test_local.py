@@ -46,7 +46,7 @@ def test_every_derived_typing_is_proved():
         ("softmax", (2,), Axis("j", (1,), (1,))),
         ("layer_norm", (2, 1, 1), Axis("j", (1, 0, 0), (1,))),
         ("concat", (1, 1), Axis("j", (0, 0), (0,))),
-        ("matmul", (2, 2), Axis("k", (0, 0), (None,))),  # where k does not stand
+        ("matmul", (2, 2), Axis("k", (0, 0), (None,))),  # a dimension without k
         ("matmul", (2, 2), Axis("n", (None, 0), (1,))),
         ("matmul", (2, 2), Axis("n", (None, 1), (0,))),
         ("matmul", (2, 2), Axis("n", (None, 1), (None,))),

@@ -278,7 +278,7 @@ def test_script_declares_and_quotes_its_symbols():
     assert smt.model(smt.script([smt.is_zero(R * 2 - 5)])) is None
 
 
-# Names of a rule's own, and values that are undefined
+# Names of a rule's own, and undefined values
 
 
 OWN_NAMES = ("o0", "u0", "u1", "h0", "sigma", "partials", "quotient", "rest", "k", "i", "x", "a0")
@@ -332,7 +332,7 @@ ONES = Operator("ones", "x[i, j] -> out[i] = 1")
         ("subtract(pointwise(x), pointwise(x))", "scale(x, factor=0.0)"),
         ("subtract(to_float16(x), to_float16(x))", "scale(x, factor=0.0)"),
         ("ratio(y, n=n)", "ones(y)"),
-        (  # 1/0 and log(0) are infinite to a machine, and what swallows that may do so here alone
+        (  # 1/0 and log(0) are infinite to a machine, and an operator may only drop them here
             "maximum(x, log(z))",
             "multiply(maximum(x, log(z)), exp(subtract(log(z), log(z))))",
         ),
