@@ -186,7 +186,7 @@ def test_model_from_a_file_is_planned_with_opaque_functions(tmp_path: Path) -> N
     assert re.search(
         r"have no equation: aten\.topk\.default \(\d+\.\d\d% of the step\)", result.output
     )
-    lowering = Lowering(load_plan(out))  # the file says what the function is
+    lowering = Lowering(load_plan(out))  # the file states the function
     assert lowering.plan.model_name == name
     assert any("topk" in str(lowering.program(rank)) for rank in range(2))
 
@@ -295,7 +295,7 @@ def test_profile_changes_the_prediction(tmp_path: Path) -> None:
     result = optimize(*arguments, "--profile", str(profile))
     # Two products forward, three backward.
     assert json.loads(result.stdout)["predicted_seconds"] > 5
-    # What was measured makes no other machine: the plan runs, and is simulated with the same price.
+    # Measurements make no other machine: the plan runs, and is simulated with the same price.
     check_origin(load_plan(tmp_path / "plan.json"), "plan.json")
     given = [str(tmp_path / "plan.json"), "--profile", str(profile), "--json"]
     simulated = json.loads(runner.invoke(simulator, given).stdout)
@@ -335,7 +335,7 @@ def test_the_same_search_writes_the_same_file(
     here, there = tmp_path / "here.json", tmp_path / "there.json"
     monkeypatch.setattr("sys.argv", ["plan", str(here), planner])
     exec(PLAN, {})
-    # A seed that is not that of this process, where one is given.
+    # Another hash seed than that of this process, if one is given.
     seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     environment = os.environ | {"PYTHONHASHSEED": seed}
     command = [sys.executable, "-c", PLAN, str(there), planner]

@@ -174,7 +174,7 @@ def test_no_process_outlives_the_command(tmp_path, short_folder, sign):
         env={"TMPDIR": short_folder},
     )
     end = time.monotonic() + 60
-    # The command, the server that forks, what tracks its resources, and two workers.
+    # The command, the server that forks, Python's resource tracker, and two workers.
     while len(marked(mark)) < 5 and time.monotonic() < end:
         time.sleep(0.1)
     time.sleep(0.5)

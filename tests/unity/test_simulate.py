@@ -44,7 +44,7 @@ def test_simulation_agrees_with_the_estimates_of_the_plan(made: Path) -> None:
     assert sum(content["phases"].values()) == pytest.approx(content["step_seconds"])
     memory = content["memory"]
     assert memory["optimizer"] == 2 * memory["parameters"] > 0
-    # Those of weights that several devices hold are in buffers, beside the one that is computed.
+    # Gradients of weights that several devices hold are in buffers, beside the one being computed.
     assert memory["parameters"] <= memory["gradients"] <= 2 * memory["parameters"]
     kinds = ("parameters", "gradients", "optimizer", "activations")
     assert memory["bytes"] == sum(memory[kind] for kind in kinds)
@@ -67,8 +67,8 @@ def test_number_formats_take_other_time_and_memory(made: Path) -> None:
     single, mixed = (by_format[name]["memory"] for name in ("fp32", "bf16"))
     assert mixed["parameters"] == 1.5 * single["parameters"]
     assert mixed["optimizer"] == single["optimizer"]
-    # Data, targets and the error of the prediction stay wide; of what three relus keep for the
-    # backward pass, a device has a quarter, and two bytes of each element are saved.
+    # Data, targets and the error of the prediction stay wide. A device has a quarter of the tensors
+    # that three relus save for the backward pass, and two bytes of each element are saved.
     hidden = 3 * (512 // 4) * 512
     assert mixed["activations"] <= single["activations"] - 2 * hidden
 

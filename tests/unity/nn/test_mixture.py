@@ -84,7 +84,7 @@ def test_ties_are_chosen_and_ranked_alike():
     out, routing = moe(x)
     assert (routing.weights == 0.5).all()
     assert torch.allclose(out, mixture_by_loops(moe, x), atol=1e-13)
-    # 3 places for each of two experts: the last three tokens of a row find none.
+    # Each of two experts takes 3 tokens: the last three tokens of a row are dropped.
     assert out[:, :3].abs().sum(-1).min() > 0
     assert not out[:, 3:].any()
 
