@@ -50,7 +50,7 @@ def rank_main(rank: int, ranks: int, folder: str, connection: Connection) -> Non
     world = World(rank, ranks)
     while True:
         order = connection.recv()
-        # Rather an end with a traceback than a test that never ends.
+        # An end with a traceback is better than a test that never ends.
         faulthandler.dump_traceback_later(4 * TIMEOUT.total_seconds(), exit=True)
         connection.send(answer(world, order))
         faulthandler.cancel_dump_traceback_later()
@@ -87,8 +87,8 @@ def together(replies: list[dict]) -> dict:
 
 def main() -> None:
     ranks, folder = int(sys.argv[1]), sys.argv[2]
-    import_module("torch._dynamo")  # else the first optimizer of each rank imports it
-    # Forked, so that torch is imported once; nothing has started a thread yet.
+    import_module("torch._dynamo")  # otherwise the first optimizer of each rank imports it
+    # Forked, so that torch is imported once. No thread has started yet.
     context = get_context("fork")
     connections: list[Connection] = []
     for rank in range(ranks):

@@ -108,7 +108,7 @@ def test_data_parallelism_cuts_batched_functions(make: Any) -> None:
     plan = planned(parse_graph(print_graph(graph)), DEVICES)
     for node in plan.graph.operators:
         for operand in (v.node for v in node.inputs if v.node.name == "combine"):
-            # The same blocks again: nothing is gathered.
+            # The same blocks again: no gather.
             assert node.name == "partition"
             assert node.operator_call.values == operand.operator_call.values
     for node in plan.graph.operators:

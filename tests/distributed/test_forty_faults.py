@@ -47,7 +47,7 @@ SUDDEN = r"worker {} ended suddenly, by {}"
 STOPPED = r"stopped by {} after step \d+, checkpoint .*/step-\d+"
 ONE_RESTART = ("--max-restarts", "1")
 
-# What a rank was last heard to do may be a second old, in which short runs make all their steps.
+# The last report of a rank may be a second old, and short runs make all their steps in that time.
 FAULTS = {
     "rank 0 killed": Fault(AGAIN, SUDDEN.format(0, "signal SIGKILL"), act=to_worker(0, KILL)),
     "rank 1 killed": Fault(AGAIN, SUDDEN.format(1, "signal SIGKILL"), act=to_worker(1, KILL)),

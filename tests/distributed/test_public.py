@@ -24,9 +24,9 @@ COMMAND = ROOT / "tests" / "benchmarks" / "public" / "training.py"
         # Queries without a key.
         ("padded/gpt2", "data"),
         ("padded/llama", "data,tensor,pipeline"),
-        # Each micro-batch has another number of labels that count.
+        # Each micro-batch has a different number of labels that count.
         ("ignoring/llama", "data,pipeline"),
-        # Experts, whose weights the graph has as one.
+        # Experts whose weights are one weight in the graph.
         ("mixtral", "tensor"),
     ],
 )
