@@ -58,7 +58,7 @@ def test_true_declaration_is_read_and_printed() -> None:
         ("aten.tril.default(x0)", [X], [X], "0 -> 0", "not independent"),
         ("aten.view.default(x0, [4, 6])", [X], [X], "0 -> 0", "not independent"),
         ("aten.nonzero.default(x0)", [X], ["[24, 2] int64"], "0 -> 0", "not independent"),
-        # Axes that are none.
+        # Invalid axes.
         (CALL, [X], [X], "0 -> 1", "not independent"),
         (CALL, [X], [X], "7 -> 7", "not independent"),
         (CALL, [X], [X], "0, 0 -> 0", "not independent"),
@@ -71,7 +71,7 @@ def test_true_declaration_is_read_and_printed() -> None:
         (CALL, [X], [X], "0 -> 0x0", "expected dimensions"),
         (CALL, [X], [X], "\u0661 -> 0", "expected dimensions"),
         (CALL, [X], [X], f"{'9' * 5000} -> 0", "expected dimensions"),
-        # Operands of sizes that do not go together.
+        # Operands whose sizes do not fit together.
         (
             "aten.gather.default(x0, 1, x1)",
             [X, "[2, 6] int64"],
@@ -79,7 +79,7 @@ def test_true_declaration_is_read_and_printed() -> None:
             "0, 0 -> 0",
             "not independent",
         ),
-        # What does more than compute.
+        # Functions that do more than compute.
         ("aten.cumsum_.default(x0, 1)", [X], [X], "0 -> 0", "changes its operands"),
         ("aten.multinomial.default(x0, 6)", [X], [X], "0 -> 0", "draws random numbers"),
         (

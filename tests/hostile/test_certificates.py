@@ -176,7 +176,7 @@ def test_theorems_are_those_of_a_definition(tmp_path: Path):
     other = mine("out[i...] = x[i...] + 1")
     bad = forge({"x": 1}, *call, label="b", operators=[other])
     assert recheck(good.write(tmp_path / "good"))[0] == 0
-    # The theorems of the first under the name of the second, whose own are left out.
+    # The theorems of the first definition under the name of the second, without its own.
     for key in ("theorems", "steps", "conditions", "types"):
         bad.content[key] = good.content[key]
     both_there = tmp_path / "both"

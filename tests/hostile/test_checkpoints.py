@@ -306,7 +306,7 @@ MANIFESTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_wrong_manifest_of_a_checkpoint_is_refused(folder, name):
     sign(folder / NEWEST, **MANIFESTS[name])
-    if name == "parameters that are not there":  # which a run does not ask for
+    if name == "parameters that are not there":  # a run does not ask for these
         assert "has no tensor model.third" in refused(app, "export", folder, "-o", "weights.pt")
         return
     must_refuse(folder)

@@ -35,7 +35,7 @@ CONTROLS = [chr(i) for i in range(32) if chr(i) != "\n"] + ["\x7f", "\x9b", "\u2
 def unity(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]:
     """A command of Unity, run as a user does."""
     command = [sys.executable, "-m", *map(str, arguments)]
-    # What Python itself keeps of a user's file is nothing that Unity leaves behind.
+    # Python's own cache of a user's file would look like a file that Unity leaves behind.
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
@@ -84,7 +84,7 @@ def test_hostile_rules(first: int, tmp_path: Path):
     corpus = rules()[first::6]
     given = dict(zip((rule["name"] for rule, _ in corpus), corpus, strict=True))
     told = verdicts(tmp_path, [rule for rule, _ in corpus], "--seconds", 1)
-    # A processor that others use too does less in its second: what is unknown is asked again.
+    # A shared processor does less in a second, so unknown verdicts are asked for again.
     slow = [r["rule"] for r in told if r["verdict"] == "unknown" and unexpected(given, r)]
     if slow:
         told += verdicts(tmp_path, [given[name][0] for name in slow], "--seconds", HANG)
