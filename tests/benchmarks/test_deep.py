@@ -18,7 +18,7 @@ LAYERS = {
 }
 NODES = {"llama": 1, "llama-70b": 128, "gpt": 128, "mixtral": 4}
 MOST_SECONDS = {"llama": 120.0, "llama-70b": 180.0, "gpt": 180.0, "mixtral": 300.0}
-"""Of a processor, for capture and search of the deepest."""
+"""Processor seconds for capture and search of the deepest model."""
 
 
 @pytest.mark.benchmark
@@ -26,7 +26,7 @@ MOST_SECONDS = {"llama": 120.0, "llama-70b": 180.0, "gpt": 180.0, "mixtral": 300
     ("name", "layers"), [(name, n) for name, own in LAYERS.items() for n in own]
 )
 def test_deep(name: str, layers: int):
-    """In seconds of a processor: a machine that others use takes longer."""
+    """In processor seconds: a machine that others use takes longer."""
     answer = answer_of([sys.executable, deep.__file__, name, str(layers), str(NODES[name])], 7200)
     print(name, layers, answer)
     assert answer["stop"] == "exhausted"
