@@ -179,6 +179,7 @@ def test_wrong_predictions_are_replayed_more_often():
 def test_time_limit_ends_planning_and_pretraining():
     planned = planner(seconds=-1.0).plan("perceptron", parse_graph(PERCEPTRON))
     assert planned.report.stop == "time"
+    assert planned.notes == ("learned from 0 plans",)
     assert len(planner(episodes=20, pretrained=0).pretrained_agent(now()).replay) == 0
 
 
