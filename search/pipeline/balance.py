@@ -12,7 +12,8 @@ there are stages before it, and those after it as many as there are stages after
 for the memory of stages. So in a deep model each cut lies in a band. Only stages between two bands
 are considered that are within the bound and fit in memory. If the best result takes longer than the
 bound, a larger bound is tried, but none larger than that result; otherwise no other result is
-faster. Exact for the given times.
+faster. Stages that are filled one after the other up to a bound give the first such result. Exact
+for the given times.
 
 Complexity: the stages, times the width of a band, times the operators of a stage. The width of a
 band is about the part of n by which the bound exceeds the mean.
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -37,6 +38,13 @@ FEW = 500
 SLACK = (0.02, 0.1, 0.5, 2.0, np.inf)
 """The bounds that are tried one after the other: the fractions by which the slowest stage may take
 longer than its lower bound."""
+CLOSE = 3.0
+"""An upper bound is tried at once if it exceeds the lower bound by less than this many times the
+fraction that would be tried."""
+GREEDY_SLACK = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+"""The fractions by which stages that are filled one after the other may exceed the lower bound."""
+BISECTIONS = 3
+"""How often the least such fraction is looked for between two of them."""
 LARGEST = FEW * FEW
 """The largest table of stages that is made at once. A larger one is made in parts, many of which
 are not needed."""
@@ -70,122 +78,19 @@ StageCosts = Callable[[Band, Band], StageTable]
 """A function from bands of first and last positions to the costs of the stages between."""
 
 
-@dataclass(frozen=True)
-class Crossing:
-    """A tensor that may cross from one stage to others: the number of its maker, those of its
-    readers (ascending), and the seconds a step of sending it, at each end."""
-
-    maker: int
-    readers: tuple[int, ...]
-    seconds: float
-
-
 def sums(values: Sequence[float] | NDArray[np.float64]) -> StageCosts:
     """The sum of values over the operators of a stage."""
     total = np.concatenate([[0.0], np.cumsum(np.asarray(values, np.float64))])
 
     def between(starts: Band, ends: Band) -> StageTable:
         table = total[None, ends.positions] - total[starts.positions, None]
-        return np.where(_legal(starts, ends), table, np.inf)
+        return np.where(legal(starts, ends), table, np.inf)
 
     return between
 
 
-@dataclass(frozen=True, eq=False)
-class CrossingSeconds:
-    """The seconds that stages spend on tensors from earlier stages and to later ones. A received
-    tensor counts once. A sent tensor counts once, however many stages receive it."""
-
-    crossings: Sequence[Crossing]
-
-    @cached_property
-    def _read(self) -> _RunningSums:
-        """For each cut, the tensors that cross it, in the order of their first readers after it."""
-        return _RunningSums.of(self._at, self._at.readers)
-
-    @cached_property
-    def _made(self) -> _RunningSums:
-        """For each cut, the tensors that cross it, the last made first. Places count backwards."""
-        return _RunningSums.of(self._at, self._at.end - self._at.makers)
-
-    @cached_property
-    def _at(self) -> _CutCrossings:
-        return _CutCrossings.of(self.crossings)
-
-    def received(self, starts: Band, ends: Band) -> StageTable:
-        """The seconds of receiving: tensors that cross the begin of a stage and are first read
-        before its end."""
-        table = self._read.before(starts.positions[:, None], ends.positions[None, :])
-        return np.where(_legal(starts, ends), table, np.inf)
-
-    def sent(self, starts: Band, ends: Band) -> StageTable:
-        """The seconds of sending: tensors that cross the end of a stage and are made in it."""
-        backwards = self._at.end + 1 - starts.positions
-        table = self._made.before(ends.positions[None, :], backwards[:, None])
-        return np.where(_legal(starts, ends), table, np.inf)
-
-
-class _CutCrossings(NamedTuple):
-    """The tensors that cross each cut of a sequence, one entry for each cut and tensor: the
-    position of the cut, the maker of the tensor, its first reader after the cut, and its
-    seconds."""
-
-    cuts: NDArray[np.intp]
-    makers: NDArray[np.intp]
-    readers: NDArray[np.intp]
-    seconds: NDArray[np.float64]
-    end: int
-    """A position after all cuts that are crossed."""
-
-    @staticmethod
-    def of(crossings: Sequence[Crossing]) -> _CutCrossings:
-        makers = np.array([c.maker for c in crossings], np.intp)
-        lengths = np.array([c.readers[-1] - c.maker for c in crossings], np.intp)
-        cuts = [np.arange(c.maker + 1, c.readers[-1] + 1) for c in crossings]
-        readers = [
-            np.asarray(c.readers)[np.searchsorted(c.readers, positions)]
-            for c, positions in zip(crossings, cuts, strict=True)
-        ]
-        none = np.zeros(0, np.intp)
-        end = max((c.readers[-1] for c in crossings), default=0) + 1
-        return _CutCrossings(
-            np.concatenate([none, *cuts]),
-            np.repeat(makers, lengths),
-            np.concatenate([none, *readers]),
-            np.repeat([float(c.seconds) for c in crossings], lengths),
-            end,
-        )
-
-
-class _RunningSums(NamedTuple):
-    """Seconds at ascending places of each cut, with their running sums, which begin with 0."""
-
-    keys: NDArray[np.intp]
-    """The cut times ``width``, plus the place."""
-    sums: NDArray[np.float64]
-    width: int
-    last: int
-    """No cut after this one is crossed."""
-
-    @staticmethod
-    def of(at: _CutCrossings, places: NDArray[np.intp]) -> _RunningSums:
-        order = np.lexsort((places, at.cuts))
-        bounds = np.searchsorted(at.cuts[order], np.arange(at.end + 2))
-        seconds = at.seconds[order]
-        sums = [np.cumsum([0.0, *seconds[a:b]]) for a, b in pairwise(bounds.tolist())]
-        width = at.end + 2
-        return _RunningSums(
-            at.cuts[order] * width + places[order], np.concatenate(sums), width, at.end
-        )
-
-    def before(self, cuts: NDArray[np.intp], places: NDArray[np.intp]) -> StageTable:
-        """The sum of the seconds before a place of a cut, for all pairs."""
-        cuts, places = np.minimum(cuts, self.last), np.clip(places, 0, self.width - 1)
-        # Each earlier cut has one more sum than places.
-        return self.sums[np.searchsorted(self.keys, cuts * self.width + places) + cuts]
-
-
-def _legal(starts: Band, ends: Band) -> NDArray[np.bool_]:
+def legal(starts: Band, ends: Band) -> NDArray[np.bool_]:
+    """Whether a stage has an operator."""
     return starts.positions[:, None] < ends.positions[None, :]
 
 
@@ -202,11 +107,14 @@ class OperatorBytes:
         weights, activations = self._tables
         return weights(starts, ends) + flying * activations(starts, ends)
 
+    def each(self, flying: float) -> NDArray[np.float64]:
+        """The bytes of each operator."""
+        return self.weights + flying * self.activations
+
     def totals(self, flying: float) -> NDArray[np.float64]:
         """The bytes of the operators before each position."""
         if flying not in self._known:
-            each = self.weights + flying * self.activations
-            self._known[flying] = np.concatenate([[0.0], np.cumsum(each)])
+            self._known[flying] = np.concatenate([[0.0], np.cumsum(self.each(flying))])
         return self._known[flying]
 
     @cached_property
@@ -286,16 +194,39 @@ def balanced(
     before = np.concatenate([[0.0], np.cumsum(np.asarray(least, np.float64))])
     if memory is not None and memory.bands is None:
         return None
+    if len(least) <= FEW:
+        return _RowCut(seconds, before, memory, np.inf).best(stages)[1]
     most = max(before[-1] / stages, np.max(least, initial=0.0))
-    known = np.inf
-    for slack in SLACK if len(least) > FEW else (np.inf,):
+    known = _greedy(partial(_RowCut, seconds, before, memory), most, stages)
+    for slack in SLACK:
         # An earlier result is no less than the best.
         bound = min(known, most * (1.0 + slack) if np.isfinite(slack) else np.inf)
+        if bound < known < most * (1.0 + CLOSE * slack):
+            bound = known
         slowest, bounds = _RowCut(seconds, before, memory, bound).best(stages)
         if bounds is not None and slowest <= bound:
             return bounds
         known = min(known, slowest)
     return None
+
+
+def _greedy(row_cut: Callable[[float], _RowCut], most: float, stages: int) -> float:
+    """The time of the slowest of some stages, which is an upper bound of the best; infinite if none
+    are found. ``row_cut``: the sequence to be cut, by a bound; ``most``: a lower bound."""
+    low, high, known = 0.0, 0.0, np.inf
+    for high in GREEDY_SLACK:
+        known = row_cut(most * (1.0 + high)).greedy(stages)
+        if np.isfinite(known):
+            break
+        low = high
+    else:
+        return known
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        found = row_cut(most * (1.0 + middle)).greedy(stages)
+        low, high = (low, middle) if np.isfinite(found) else (middle, high)
+        known = min(known, found)
+    return known
 
 
 @dataclass(frozen=True, eq=False)
@@ -326,6 +257,31 @@ class _RowCut:
             bounds.append(int(cut[bounds[-1] - ends.first]))
         return float(best[0]), tuple(reversed(bounds))
 
+    def greedy(self, stages: int) -> float:
+        """The time of the slowest stage if each takes as many operators as are within the bound;
+        infinite if these are not all operators."""
+        count, begin, slowest = len(self.before) - 1, 0, 0.0
+        for stage in range(stages):
+            start, later = Band(begin, begin), stages - 1 - stage
+            reach = Band(
+                begin + 1 if later else count, min(self._last(stage, start), count - later)
+            )
+            if reach.first > reach.last:
+                return np.inf
+            seconds = self._seconds(stage, start, reach)[0]
+            within = np.flatnonzero(seconds <= self.bound)
+            if not len(within):
+                return np.inf
+            begin, slowest = reach.first + int(within[-1]), max(slowest, seconds[within[-1]])
+        return float(slowest)
+
+    def _seconds(self, stage: int, starts: Band, ends: Band) -> StageTable:
+        """The seconds of a stage, infinite where it does not fit."""
+        table = self.seconds(stage, starts, ends)
+        if self.memory is None:
+            return table
+        return np.where(self.memory.allowed(stage, starts, ends), table, np.inf)
+
     def _stage(
         self, stage: int, starts: Band, ends: Band, best: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
@@ -339,10 +295,7 @@ class _RowCut:
             before = best[part.first - starts.first : part.last - starts.first + 1]
             if reach.first > reach.last or not np.isfinite(before).any():
                 continue
-            table = self.seconds(stage, part, reach)
-            if self.memory is not None:
-                table = np.where(self.memory.allowed(stage, part, reach), table, np.inf)
-            slowest = np.maximum(before[:, None], table)
+            slowest = np.maximum(before[:, None], self._seconds(stage, part, reach))
             places, into = slowest.argmin(axis=0), reach.positions - ends.first
             lowest = slowest.min(axis=0)
             into, is_less = into[lowest < least[into]], lowest < least[into]

@@ -32,7 +32,7 @@ from search.map.choose.tied import TiedVariables
 from search.map.rules.cuts import Cuts
 from search.map.space.allow import Allowed, everything
 from search.map.space.axes import Mesh, Strategy
-from search.pipeline.balance import CrossingSeconds
+from search.pipeline.cut_crossings import CrossingSeconds
 from search.pipeline.streams import Streams
 from search.split.colours import MOST_FREE
 
@@ -222,7 +222,7 @@ class MicroBatches:
         return self._known
 
     def _tables(self) -> tuple[list[MicroBatchCosts], list[MicroResharding]]:
-        graph, number = self.streams.graph, {node: i for i, node in enumerate(self.nodes)}
+        number = {node: i for i, node in enumerate(self.nodes)}
         costs: list[MicroBatchCosts] = []
         reshardings: list[MicroResharding] = []
         for node, duties in self._duties().items():

@@ -20,40 +20,22 @@ from search.cost.progress import check_time
 from search.pipeline.balance import (
     Band,
     ChunkMemory,
-    Crossing,
-    CrossingSeconds,
-    OperatorBytes,
     StageCosts,
     StageTable,
     balanced,
     in_flight,
     sums,
 )
-from search.pipeline.clock import (
-    WEIGHT_VERSIONS,
-    StageSeconds,
-    step_seconds,
-)
+from search.pipeline.clock import StageSeconds, step_seconds
 from search.pipeline.crossing import crossing_seconds
+from search.pipeline.cut_crossings import Crossing, CrossingSeconds
 from search.pipeline.micro import GroupStrategies, MicroBatchCosts, MicroBatches, Vector
 from search.pipeline.stage_batches import StageBatches, by_kind, in_stages, least_of
+from search.pipeline.stage_memory import PLAIN, Sparing, may_fit, operator_bytes
 
 PRICES = (0.0, 0.5, 4.0, 32.0)
 """The prices of a device's whole memory that are tried until stages fit, as fractions of a step."""
 
-
-@dataclass(frozen=True)
-class Sparing:
-    """The assumed effect of recomputation, before it is chosen. ``left``: the fraction of
-    activations that is left; ``time``: the factor on the time of a micro-batch; ``parts``: the
-    number of parts in which the weights of a stage are stored and gathered again."""
-
-    left: float = 1.0
-    time: float = 1.0
-    parts: int = 1
-
-
-PLAIN = Sparing()
 
 ByStage = tuple[GroupStrategies, ...]
 """The strategies of all operators, as on the group of each stage."""
@@ -136,6 +118,8 @@ def outline(
 ) -> Outline | None:
     """The stages that take least time and fit in memory. If those with the strategies ``first`` do
     not fit, strategies that take less memory are tried. None if no stages fit."""
+    if not may_fit(groups, kind, sparing):
+        return None
     for price in PRICES:
         check_time()
         choices = _sparing(groups, first, price)
@@ -200,7 +184,7 @@ def least_excess(groups: StageBatches, kind: ScheduleKind) -> float:
     """An estimate of the bytes by which the fullest stage exceeds the memory of its devices, with
     the stages that take least memory."""
     choices = _sparing(groups, groups.choose(MicroBatches.choose), PRICES[-1])
-    operators = by_kind(choices, partial(_bytes, groups.each[0], kind=kind))
+    operators = by_kind(choices, lambda own: operator_bytes(groups.each[0], own.costs, kind))
     flights, limits = in_flight(groups.stages, groups.slices), groups.limits
     holds, most = ChunkMemory(operators, flights, limits), max(limits)
 
@@ -237,16 +221,6 @@ def _sparing(groups: StageBatches, first: ByStage, price: float) -> ByStage:
     return groups.choose(choose)
 
 
-def _bytes(
-    batches: MicroBatches, chosen: GroupStrategies, kind: ScheduleKind, sparing: Sparing = PLAIN
-) -> OperatorBytes:
-    """Bytes of each operator's weights, and of the tensors that it saves of one micro-batch."""
-    training, costs = batches.cost.training, chosen.costs
-    older = (WEIGHT_VERSIONS[kind] - 1) * training.parameter_bytes
-    each = (training.held_bytes + older) / batches.cost.itemsize
-    return OperatorBytes(costs.weights * each / sparing.parts, costs.activations * sparing.left)
-
-
 def _balanced(
     groups: StageBatches,
     choices: ByStage,
@@ -255,7 +229,9 @@ def _balanced(
     sparing: Sparing = PLAIN,
 ) -> Outline | None:
     stages, slices, limits = groups.stages, groups.slices, groups.limits
-    operators = by_kind(choices, lambda own: _bytes(groups.each[0], own, kind, sparing))
+    operators = by_kind(
+        choices, lambda own: operator_bytes(groups.each[0], own.costs, kind, sparing)
+    )
     flights = in_flight(stages, slices, interleave)
     if ChunkMemory(operators, flights, limits).bands is None:
         return None

@@ -31,10 +31,8 @@ from search.map.space.allow import Allowed
 from search.map.space.axes import Mesh, Strategy
 from search.pipeline.micro import GroupStrategies, MicroBatches
 from search.pipeline.outline import (
-    PLAIN,
     ByStage,
     Outline,
-    Sparing,
     interleaved,
     micro_batch_counts,
     outline,
@@ -42,6 +40,7 @@ from search.pipeline.outline import (
     with_weights_pass,
 )
 from search.pipeline.stage_batches import StageBatches, by_kind, group_costs, least_of
+from search.pipeline.stage_memory import PLAIN, Sparing
 from search.pipeline.streams import Streams
 
 USUAL_STAGES = 16

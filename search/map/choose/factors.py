@@ -231,8 +231,8 @@ def with_least_bounds(
     sizes: Sequence[int], factors: Sequence[Factor], most: Sequence[int]
 ) -> list[Places]:
     """The places of the values with the least lower bounds: for each variable at most the number of
-    values that ``most`` gives for it. The bound of a value adds up the least entries of the tables, over all values of its
-    neighbours."""
+    values that ``most`` gives for it. The bound of a value adds up the least entries of the tables,
+    over all values of its neighbours."""
     bounds = [np.zeros(size) for size in sizes]
     least: dict[tuple[int, int], Values] = {}
     for factor in factors:

@@ -13,13 +13,12 @@ from search.pipeline import balance
 from search.pipeline.balance import (
     Band,
     ChunkMemory,
-    Crossing,
-    CrossingSeconds,
     OperatorBytes,
     balanced,
     in_flight,
     sums,
 )
+from search.pipeline.cut_crossings import Crossing, CrossingSeconds
 
 limits = st.floats(1.0, 20.0)
 values = st.lists(st.floats(0.0, 8.0), min_size=1, max_size=7)
