@@ -16,13 +16,14 @@ faster. Stages that are filled one after the other up to a bound give the first 
 for the given times.
 
 Complexity: the stages, times the width of a band, times the operators of a stage. The width of a
-band is about the part of n by which the bound exceeds the mean.
+band is about the part of n by which the bound exceeds the mean. Where bands overlap, the times are
+computed once for all stages of a kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -50,6 +51,11 @@ LARGEST = FEW * FEW
 are not needed."""
 PART = 64
 """The number of first positions of stages in such a part."""
+OVERLAP = 2
+"""How many times a position lies in bands on average, for each kind of stage, if stages of a kind
+share tables."""
+MOST_SHARED = 1 << 25
+"""The most entries of all shared tables."""
 ROUNDING = 1e-9
 """The relative difference of sums in another order."""
 
@@ -186,24 +192,26 @@ def balanced(
     least: Sequence[float] | NDArray[np.float64],
     stages: int,
     memory: ChunkMemory | None = None,
+    kind: Callable[[int], Hashable] = int,
 ) -> tuple[int, ...] | None:
     """The bounds of the stages, from 0 to the number of operators, with the fastest slowest stage.
     None if no stages fit in memory. ``seconds``: the table of each stage, numbered from 0;
     ``least``: a lower bound of what each operator adds to any stage, at least 0; ``memory``: the
-    memory of stages, unlimited by default."""
+    memory of stages, unlimited by default; ``kind``: a key, equal for stages with equal tables."""
     before = np.concatenate([[0.0], np.cumsum(np.asarray(least, np.float64))])
     if memory is not None and memory.bands is None:
         return None
     if len(least) <= FEW:
-        return _RowCut(seconds, before, memory, np.inf).best(stages)[1]
+        return _RowCut(seconds, before, memory, kind, np.inf).best(stages)[1]
     most = max(before[-1] / stages, np.max(least, initial=0.0))
-    known = _greedy(partial(_RowCut, seconds, before, memory), most, stages)
+    row_cut = partial(_RowCut, seconds, before, memory, kind)
+    known = _greedy(row_cut, most, stages)
     for slack in SLACK:
         # An earlier result is no less than the best.
         bound = min(known, most * (1.0 + slack) if np.isfinite(slack) else np.inf)
         if bound < known < most * (1.0 + CLOSE * slack):
             bound = known
-        slowest, bounds = _RowCut(seconds, before, memory, bound).best(stages)
+        slowest, bounds = row_cut(bound).best(stages)
         if bounds is not None and slowest <= bound:
             return bounds
         known = min(known, slowest)
@@ -237,7 +245,12 @@ class _RowCut:
     seconds: Callable[[int, Band, Band], StageTable]
     before: NDArray[np.float64]
     memory: ChunkMemory | None
+    kind: Callable[[int], Hashable]
     bound: float
+    _blocks: dict[tuple[Hashable, int], StageTable] = field(
+        init=False, default_factory=dict[tuple[Hashable, int], StageTable]
+    )
+    """The tables that stages of a kind share, by the number of their first positions' part."""
 
     def best(self, stages: int) -> tuple[float, tuple[int, ...] | None]:
         """The time of the slowest stage, and the bounds, of the best stages between the bands."""
@@ -246,9 +259,10 @@ class _RowCut:
             return np.inf, None
         best = np.zeros(1)
         cuts: list[NDArray[np.intp]] = []
+        shared = self._shares(bands)
         for stage, (starts, ends) in enumerate(pairwise(bands)):
             check_time()
-            best, cut = self._stage(stage, starts, ends, best)
+            best, cut = self._stage(stage, starts, ends, best, shared=shared)
             cuts.append(cut)
         if not np.isfinite(best[0]):
             return np.inf, None
@@ -268,53 +282,80 @@ class _RowCut:
             )
             if reach.first > reach.last:
                 return np.inf
-            seconds = self._seconds(stage, start, reach)[0]
+            seconds = self._seconds(stage, start, reach, shared=False)[0]
             within = np.flatnonzero(seconds <= self.bound)
             if not len(within):
                 return np.inf
             begin, slowest = reach.first + int(within[-1]), max(slowest, seconds[within[-1]])
         return float(slowest)
 
-    def _seconds(self, stage: int, starts: Band, ends: Band) -> StageTable:
-        """The seconds of a stage, infinite where it does not fit."""
-        table = self.seconds(stage, starts, ends)
-        if self.memory is None:
+    def _shares(self, bands: Sequence[Band]) -> bool:
+        """Whether stages of a kind share their tables: if their bands overlap, and if the tables
+        are not too large."""
+        if not np.isfinite(self.bound):
+            return False
+        count, kinds = len(self.before) - 1, len({self.kind(i) for i in range(len(bands) - 1)})
+        width = sum(len(band.positions) for band in bands)
+        longest = max(len(self._columns(k).positions) for k in range(count // PART + 1))
+        return width > OVERLAP * kinds * count and kinds * count * longest <= MOST_SHARED
+
+    def _rows(self, part: int) -> Band:
+        """The positions of a part."""
+        return Band(part * PART, min((part + 1) * PART, len(self.before)) - 1)
+
+    def _columns(self, part: int) -> Band:
+        """The ends of stages that begin in a part, if time is the only bound."""
+        return Band(part * PART + 1, self._last_in_time(self._rows(part).last))
+
+    def _seconds(self, stage: int, starts: Band, ends: Band, *, shared: bool) -> StageTable:
+        """The seconds of a stage, infinite where it does not fit. ``shared``: whether its table is
+        a part of one that stages of a kind share."""
+        table = self._part(stage, starts, ends) if shared else self.seconds(stage, starts, ends)
+        longest = Band(starts.first, starts.first), Band(ends.last, ends.last)
+        if self.memory is None or self.memory.allowed(stage, *longest)[0, 0]:
             return table
         return np.where(self.memory.allowed(stage, starts, ends), table, np.inf)
 
+    def _part(self, stage: int, starts: Band, ends: Band) -> StageTable:
+        """The seconds of a stage, as a part of a table that is made once for stages of a kind."""
+        part = starts.first // PART
+        key, columns = (self.kind(stage), part), self._columns(part)
+        if key not in self._blocks:
+            self._blocks[key] = self.seconds(stage, self._rows(part), columns)
+        top, left = starts.first - part * PART, ends.first - columns.first
+        bottom, right = starts.last - part * PART, ends.last - columns.first
+        return self._blocks[key][top : bottom + 1, left : right + 1]
+
     def _stage(
-        self, stage: int, starts: Band, ends: Band, best: NDArray[np.float64]
+        self, stage: int, starts: Band, ends: Band, best: NDArray[np.float64], *, shared: bool
     ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
         """For each end of a stage, the time of the slowest stage up to it, and where it begins.
-        ``best``: the time of the slowest stage before it, by where it begins."""
+        ``best``: the time of the slowest stage before it, by where it begins; ``shared``: see
+        ``_seconds``."""
         count = len(ends.positions)
         least, cut = np.full(count, np.inf), np.zeros(count, np.intp)
-        for part in self._parts(starts, ends):
+        for part in _parts(starts, ends, shared=shared):
             check_time()
             reach = Band(max(part.first + 1, ends.first), min(self._last(stage, part), ends.last))
             before = best[part.first - starts.first : part.last - starts.first + 1]
             if reach.first > reach.last or not np.isfinite(before).any():
                 continue
-            slowest = np.maximum(before[:, None], self._seconds(stage, part, reach))
+            slowest = np.maximum(before[:, None], self._seconds(stage, part, reach, shared=shared))
             places, into = slowest.argmin(axis=0), reach.positions - ends.first
             lowest = slowest.min(axis=0)
             into, is_less = into[lowest < least[into]], lowest < least[into]
             least[into], cut[into] = lowest[is_less], part.first + places[is_less]
         return least, cut
 
-    def _parts(self, starts: Band, ends: Band) -> Iterator[Band]:
-        """The first positions of stages in parts, so that tables stay small."""
-        if len(starts.positions) * len(ends.positions) <= LARGEST:
-            yield starts
-            return
-        for first in range(starts.first, starts.last + 1, PART):
-            yield Band(first, min(first + PART - 1, starts.last))
-
     def _last(self, stage: int, starts: Band) -> int:
         """The last end of a stage that begins at one of some positions."""
-        most = self.before[starts.last] + self.bound + ROUNDING * self.before[-1]
-        last = int(np.searchsorted(self.before, most, side="right")) - 1
+        last = self._last_in_time(starts.last)
         return last if self.memory is None else min(last, self.memory.last(stage, starts.last))
+
+    def _last_in_time(self, start: int) -> int:
+        """The last end of a stage that begins at a position, if time is the only bound."""
+        most = self.before[start] + self.bound + ROUNDING * self.before[-1]
+        return int(np.searchsorted(self.before, most, side="right")) - 1
 
     def _bands(self, stages: int) -> list[Band]:
         """The bands of the cuts. The first is the begin of the sequence, the last is its end."""
@@ -323,6 +364,19 @@ class _RowCut:
         if fitting is None:
             return bands
         return [a.intersection(b) for a, b in zip(bands, fitting, strict=True)]
+
+
+def _parts(starts: Band, ends: Band, *, shared: bool) -> Iterator[Band]:
+    """The first positions of stages in parts, so that tables stay small. Shared tables begin at
+    multiples of ``PART``."""
+    if not shared and len(starts.positions) * len(ends.positions) <= LARGEST:
+        yield starts
+        return
+    first = starts.first
+    while first <= starts.last:
+        end = (first // PART + 1) * PART if shared else first + PART
+        yield Band(first, min(end - 1, starts.last))
+        first = end
 
 
 def _bands(before: NDArray[np.float64], stages: int, bound: float) -> list[Band]:

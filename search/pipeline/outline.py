@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -39,8 +39,6 @@ PRICES = (0.0, 0.5, 4.0, 32.0)
 
 ByStage = tuple[GroupStrategies, ...]
 """The strategies of all operators, as on the group of each stage."""
-_CrossingTable = Callable[[int, Band, Band], StageTable]
-"""The seconds that a chunk of a number spends on tensors of other chunks."""
 OutlineKey = tuple[int, tuple[int, ...], int]
 """The micro-batches, bounds and chunks of a pipeline."""
 
@@ -240,12 +238,15 @@ def _balanced(
     between = _between(groups, choices, interleave)
 
     def spent(number: int, starts: Band, ends: Band) -> StageTable:
-        return each[number % stages].summed(starts, ends) + between(number, starts, ends)
+        return each[number % stages].summed(starts, ends) + between.spent(number, starts, ends)
+
+    def kind_of(number: int) -> Hashable:
+        return each[number % stages], *between.at(number)
 
     least = np.minimum.reduce([own.operators for own in set(each)])
     for part in dict.fromkeys((1.0, 1.0 / interleave)):
         holds = ChunkMemory(operators, flights, [part * limit for limit in limits])
-        bounds = balanced(spent, least, stages * interleave, holds)
+        bounds = balanced(spent, least, stages * interleave, holds, kind_of)
         if bounds is None:
             return None
         full = _each(holds, bounds)
@@ -268,33 +269,40 @@ class _Seconds:
         return sums(self.operators)
 
 
-def _between(
-    groups: StageBatches, choices: Sequence[GroupStrategies], interleave: int
-) -> _CrossingTable:
+@dataclass(frozen=True, eq=False)
+class _Between:
     """The seconds that each chunk spends in a step on tensors from earlier chunks and to later
-    ones, as if these were its neighbours."""
-    stages, last = groups.stages, groups.stages * interleave - 1
-    tables: list[CrossingSeconds] = []
-    for number in range(last):
+    ones, as if these were its neighbours. ``tables``: those of tensors between chunks."""
+
+    tables: Sequence[CrossingSeconds]
+
+    def spent(self, number: int, starts: Band, ends: Band) -> StageTable:
+        before, after = self.at(number)
+        nothing = np.zeros((len(starts.positions), len(ends.positions)))
+        received = before.received(starts, ends) if before else nothing
+        return received + (after.sent(starts, ends) if after else nothing)
+
+    def at(self, number: int) -> tuple[CrossingSeconds | None, CrossingSeconds | None]:
+        """The tables before and after a chunk. The first and the last chunk have one."""
+        before = self.tables[number - 1] if number else None
+        return before, self.tables[number] if number < len(self.tables) else None
+
+
+def _between(groups: StageBatches, choices: Sequence[GroupStrategies], interleave: int) -> _Between:
+    stages, tables = groups.stages, list[CrossingSeconds]()
+    for number in range(stages * interleave - 1):
         a, b = number % stages, (number + 1) % stages
         link = groups.machine.link(a * groups.size, b * groups.size)
         batches, chosen = groups.each[b], choices[b]
         crossing = partial(_crossing, batches, chosen, link)
         tables.append(batches.crossing.get((chosen, link), crossing))
-
-    def of(number: int, starts: Band, ends: Band) -> StageTable:
-        nothing = np.zeros((len(starts.positions), len(ends.positions)))
-        received = tables[number - 1].received(starts, ends) if number else nothing
-        sent = tables[number].sent(starts, ends) if number < last else nothing
-        return received + sent
-
-    return of
+    return _Between(tables)
 
 
 def _estimated(
     groups: StageBatches,
     costs: Sequence[MicroBatchCosts],
-    between: _CrossingTable,
+    between: _Between,
     bounds: tuple[int, ...],
 ) -> list[StageSeconds]:
     """The estimated times of chunks. ``costs``: by stage. The forward pass is taken for a third of
@@ -304,7 +312,7 @@ def _estimated(
     estimated: list[StageSeconds] = []
     for number, (a, b) in enumerate(pairwise(bounds)):
         pair, stage = (Band(a, a), Band(b, b)), number % groups.stages
-        crossing = between(number, *pair) / groups.slices
+        crossing = between.spent(number, *pair) / groups.slices
         each = float((micro[stage](*pair) + crossing)[0, 0])
         after = float(once[stage](*pair)[0, 0])
         estimated.append(StageSeconds(each / 3, 2 * each / 3, 0.0, after))

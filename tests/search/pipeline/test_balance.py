@@ -152,6 +152,27 @@ def test_stages_that_fit_lie_in_the_bands_of_memory(row, stages, micro_batches, 
         assert all(holds.first(s, b) <= a and b <= holds.last(s, a) for s, a, b in pairs)
 
 
+@settings(max_examples=40, deadline=None)
+@given(row=rows(), stages=st.integers(1, 5), micro_batches=st.integers(1, 4), limit=limits)
+def test_stages_that_are_alike_share_their_tables(row, stages, micro_batches, limit):
+    seconds, memory, crossings = row
+    own, crossing, made = sums(seconds), CrossingSeconds(crossings), []
+    holds = memory_of(memory, seconds, stages, micro_batches, limit)
+
+    def table(_: int, starts: Band, ends: Band):
+        made.append(starts)
+        return own(starts, ends) + crossing.received(starts, ends) + crossing.sent(starts, ends)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"FEW": 0, "LARGEST": 1, "PART": 2, "OVERLAP": 0}.items():
+            patch.setattr(balance, name, value)
+        patch.setattr(balance, "GREEDY_SLACK", ())
+        apart = balanced(table, seconds, stages, holds)
+        looks = len(made)
+        assert balanced(table, seconds, stages, holds, lambda _: None) == apart
+    assert len(made) - looks <= looks
+
+
 def test_of_a_long_row_little_is_looked_at():
     """And the stages are those of the whole table."""
     seconds = np.random.default_rng(0).uniform(0.5, 1.5, 700)
