@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pcg.graph.graph import Node, Value
 from pcg.machine import Link
 from pcg.memo import Memo
+from search.cost.collectives import seconds
 from search.cost.cost import CostModel
 from search.cost.progress import check_time
 from search.cost.slices import Slices
@@ -122,8 +123,7 @@ class MicroBatches:
     _choices: Memo[tuple[float, float], GroupStrategies] = field(
         init=False, default_factory=Memo[tuple[float, float], GroupStrategies]
     )
-    """The choices by price of a byte and micro-batches in flight. Outlines with and without
-    recomputation ask for the same ones."""
+    """The choices by price of a byte and micro-batches in flight."""
     _costs: Memo[tuple[int, Duties], MicroBatchCosts] = field(
         init=False, default_factory=Memo[tuple[int, Duties], MicroBatchCosts]
     )
@@ -156,8 +156,7 @@ class MicroBatches:
         for table in costs:
             if id(table) not in priced:
                 held = table.weights + in_flight * table.activations
-                seconds = self.slices * table.micro + table.once
-                priced[id(table)] = seconds + byte_price * held
+                priced[id(table)] = self.slices * table.micro + table.once + byte_price * held
         alone = [Factor((i,), priced[id(table)]) for i, table in enumerate(costs)]
         self._sum = self._sum or self._resharding_sum()
         return self.chosen(self._sum.least_places(alone))
@@ -214,6 +213,17 @@ class MicroBatches:
         axes = self.spaces.of(node).axes
         uncut = (e < 0 or axes[e].operands[position] is None for e in strategy)
         return sum(1 << place for place, same in enumerate(uncut) if same)
+
+    def gathering(self, chosen: GroupStrategies) -> Vector:
+        """The seconds of gathering the weights of which each operator is the first reader, if their
+        copies are stored in parts."""
+        spent = np.zeros(len(self.nodes))
+        for at, (node, duties) in enumerate(self._duties().items()):
+            for position in duties.weights:
+                alike = self.alike(node, position, chosen.strategies[at])
+                ring = self.spaces.mesh.peers(alike).ring
+                spent[at] += seconds(ring, chosen.costs.weights[at] / len(duties.weights))
+        return spent
 
     def tables(self) -> tuple[list[MicroBatchCosts], list[MicroResharding]]:
         """The costs of every operator by itself, and of every resharding between two operators. The

@@ -120,7 +120,7 @@ def outline(
         return None
     for price in PRICES:
         check_time()
-        choices = _sparing(groups, first, price)
+        choices = _sparing(groups, first, price, sparing)
         fitting = _balanced(groups, choices, kind, sparing=sparing)
         if fitting is not None:
             return fitting
@@ -205,16 +205,19 @@ def _each(holds: ChunkMemory, bounds: Sequence[int]) -> list[float]:
     ]
 
 
-def _sparing(groups: StageBatches, first: ByStage, price: float) -> ByStage:
-    """The strategies with a price of memory; ``first`` if the price is 0."""
+def _sparing(
+    groups: StageBatches, first: ByStage, price: float, sparing: Sparing = PLAIN
+) -> ByStage:
+    """The strategies with a price of memory; ``first`` if the price is 0. What recomputation frees
+    has no price, nor have weights that are stored elsewhere."""
     if not price:
         return first
     costs, slices = least_of(first), groups.slices
     seconds = slices * costs.micro.sum() + costs.once.sum()
-    flying = (1 + min(groups.stages, slices)) / 2
+    flying = sparing.parts * sparing.left * (1 + min(groups.stages, slices)) / 2
 
     def choose(own: MicroBatches) -> GroupStrategies:
-        return own.choose(price * seconds / groups.limit(own), flying)
+        return own.choose(price * seconds / groups.limit(own) / sparing.parts, flying)
 
     return groups.choose(choose)
 
@@ -233,7 +236,8 @@ def _balanced(
     flights = in_flight(stages, slices, interleave)
     if ChunkMemory(operators, flights, limits).bands is None:
         return None
-    costs = by_kind(choices, lambda own: replace(own.costs, micro=own.costs.micro * sparing.time))
+    pairs = list(zip(groups.each, choices, strict=True))
+    costs = by_kind(pairs, lambda pair: _spared_costs(*pair, sparing))
     each = by_kind(costs, lambda own: _Seconds(slices * own.micro + own.once))
     between = _between(groups, choices, interleave)
 
@@ -256,6 +260,19 @@ def _balanced(
             )
             return Outline(groups, choices, bounds, seconds, interleave, sparing, kind)
     return None
+
+
+def _spared_costs(
+    batches: MicroBatches, chosen: GroupStrategies, sparing: Sparing
+) -> MicroBatchCosts:
+    """The costs of all operators with recomputation. Weights that are stored in parts are gathered
+    for the forward and the backward pass of each micro-batch, and their gradients scattered."""
+    micro = chosen.costs.micro * sparing.time
+    if sparing.parts > 1:
+        gathering = 3 * batches.gathering(chosen)
+        overlaps = batches.cost.overlaps
+        micro = np.maximum(micro, gathering) if overlaps else micro + gathering
+    return replace(chosen.costs, micro=micro)
 
 
 @dataclass(frozen=True, eq=False)
