@@ -252,18 +252,17 @@ def restricted(factors: Sequence[Factor], places: Sequence[Places]) -> list[Fact
     """The factors over some values of each variable. Equal restrictions of a table share an
     array."""
     same = _interned(places)
-    known: dict[tuple[object, ...], Values] = {}
+    known: dict[tuple[int, ...], Values | NDArray[np.float32]] = {}
     fewer: list[Factor] = []
     for factor in factors:
         some = [same[v] for v in factor.variables]
         if factor.values.shape == tuple(map(len, some)):
             fewer.append(factor)  # all of its values
             continue
-        key = (factor.table, *map(id, some))
+        key = (id(factor.values), *map(id, some))
         if key not in known:
-            part = factor.values[np.ix_(*some)]
-            known[key] = part.astype(np.float64) * factor.times
-        fewer.append(Factor(factor.variables, known[key]))
+            known[key] = factor.values[np.ix_(*some)]
+        fewer.append(Factor(factor.variables, known[key], factor.times))
     return fewer
 
 
