@@ -50,9 +50,9 @@ FEW_OPERATORS = 24
 SLACK = 1.2
 """For few operators, outlines up to this many times as slow as the best are tried, as the best by
 estimate may not fit once it is built."""
-IN_PARTS = 1.5
-"""Weights in parts are gathered for each micro-batch, so more micro-batches take longer. As these
-may fit without parts, more are tried up to this many times the least seconds."""
+IN_PARTS = 2.0
+"""Weights in parts are gathered for each micro-batch, so twice as many may take twice as long. As
+these may fit without parts, more are tried up to this many times the least seconds."""
 GROWTH = 2
 """The least factor between a rung of the ladder and the one before."""
 SPARING = {
