@@ -10,7 +10,7 @@ from support.runs.programs import answer_of
 
 pytest.importorskip("transformers")
 MOST_GB = {"llama-405b": 8.0}
-"""Of memory, where it is more than 4."""
+"""Peak memory in GB, for models that may take more than 4."""
 LAYERS = {
     "llama": (4, 8, 16, 32),
     "llama-70b": (20, 80),
@@ -26,7 +26,7 @@ MOST_SECONDS = {
     "gpt": 180.0,
     "mixtral": 300.0,
 }
-"""Of a processor, for capture and search of the deepest."""
+"""Processor seconds for capture and search of the deepest model."""
 
 
 @pytest.mark.benchmark
@@ -34,7 +34,7 @@ MOST_SECONDS = {
     ("name", "layers"), [(name, n) for name, own in LAYERS.items() for n in own]
 )
 def test_deep(name: str, layers: int):
-    """In seconds of a processor: a machine that others use takes longer."""
+    """In processor seconds: a machine that others use takes longer."""
     answer = answer_of([sys.executable, deep.__file__, name, str(layers), str(NODES[name])], 7200)
     print(name, layers, answer)
     assert answer["stop"] == "exhausted"

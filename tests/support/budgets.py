@@ -2,11 +2,11 @@
 
     python budgets.py [SEED [COUNT]]
 
-Models, machines, numbers of devices, planners, modes and budgets are drawn. The clock of a search
-is that of the processor's seconds of this process, so that a busy computer changes nothing. Each
-line has the budget, the seconds after which there was an answer, and by how much these are more.
-The last line has the largest excess. Models are captured and the library is read before the clock
-starts; nothing else is known to a search from the ones before, but for what a process keeps of the
+Models, machines, numbers of devices, planners, modes and budgets are drawn at random. The clock of
+a search counts the processor seconds of this process, so other work on the computer changes
+nothing. Each line has the budget, the seconds until the answer, and the excess of these over the
+budget. The last line has the largest excess. Models are captured and the library is read before the
+clock starts. A search knows nothing of earlier ones, except for what a process remembers of the
 library.
 """
 
@@ -40,7 +40,8 @@ BY_HAND = ("tensor=2,micro-batches=4", "tensor=4,sequence", "pipeline=2,micro-ba
 
 @dataclass(frozen=True)
 class Budgeted:
-    """A search that is to end in time. ``layers``: of a deep graph, 0 for a model of the zoo."""
+    """A search with a budget. ``layers``: the depth of a deep graph, or 0 for a model of the
+    zoo."""
 
     model: str
     layers: int
@@ -62,7 +63,7 @@ class Budgeted:
         return f"{model} on {self.devices} x {self.machine} by {how}"
 
     def ended(self) -> tuple[float, str]:
-        """Seconds after which there was an answer, and the answer."""
+        """The seconds until the answer, and the answer."""
         graph, machine = self.graph, first_devices(load_machine(self.machine), self.devices)
         training, library = asked_training(self.model, None, None, machine), load_library()
         with timed_by(process_time), seldom_collected():
@@ -80,7 +81,7 @@ class Budgeted:
 
 
 def searches(random: Random) -> Iterator[Budgeted]:
-    """Searches without end. One in three is of a deep graph, and one in six by hand."""
+    """Random searches without end. One in three is of a deep graph, and one in six is by hand."""
     while True:
         machine = random.choice(list(DEVICES))
         layers = random.choice((24, 96, 256)) if random.random() < 1 / 3 else 0
@@ -100,7 +101,7 @@ def searches(random: Random) -> Iterator[Budgeted]:
 
 
 def worst_excess(seed: int, count: int) -> float:
-    """The most by which one of so many searches was late, in seconds; prints all of them."""
+    """The largest excess of so many searches over their budgets, in seconds. Prints all of them."""
     worst = 0.0
     for one, _ in zip(searches(Random(seed)), range(count), strict=False):
         end, answer = one.ended()

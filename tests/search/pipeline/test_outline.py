@@ -1,4 +1,4 @@
-"""Outlines that cannot fit are left out early, and count what is gathered."""
+"""Tests of outlines: memory, recomputation, and weights that are stored in parts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def batches_on(machine: Machine) -> MicroBatches:
 
 
 @pytest.mark.parametrize("sparing", [PLAIN, RECOMPUTED, replace(RECOMPUTED, parts=4)])
-def test_what_is_left_out_at_once_has_no_outline(sparing, monkeypatch):
+def test_groups_that_may_not_fit_have_no_outline(sparing, monkeypatch):
     fits: list[bool] = []
     for megabytes in (1, 2, 4, 6, 8, 12, 24):
         groups = groups_of(megabytes * 1e6)
@@ -52,7 +52,7 @@ def test_what_is_left_out_at_once_has_no_outline(sparing, monkeypatch):
     assert {*fits} == {False, True}
 
 
-def test_strategies_are_chosen_by_what_recomputation_leaves(monkeypatch):
+def test_memory_price_counts_the_activations_that_recomputation_leaves(monkeypatch):
     groups, asked = groups_of(1e12), list[tuple[float, float]]()
     choose = MicroBatches.choose
 
@@ -71,7 +71,7 @@ def test_strategies_are_chosen_by_what_recomputation_leaves(monkeypatch):
     np.testing.assert_allclose(asked, expected)
 
 
-def test_weights_in_parts_are_gathered_for_every_micro_batch():
+def test_outline_counts_the_gathering_of_weights_in_parts():
     groups = groups_of(1e12)
     batches = groups.each[0]
     apart = batches.choose(1e3)  # no device has a copy of another's weights
@@ -100,7 +100,7 @@ def _data_parallel(batches: MicroBatches, number: int) -> int:
     return 0 if place is None else place
 
 
-def test_a_price_of_memory_is_tried_once():
+def test_equal_prices_of_memory_share_a_choice():
     batches = groups_of(1e12).each[0]
     assert batches.choose(1e-9, 2.0) is batches.choose(1e-9, 2.0)
     assert batches.choose(1e-9, 2.0) is not batches.choose(1e-9, 1.0)

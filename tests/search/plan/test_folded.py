@@ -1,4 +1,4 @@
-"""A deep model is planned as one with few blocks, and its plan is that of the whole."""
+"""A deep model is planned as one with few blocks, and its plan is unfolded to the whole model."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_deep_plan_is_a_plan_of_the_whole(model, monkeypatch: pytest.MonkeyPat
     assert plan.estimates.peak_memory_bytes == peak_memory(steps, TRAINING, plan.recompute).total
     assert plan.estimates.one_device_seconds == free.plan.estimates.one_device_seconds
     assert not replay(plan, load_library().rules).findings
-    # What it gives up is the freedom to cut blocks in the middle unlike each other.
+    # The folded search gives up the freedom to cut blocks in the middle differently.
     assert plan.estimates.step_seconds <= 1.02 * free.plan.estimates.step_seconds
     assert planned.data_parallel_seconds == pytest.approx(free.data_parallel_seconds)
 
@@ -75,7 +75,7 @@ def test_a_deep_plan_recomputes_alike_in_all_blocks(part: float, monkeypatch: py
     full = planner(2, large, Recompute.FULL).plan("deep", whole).plan
     least = bytes_of(full)
     assert least < 0.7 * most
-    # The fuller part of a device's memory is not to be used.
+    # A part of a device's memory stays free.
     room = least + int(part * (most - least))
     limited = planner(2, large)
     used = limited.machine.memory_limit() / large
@@ -93,7 +93,7 @@ def test_a_deep_plan_recomputes_alike_in_all_blocks(part: float, monkeypatch: py
     assert plan.estimates.step_seconds <= 1.1 * free.estimates.step_seconds
 
 
-def test_what_is_unlike_its_few_blocks_is_searched_as_it_is(monkeypatch: pytest.MonkeyPatch):
+def test_graph_unlike_its_folded_form_is_searched_unfolded(monkeypatch: pytest.MonkeyPatch):
     whole = blocks(DEPTH)
     free = planner().plan("deep", whole)
     monkeypatch.setattr(module, "MOST_FREE", 20)

@@ -1,4 +1,4 @@
-"""Operators that are cut once a kind become what they become when each is cut by itself."""
+"""Operators that are cut once for each kind give the same graph as operators cut one by one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ x{n} = add(add(h{i}, h{i}), x{i})
 
 
 def blocks(count: int) -> Graph:
-    """Blocks that are alike."""
+    """A graph of equal blocks."""
     inside = "".join(BLOCK.format(i=i, n=i + 1) for i in range(count))
     return parse_graph(f"x0 = input[24, 48]{inside}return mean_loss(x{count})")
 
