@@ -89,6 +89,7 @@ def test_without_time_there_is_one_plan(library, model, whole):
     assert short.report.stop == "time"
     assert whole.report.stop == "exhausted"
     assert short.report.simulated < whole.report.simulated
+    assert short.report.phases["completing"] > 0
     check(short.plan, model, library)
 
 

@@ -15,7 +15,14 @@ from pcg.graph.graph import Graph
 from pcg.machine import load_machine
 from pcg.plan.plan import Plan
 from pcg.plan.training import Training
-from search.cost.planned import NoFasterPlan, NoPlanInTime, Planned, SearchReport, Stop
+from search.cost.planned import (
+    InterruptedWithPlan,
+    NoFasterPlan,
+    NoPlanInTime,
+    Planned,
+    SearchReport,
+    Stop,
+)
 from search.pipeline.beside import WithPipelines
 from search.plan.planner import MeshPlanner
 from search.split import blocks as module
@@ -198,12 +205,31 @@ def test_deep_model_asks_for_a_rival_once_and_drops_slower_plans(monkeypatch: py
         return MeshPlanner(machine, load_library(), training=training, rival=rival).plan("d", whole)
 
     alone, slower, faster = answer(None), Rivals(inf), Rivals(0.0)
-    beside, outdone = answer(slower), answer(faster)
+    beside = answer(slower)
+    with pytest.raises(NoFasterPlan) as outdone:
+        answer(faster)
     assert len(slower.known) == len(faster.known) == 1
     assert slower.known[0] == faster.known[0] < inf
     assert beside.plan == alone.plan
     assert beside.report.simulated == alone.report.simulated
-    assert outdone.report.simulated < alone.report.simulated
+    assert outdone.value.report.simulated < alone.report.simulated
+
+
+def test_a_plan_is_not_completed_if_an_interrupted_rival_is_faster(monkeypatch: pytest.MonkeyPatch):
+    """The user waits."""
+    monkeypatch.setattr(module, "MOST_FREE", 20)
+
+    def interrupted(name: str, graph: Graph, known: float) -> float:
+        raise InterruptedWithPlan(known * factor)
+
+    planner = MeshPlanner(load_machine("dgx-a100").with_devices(2), load_library())
+    planner.rival = interrupted
+    factor = 0.5
+    with pytest.raises(NoFasterPlan) as outdone:
+        planner.plan("d", layers(14, 64, 64))
+    assert outdone.value.report.stop == "interrupted"
+    factor = 2.0
+    assert planner.plan("d", layers(14, 64, 64)).report.stop == "interrupted"
 
 
 def test_a_shallow_model_asks_for_no_rival():

@@ -27,6 +27,7 @@ from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.cuts import Cuts
 from search.map.space.allow import everything
 from search.map.space.strategies import starts
+from search.refine import delta as module
 from search.refine.delta import DeltaSimulator
 from search.refine.overlap import Trial
 from substitutions.rules.rule import parse_rule
@@ -132,6 +133,19 @@ def test_second_price_of_a_choice_reuses_its_pieces(library, monkeypatch):
     for row in chooser.spaces.of(last).strategies.tolist():
         delta.program(replace(choice, strategies={**choice.strategies, last: tuple(row)}))
     assert len(cut) <= len(graph.operators) + len(chooser.spaces.of(last)) - 1
+
+
+def test_longest_path_rules_a_choice_out_before_its_tasks_are_made(library, monkeypatch):
+    graph = build_model("mlp-mnist", 32, 4)
+    chooser = chooser_of(graph, library, MACHINES[0])
+    delta = DeltaSimulator.of(graph, Builder(chooser.spaces), chooser.pricing.cost)
+    choice = chooser.choose(graph)
+    seconds = delta.seconds(choice)
+    assert seconds is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "tasks", lambda _: pytest.fail("tasks were made"))
+        assert delta.seconds(choice, seconds / 3) is None
+    assert delta.seconds(choice, nextafter(seconds, inf)) == seconds
 
 
 def test_operators_that_the_loss_does_not_need_have_no_gradients(library):
