@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm  # pyright: ignor
 from torch.nn.modules.dropout import _DropoutNd as Dropout  # pyright: ignore[reportPrivateUsage]
 
 from pcg.capture import Captured, capture
-from pcg.capture.running.watch import refuse_hooks
+from pcg.capture.running.refusals import refuse_hooks, refuse_kinds
 from pcg.errors import InputError
 from pcg.models import MAX_BATCH
 from runtime.module.calls import ForwardSignature, ModuleCall, call_of
@@ -118,6 +118,7 @@ def optimize(
     )
     losses = LossSource(loss)
     # Checked here, because a copy would not have the hooks.
+    refuse_kinds(model, called)
     refuse_hooks(model, called)
     asked = _Asked(model, called, _example(model, inputs, losses), losses, batch)
     with _without_dashes():
