@@ -231,8 +231,8 @@ def with_least_bounds(
     sizes: Sequence[int], factors: Sequence[Factor], most: Sequence[int]
 ) -> list[Places]:
     """The places of the values with the least lower bounds: for each variable at most the number of
-    values that ``most`` gives for it. The bound of a value adds up the least entries of the tables, over all values of its
-    neighbours."""
+    values that ``most`` gives for it. The bound of a value adds up the least entries of the tables,
+    over all values of its neighbours."""
     bounds = [np.zeros(size) for size in sizes]
     least: dict[tuple[int, int], Values] = {}
     for factor in factors:
@@ -252,18 +252,17 @@ def restricted(factors: Sequence[Factor], places: Sequence[Places]) -> list[Fact
     """The factors over some values of each variable. Equal restrictions of a table share an
     array."""
     same = _interned(places)
-    known: dict[tuple[object, ...], Values] = {}
+    known: dict[tuple[int, ...], Values | NDArray[np.float32]] = {}
     fewer: list[Factor] = []
     for factor in factors:
         some = [same[v] for v in factor.variables]
         if factor.values.shape == tuple(map(len, some)):
             fewer.append(factor)  # all of its values
             continue
-        key = (factor.table, *map(id, some))
+        key = (id(factor.values), *map(id, some))
         if key not in known:
-            part = factor.values[np.ix_(*some)]
-            known[key] = part.astype(np.float64) * factor.times
-        fewer.append(Factor(factor.variables, known[key]))
+            known[key] = factor.values[np.ix_(*some)]
+        fewer.append(Factor(factor.variables, known[key], factor.times))
     return fewer
 
 

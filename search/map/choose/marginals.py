@@ -24,7 +24,7 @@ from search.map.choose.factors import Factor, Places, Values, largest, restricte
 
 MOST = 16
 """The values of a variable that are considered, if tables of all values are too large."""
-FEW_PASSING = 128
+FEW_PASSING = 256
 """The least number of values of each variable for which messages are passed."""
 PASSING = 1 / 4
 """The fraction of the values of a variable for which messages are passed, if it is more."""
@@ -92,14 +92,15 @@ class _Edge:
 
     first: int
     second: int
-    table: Values
+    table: NDArray[np.float32]
     """[first, second]"""
-    down: Values
-    up: Values
+    down: NDArray[np.float32]
+    up: NDArray[np.float32]
 
 
 class _MessagePassing:
-    """Messages between variables, in the order of their numbers and back."""
+    """Messages between variables, in the order of their numbers and back. Messages have single
+    precision, since memory traffic takes most of the time."""
 
     def __init__(self, sizes: Sequence[int], factors: Sequence[Factor]) -> None:
         self._own = [np.zeros(size) for size in sizes]
@@ -112,14 +113,15 @@ class _MessagePassing:
                 pairs[first, second[0]].append(factor)
             else:
                 self._own[first] = self._own[first] + np.minimum(factor.scaled, NEVER)
-        sums: dict[tuple[tuple[int, float], ...], Values] = {}
+        sums: dict[tuple[tuple[int, float], ...], NDArray[np.float32]] = {}
         for (a, b), parts in pairs.items():
             # The sum that equal blocks share is computed once.
             key = tuple(factor.table for factor in parts)
             if key not in sums:
-                total = sum((factor.scaled for factor in parts), np.zeros((sizes[a], sizes[b])))
-                sums[key] = np.minimum(total, NEVER)
-            edge = _Edge(a, b, sums[key], np.zeros(sizes[a]), np.zeros(sizes[b]))
+                total = sum(factor.values * np.float32(factor.times) for factor in parts)
+                sums[key] = np.minimum(total, NEVER, dtype=np.float32)
+            down, up = np.zeros(sizes[a], np.float32), np.zeros(sizes[b], np.float32)
+            edge = _Edge(a, b, sums[key], down, up)
             self._after[a].append(edge)
             self._before[b].append(edge)
 
@@ -140,10 +142,10 @@ class _MessagePassing:
             total += edge.down
         return total
 
-    def _part(self, v: int) -> Values:
+    def _part(self, v: int) -> NDArray[np.float32]:
         """The cost that a variable passes on over each of its edges."""
         most = max(len(self._before[v]), len(self._after[v]), 1)
-        return self.cost(v) / most
+        return (self.cost(v) / most).astype(np.float32)
 
     def _forward(self, v: int) -> None:
         if self._after[v]:
@@ -170,5 +172,5 @@ class _MessagePassing:
         return chosen
 
 
-def _lowered(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _lowered(values: NDArray[np.float32]) -> NDArray[np.float32]:
     return values - values.min()

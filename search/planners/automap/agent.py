@@ -4,8 +4,8 @@ Problem: for a state and each decision that it allows, predict the reward of the
 still follow. Method: Q-learning with a network of two hidden layers over features of a state and a
 decision (Mnih et al., 2015). The target is computed by a second network, which follows slowly, for
 the decision that the first network finds best (double Q, van Hasselt et al., 2016). Transitions are
-replayed by priority (Schaul et al., 2016). Only the last decision of a plan is rewarded, and
-nothing is discounted. Decisions are random less and less often. Features do not identify a graph,
+replayed by priority (Schaul et al., 2016). Each decision has a reward (``rewards``), and nothing is
+discounted. Decisions are random less and less often. Features do not identify a graph,
 so that the network can learn from small graphs first. Complexity: an update for each decision.
 Nothing is known about the quality of the decisions. The same seed gives the same decisions.
 """
@@ -126,11 +126,11 @@ class Agent:
                 taken = self._random.randrange(len(actions))
             else:
                 taken = int(np.argmax(self._values(rows)))
-            state = environment.after(state, actions[taken])
-            decided = rows[taken]
+            before, action, decided = state, actions[taken], rows[taken]
+            state = environment.after(before, action)
             actions = environment.actions(state)
             following = _rows(environment, state, actions) if actions else None
-            reward = 0.0 if actions else environment.reward(state)
+            reward = environment.reward(before, action, state)
             self.replay.add(Transition(decided, reward, following))
             rows = decided[None] if following is None else following
             if len(self.replay) >= BATCH:

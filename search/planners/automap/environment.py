@@ -5,9 +5,10 @@ Method: the first decision is how many neighbouring devices share the variables 
 parallelism; all: no data parallelism). The samples are cut along the other devices. Then each
 variable is decided, the largest first. The consequences of a decision, its linkage group, are found
 by propagation, once for each decision: these are the tensors that are cut too, among them other
-variables, which then need no decision. A decision that contradicts an earlier one is not offered.
-In the end every operator is cut as its tensors are, and the step is simulated. Variables that look
-alike are decided together.
+variables, which then need no decision. A decision that contradicts an earlier one is offered if the
+reward punishes it (``rewards``), and copies the variable. So every sequence of decisions ends in a
+plan without contradictions. In the end every operator is cut as its tensors are, and the step is
+simulated. Variables that look alike are decided together.
 
 Complexity: one propagation for each linkage group. A decision is linear in the tensors of its
 group; the last decision costs a simulation. The seconds of a step are exact by the simulation.
@@ -29,6 +30,7 @@ from search.map.rules.templates import CutTemplates
 from search.map.space.allow import sampled
 from search.map.space.axes import Strategy
 from search.map.space.strategies import passes
+from search.planners.automap.rewards import CONTRADICTION, COPY, CUT, REWARDS, RewardName
 from search.planners.gspmd.annotations import NamedMesh, TensorAnnotation, parse_mesh
 from search.planners.gspmd.propagation import TensorSharding, propagated
 from search.planners.gspmd.strategies import Partitioner
@@ -39,9 +41,7 @@ COPIED = -1
 """The decision that a variable is not cut."""
 DIMS, NUMBERED = 4, 24
 """The numbers of dimensions, and of groups of variables, that have a feature of their own."""
-FEATURES = 13 + DIMS + NUMBERED
-CLIPPED = 3.0
-"""The bound on the absolute value of a reward."""
+FEATURES = 14 + DIMS + NUMBERED
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class DecisionState:
 
 
 class DecisionEnvironment:
-    """The decisions for a graph on all devices of a chooser. ``start``: the plan with which rewards
-    compare."""
+    """The decisions for a graph on all devices of a chooser. ``start``: the plan with which the
+    reward of a step compares."""
 
-    def __init__(self, chooser: Chooser, start: Choice) -> None:
-        self.chooser, self.graph = chooser, start.graph
+    def __init__(self, chooser: Chooser, start: Choice, reward: RewardName = "both") -> None:
+        self.chooser, self.graph, self._reward = chooser, start.graph, REWARDS[reward]
         self._builder, self._templates = Builder(chooser.spaces), CutTemplates()
         self._delta = DeltaSimulator.of(self.graph, self._builder, chooser.pricing.cost)
         self.groups = _groups(self.graph, chooser)
@@ -77,23 +77,22 @@ class DecisionEnvironment:
         self._seconds: dict[tuple[int, ...], float] = {}
         self.choices: dict[tuple[int, ...], Choice] = {}
         self._sizes = {v: prod(v.type.shape) for n in self.graph.nodes for v in n.outputs}
-        trained = {value for group in self.groups for value in group}
-        self._trained = sum(self._sizes[value] for value in trained) or 1
-        self._made = sum(n for v, n in self._sizes.items() if v not in trained) or 1
+        self._variables = frozenset(value for group in self.groups for value in group)
+        self._trained = sum(self._sizes[value] for value in self._variables) or 1
+        self._made = sum(n for v, n in self._sizes.items() if v not in self._variables) or 1
         self.first = self._simulated(start)
 
     def actions(self, state: DecisionState) -> list[int]:
-        """The possible next decisions; empty if all are made."""
-        if state.mesh is None:
-            return list(range(len(self.meshes)))
-        if state.at >= len(self.groups):
-            return []
-        size, shape = self.meshes[state.mesh].sizes[MODEL], self.groups[state.at][0].type.shape
-        dims = [dim for dim, length in enumerate(shape) if length % size == 0]
-        return [COPIED, *(dim for dim in dims if self._agrees(state, dim))]
+        """The decisions that are offered next; empty if all are made."""
+        if self._reward.punishes:
+            return self._divisible(state)
+        return self._consistent(state)
 
     def after(self, state: DecisionState, action: int) -> DecisionState:
-        """The state after a decision and its consequences."""
+        """The state after a decision and its consequences. A decision that contradicts earlier ones
+        copies the variables."""
+        if self.contradicts(state, action):
+            action = COPIED
         actions = (*state.actions, action)
         if state.mesh is None:
             alone = self.meshes[action].sizes[MODEL] == 1
@@ -104,6 +103,15 @@ class DecisionEnvironment:
         while at < len(self.groups) and any(value in cut for value in self.groups[at]):
             at += 1
         return DecisionState(state.mesh, cut, at, actions)
+
+    def contradicts(self, state: DecisionState, action: int) -> bool:
+        """Whether the consequences of a decision contradict any of the decided variables."""
+        if state.mesh is None or action == COPIED:
+            return False
+        linked, cut = self.linked(state, action), state.cut
+        return not linked or any(
+            cut.get(value, dim) != dim for value, dim in linked.items() if value.node.is_weight
+        )
 
     def linked(self, state: DecisionState, dim: int) -> Mapping[Value, int]:
         """The linkage group of a dimension of the next variables: tensors and their dimensions."""
@@ -121,9 +129,10 @@ class DecisionEnvironment:
             self._seconds[state.actions] = self._simulated(choice)
         return self._seconds[state.actions]
 
-    def reward(self, state: DecisionState) -> float:
-        """The logarithm of the speedup of the step over data parallelism, clipped."""
-        return max(-CLIPPED, min(CLIPPED, log(self.first / self.seconds(state))))
+    def reward(self, state: DecisionState, action: int, after: DecisionState) -> float:
+        """The reward of a decision in a state, which led to the state ``after``."""
+        speedup = 1.0 if self._divisible(after) else self.first / self.seconds(after)
+        return self._reward.total(self._decided(state, action, after), speedup)
 
     @property
     def found(self) -> list[tuple[float, Choice]]:
@@ -132,9 +141,9 @@ class DecisionEnvironment:
         return [(self._seconds[actions], self.choices[actions]) for actions in ranked]
 
     def every(self, state: DecisionState | None = None) -> Iterator[DecisionState]:
-        """All complete sequences of decisions; for small graphs."""
+        """All complete sequences of decisions without contradictions; for small graphs."""
         state = state or DecisionState()
-        actions = self.actions(state)
+        actions = self._consistent(state)
         if not actions:
             yield state
         for action in actions:
@@ -156,6 +165,7 @@ class DecisionEnvironment:
             log2(model) / max(1.0, log2(self.devices)),
             float(model == self.devices),
             float(bool(own) and action == COPIED),
+            float(self.contradicts(state, action)),
             sum(self._sizes[value] for value in own) / self._trained,
             *self._shares(new),
             *self._shares(cut),
@@ -171,12 +181,25 @@ class DecisionEnvironment:
         made = sum(self._sizes[value] for value in cut if not value.node.is_weight)
         return [trained / self._trained, made / self._made]
 
-    def _agrees(self, state: DecisionState, dim: int) -> bool:
-        """Whether the consequences of a decision contradict none of the decided variables."""
-        linked, cut = self.linked(state, dim), state.cut
-        return bool(linked) and all(
-            cut.get(value, at) == at for value, at in linked.items() if value.node.is_weight
-        )
+    def _divisible(self, state: DecisionState) -> list[int]:
+        if state.mesh is None:
+            return list(range(len(self.meshes)))
+        if state.at >= len(self.groups):
+            return []
+        size, shape = self.meshes[state.mesh].sizes[MODEL], self.groups[state.at][0].type.shape
+        return [COPIED, *(dim for dim, length in enumerate(shape) if length % size == 0)]
+
+    def _consistent(self, state: DecisionState) -> list[int]:
+        return [one for one in self._divisible(state) if not self.contradicts(state, one)]
+
+    def _decided(self, state: DecisionState, action: int, after: DecisionState) -> float:
+        """The paper's reward: the sum over the variables that a decision cuts or copies, divided by
+        the number of all variables."""
+        if self.contradicts(state, action):
+            return CONTRADICTION * len(self.groups[state.at]) / len(self._variables)
+        new = [dim for v, dim in after.cut.items() if v in self._variables and v not in state.cut]
+        earned = sum(COPY if dim == COPIED else CUT for dim in new)
+        return earned / max(1, len(self._variables))
 
     def _samples(self, mesh: NamedMesh) -> dict[Value, TensorAnnotation]:
         own = [v for v in sampled(self.graph) if v.type.shape[0] % mesh.sizes[DATA] == 0]

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
+from pcg.errors import InputError
 from pcg.graph.graph import Graph
 from pcg.plan.text import parse_graph
 from search.cost.planned import Planned, SearchReport, Stop
@@ -22,6 +23,7 @@ from search.map.choose.choosing import Choice
 from search.map.space.allow import data_parallel
 from search.planners.automap.agent import Agent
 from search.planners.automap.environment import DecisionEnvironment
+from search.planners.automap.rewards import REWARDS, RewardName
 from search.planners.common import (
     MOST_PRICED,
     PlannerSetting,
@@ -58,7 +60,8 @@ def random_graph(random: Random, devices: int) -> Graph:
 
 @dataclass(frozen=True)
 class AutoMapPlanner:
-    """Plans by a learning agent. ``seconds`` and ``episodes``: the limits of time and of plans."""
+    """Plans by a learning agent. ``seconds`` and ``episodes``: the limits of time and of plans;
+    ``reward``: the name of the agent's reward (``rewards``)."""
 
     setting: PlannerSetting
     seconds: float = 600.0
@@ -66,6 +69,11 @@ class AutoMapPlanner:
     pretrained: int = PRETRAINED
     """The number of random graphs from which the agent learns first."""
     seed: int = 0
+    reward: RewardName = "both"
+
+    def __post_init__(self) -> None:
+        if self.reward not in REWARDS:
+            raise InputError("reward", f"{self.reward!r}, expected one of {', '.join(REWARDS)}")
 
     def plan(self, name: str, graph: Graph) -> Planned:
         """Return the plan. Raises NegativeAnswer if none of the agent's plans fits."""
@@ -91,7 +99,7 @@ class AutoMapPlanner:
         """The data-parallel choice, and the decisions for a graph."""
         chooser = self.setting.chooser(graph)
         first = chooser.choose(graph, allowed=data_parallel(graph))
-        return first, DecisionEnvironment(chooser, first)
+        return first, DecisionEnvironment(chooser, first, self.reward)
 
     def pretrained_agent(self, start: float) -> Agent:
         """An agent that has learned from random graphs, for a share of the seconds since

@@ -16,7 +16,7 @@ from support.cases import a_third
 from support.graphs.transformer import transformer
 from support.runs.rank_group import Ranks
 
-from pcg.errors import NegativeAnswer
+from pcg.errors import InputError, NegativeAnswer
 from pcg.machine import load_machine
 from pcg.plan.plan import load_plan, save_plan
 from pcg.plan.text import parse_graph
@@ -28,6 +28,7 @@ from search.planners import common
 from search.planners.automap.agent import Agent, PrioritizedReplay, Transition
 from search.planners.automap.environment import COPIED, FEATURES, DecisionEnvironment, DecisionState
 from search.planners.automap.planner import AutoMapPlanner, random_graph
+from search.planners.automap.rewards import CLIPPED, CONTRADICTION, COPY, CUT, REWARDS, RewardName
 from search.planners.common import MOST_PRICED, PlannerSetting, priced_choice
 from substitutions.audit.replay import replay
 from substitutions.rules.store import load_library
@@ -51,6 +52,11 @@ def planner(devices: int = RANKS, **options) -> AutoMapPlanner:
     return AutoMapPlanner(PlannerSetting(machine, library()), **options)
 
 
+def decided(seed: int, **options) -> DecisionEnvironment:
+    """The decisions for a random graph."""
+    return planner(**options).environment(random_graph(Random(seed), RANKS))[1]
+
+
 def names(environment: DecisionEnvironment, state: DecisionState) -> dict[str, int]:
     return {v.node.leaf.name: dim for v, dim in state.cut.items() if v.node.is_weight}
 
@@ -66,41 +72,91 @@ def test_columns_of_a_layer_are_linked_with_rows_of_the_next():
     assert environment.actions(state) == []
 
 
-def test_what_contradicts_a_decision_is_not_offered():
-    _, environment = planner().environment(parse_graph(PERCEPTRON))
+def test_what_contradicts_a_decision_is_not_offered_where_it_costs_nothing():
+    _, environment = planner(reward="step").environment(parse_graph(PERCEPTRON))
     state = environment.after(environment.after(DecisionState(), 1), COPIED)
     assert environment.actions(state) == [COPIED, 1]
+
+
+@pytest.mark.parametrize("reward", ["both", "decisions"])
+def test_a_contradiction_is_punished_and_copies(reward: RewardName):
+    _, environment = planner(reward=reward).environment(parse_graph(PERCEPTRON))
+    state = environment.after(environment.after(DecisionState(), 1), COPIED)
+    assert environment.actions(state) == [COPIED, 0, 1]
+    copied, contradicted, cut = (environment.after(state, action) for action in (COPIED, 0, 1))
+    assert contradicted == copied
+    assert set(names(environment, contradicted).values()) == {COPIED}
+    share = REWARDS[reward].decisions / 2
+    end = environment.reward(state, COPIED, copied) - share * COPY
+    punished = environment.reward(state, 0, contradicted)
+    assert punished == pytest.approx(end + share * CONTRADICTION)
+    assert punished < environment.reward(state, COPIED, copied)
+    assert names(environment, cut)["w2"] == 1
+
+
+def test_all_variables_that_a_decision_cuts_earn():
+    """The linkage group of w1's columns has w2's rows, so that one decision earns for both."""
+    _, environment = planner(reward="decisions").environment(parse_graph(PERCEPTRON))
+    start = environment.after(DecisionState(), 1)
+    assert environment.reward(DecisionState(), 1, start) == 0
+    assert environment.reward(start, 1, environment.after(start, 1)) == CUT
+    assert environment.reward(start, COPIED, environment.after(start, COPIED)) == COPY / 2
+
+
+def test_the_reward_of_decisions_teaches_to_cut():
+    """The greedy agent cuts every variable, as slow as that may be, and contradicts nothing."""
+    own = planner(episodes=60, pretrained=0, reward="decisions")
+    _, environment = own.environment(parse_graph(PERCEPTRON.replace("128, 64", "128, 66")))
+    assert max(environment.seconds(state) for state in environment.every()) > environment.first
+    agent = Agent()
+    agent.trained(environment, own.episodes)
+    state = agent.decoded(environment)
+    assert {*names(environment, state)} == {"w1", "w2"}
+    assert COPIED not in names(environment, state).values()
+
+
+def test_an_unknown_reward_is_told():
+    with pytest.raises(InputError, match="'speed', expected one of both, decisions, step"):
+        planner(reward="speed")
 
 
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 1 << 20))
 def test_decisions_are_kept_and_closed(seed: int):
-    """Every linkage group of a variable that is cut is cut too, and nothing is decided twice."""
-    random = Random(seed)
+    """Every linkage group of a variable that is cut is cut too, nothing is decided twice, and the
+    plan is one without contradictions, whatever was decided."""
+    random, total = Random(seed), 0.0
     _, environment = planner().environment(random_graph(random, RANKS))
     state = DecisionState()
     while actions := environment.actions(state):
         action = random.choice(actions)
         after = environment.after(state, action)
+        total += environment.reward(state, action, after)
         assert state.cut.items() <= after.cut.items()
-        if state.mesh is not None and action != COPIED:
+        if environment.contradicts(state, action):
+            assert after.actions[-1] == COPIED
+        elif state.mesh is not None and action != COPIED:
             linked = environment.linked(state, action).items()
             weights = {value: dim for value, dim in linked if value.node.is_weight}
             assert weights
             assert weights.items() <= after.cut.items()
         state = after
-    assert environment.reward(state) <= 3.0
+    share = REWARDS["both"].decisions
+    assert abs(total) <= CLIPPED + share
+    assert state in list(environment.every())
 
 
 @pytest.mark.parametrize("seed", a_third(range(100, 112)))
-def test_greedy_decisions_are_within_a_tenth_of_the_best(seed: int):
-    own = planner(episodes=120, pretrained=0)
-    _, environment = own.environment(random_graph(Random(seed), RANKS))
+def test_plans_are_within_a_tenth_of_the_best(seed: int):
+    """The greedy plan is, by the default reward. The fastest that was met is, by the paper's."""
+    environment = decided(seed)
     best = min(environment.seconds(state) for state in environment.every())
-    _, environment = own.environment(random_graph(Random(seed), RANKS))
-    agent = Agent()
-    agent.trained(environment, own.episodes)
+    agent, environment = Agent(), decided(seed)
+    agent.trained(environment, 120)
     assert environment.seconds(agent.decoded(environment)) <= 1.1 * best
+    environment = decided(seed, reward="decisions")
+    Agent().trained(environment, 60)
+    assert environment.found[0][0] <= 1.1 * best
 
 
 def test_an_agent_is_that_of_its_seed():
