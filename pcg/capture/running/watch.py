@@ -51,12 +51,11 @@ def watched(module: Module, where: str) -> Generator[ModuleWatch]:
     """
     watch = ModuleWatch(where)
     checkpoint = import_module("torch.utils.checkpoint").CheckpointFunction
-    across_channels = import_module("torch.nn.modules._functions").CrossMapLRN2d
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if cls is checkpoint:
             return _checkpointed(*args)
-        if cls is across_channels:
+        if cls is import_module("torch.nn.modules._functions").CrossMapLRN2d:
             raise InputError(_line(where), ACROSS_CHANNELS)
         if cls.__module__.partition(".")[0] == "torch":
             return own.__func__(cls, *args, **kwargs)
