@@ -100,7 +100,8 @@ def capture(
     frozen = frozen_parameters(module, program, outputs[0])
     leaves = Leaves(module, signature, live, frozen, examples(program), where)
     trained = signature.inputs_to_parameters.keys() - {node.name for node in frozen}
-    walk = _Walk(leaves, where, dict(fixed), with_history(program.graph, trained), norm_groups)
+    history = with_history(program.graph, trained)
+    walk = _Walk(leaves, where, dict(fixed), history, norm_groups, _narrow_format(module))
     for node in program.graph.nodes:
         if node in live:
             walk.visit(node)
@@ -167,6 +168,9 @@ class _Walk:
     trains: set[fx.Node]
     """The nodes with gradients, by which a trained parameter reaches the loss."""
     norm_groups: int = 1
+    narrow: str | None = None
+    """The format of the module, if it is a narrow one. A plan chooses the format of a module, so
+    that a cast to the module's own format does not round."""
     draws: list[str] = field(default_factory=list[str])
 
     def value(self, node: fx.Node) -> Value:
@@ -250,8 +254,13 @@ class _Walk:
                 given[name] = None
         arguments = {name: self._argument(value) for name, value in given.items()}
         choices = frozenset(name for name, value in given.items() if _is_choice(value))
-        formats, lies = _formats(node), _lies(given)
+        formats, lies = self._formats(node), _lies(given)
         return AtenCall(str(node.target), arguments, _shapes(node), choices, formats, lies)
+
+    def _formats(self, node: fx.Node) -> Mapping[str, str]:
+        """Return the number formats of a call's tensors, the module's own as a wide one."""
+        formats = _formats(node)
+        return {name: "float32" if f == self.narrow else f for name, f in formats.items()}
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, (list, tuple)):
@@ -262,6 +271,14 @@ class _Walk:
         if isinstance(known, Complex):
             return known
         return self.value(value) if known else None
+
+
+def _narrow_format(module: Module) -> str | None:
+    """Return the number format of a module if all of its parameters have the same narrow one."""
+    formats = {parameter.dtype for parameter in module.parameters()}
+    if len(formats) != 1 or not formats <= {torch.bfloat16, torch.float16}:
+        return None
+    return str(formats.pop()).removeprefix("torch.")
 
 
 def _given(node: fx.Node) -> dict[str, Any]:

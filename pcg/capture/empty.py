@@ -10,17 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from pcg.lazy import torch
+
 if TYPE_CHECKING:
     from torch import fx
     from torch.export import ExportedProgram
 
 JOINS, SPLITS = "aten.cat.default", "aten.split_with_sizes.default"
 PUTS = "aten.slice_scatter.default"
+SUMS = ("aten.sum.default", "aten.sum.dim_IntList")
 
 
 def leave_out_empty(program: ExportedProgram) -> None:
     """Remove empty parts from concatenations that have other parts, from splits if no node reads
-    them, and from slices that are replaced."""
+    them, and from slices that are replaced. Sums of nothing become zeros."""
     for node in list(program.graph.nodes):
         if str(node.target) == JOINS:
             parts, *others = node.args
@@ -32,6 +35,19 @@ def leave_out_empty(program: ExportedProgram) -> None:
             _split_something(node)
         elif str(node.target) == PUTS and _is_empty(node.args[1].meta["val"].shape):
             node.replace_all_uses_with(node.args[0])
+        elif str(node.target) in SUMS and _is_empty(node.args[0].meta["val"].shape):
+            _make_zeros(node)
+
+
+def _make_zeros(node: fx.Node) -> None:
+    """Replace a sum of nothing by zeros, unless the sum has no elements either."""
+    value: Any = node.meta["val"]
+    if _is_empty(value.shape):
+        return
+    # The node itself, because a program knows its outputs by name.
+    node.target = torch.ops.aten.full.default
+    node.args = (list(value.shape), 0)
+    node.kwargs = {"dtype": value.dtype, "device": value.device, "pin_memory": False}
 
 
 def _split_something(node: fx.Node) -> None:

@@ -16,11 +16,13 @@ from pcg.capture import apart, running
 from pcg.capture.apart import returned, taken_apart
 from pcg.capture.empty import leave_out_empty
 from pcg.capture.regions import ancestors, open_regions, place_of
+from pcg.capture.running.attributes import restored
 from pcg.capture.running.autograd_functions import check_use
 from pcg.capture.running.checks import Checks
 from pcg.capture.running.compiling import questions
 from pcg.capture.running.known import known_constants
-from pcg.capture.running.watch import refuse_hooks, watched
+from pcg.capture.running.refusals import refuse_hooks, refuse_kinds
+from pcg.capture.running.watch import watched
 from pcg.capture.unset import set_unset
 from pcg.errors import InputError, UnityError
 from pcg.lazy import torch
@@ -50,9 +52,10 @@ def export(
     without a trace in the program: hooks, and functions whose backward is not the derivative of
     their forward.
     """
+    refuse_kinds(module, where)
     refuse_hooks(module, where)
     checks = Checks()
-    with watched(module, where) as watching:
+    with restored(module), watched(module, where) as watching:
         program = _exported(module, inputs, kept, where, checks)
     _refuse_kinds(program, where)
     leave_out_empty(program)

@@ -83,6 +83,9 @@ def _refuse_values(node: fx.Node, where: str) -> None:
     if str(node.target) == NUMBER:
         problem = "takes a number out of a tensor, as item() and tolist() do"
         raise InputError(where, f"{problem}, which no graph can follow")
+    if not all(_holds_elements(read.meta["val"]) for read in (*node.all_input_nodes, node)):
+        problem = f"{node.target} reads or makes a tensor without elements"
+        raise InputError(where, f"{problem}, which no graph can hold")
     if not all(isinstance(size, int) for size in _sizes(node)):
         problem = f"{node.target} returns a size that depends on values, which no graph can follow"
         raise InputError(where, f"{problem}{HINT}")
@@ -112,6 +115,14 @@ def _sizes(node: fx.Node) -> list[Any]:
     """Return all sizes of a call's results, and the results that are no tensors."""
     made = _results(node)
     return [n for r in made for n in (r.shape if isinstance(r, torch.Tensor) else [r])]
+
+
+def _holds_elements(value: Any) -> bool:
+    """Whether no tensor among a call's results is empty. A size that depends on values counts as
+    some elements."""
+    parts: list[Any] = list(value) if isinstance(value, (tuple, list)) else [value]
+    shapes: list[Any] = [part.shape for part in parts if isinstance(part, torch.Tensor)]
+    return not any(isinstance(size, int) and not size for shape in shapes for size in shape)
 
 
 def _results(node: fx.Node) -> list[Any]:

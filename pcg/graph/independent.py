@@ -256,6 +256,7 @@ ENTRIES: Mapping[str, Independence] = {
     **{pool.format(n): Leading(n) for pool in _POOLS for n in (1, 2, 3)},
     **{name: Leading(n) for name, n in _RESIZED.items()},
     **{f"_adaptive_avg_pool{n}d": Leading(n) for n in (2, 3)},
+    **{f"max_unpool{n}d": Leading(n, alike=("indices",)) for n in (2, 3)},
     "constant_pad_nd": Leading("pad", each=2),
     "pad": Leading("pad", each=2),
     **dict.fromkeys(("layer_norm", "native_layer_norm", "rms_norm"), Leading("normalized_shape")),

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pcg.capture.running.watch import refuse_hooks
+from pcg.capture.running.refusals import refuse_hooks
 from pcg.errors import InputError
 from pcg.files import read_text
 from pcg.lazy import torch

@@ -3,8 +3,8 @@
 Problem: an id, which selects a row of a table, has to be an integer, and models compute with ids:
 they shift labels, count positions, and mark labels to be ignored. Method: one pass over the graph.
 A value is an integer if its equation makes it from integers by sums, products, maxima and choices,
-or if a torch function returns it as integers. Complexity: linear in the graph. Sound, but not
-complete: quotients that happen to be integers are not found.
+or if a torch function rounds it or returns it as integers. Complexity: linear in the graph. Sound,
+but not complete: quotients that happen to be integers are not found.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ PLACES: Mapping[str, tuple[int, ...]] = {
 }
 """Torch functions with results that are positions, counted from 0, by port."""
 
+ROUNDED = frozenset(f"aten.{name}.default" for name in ("ceil", "floor", "round", "trunc"))
+"""Torch functions whose results are integers in the number format of their operand."""
+
 
 def integer_values(graph: Graph) -> frozenset[Value]:
     """Return the values of a graph that are integers."""
@@ -62,6 +65,8 @@ def _integer_outputs(
     """Return the outputs of a call that are integers if these operands are."""
     operator = call.operator
     if isinstance(operator, TorchFunction):
+        if operator.target in ROUNDED:
+            return tuple(range(len(operator.writes)))
         return tuple(i for i, type_ in enumerate(operator.writes) if not type_.is_real)
     reals = {name for name in operator.reals if not _is_integer(call.values[name])}
     bodies = [output.body for output in call.instance(ranks).outputs]

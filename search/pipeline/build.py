@@ -17,6 +17,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.in_parts import TransferParts
@@ -109,6 +110,10 @@ class _Builder:
         stage = (bisect_right(self.bounds, number) - 1) % stages
         return stage * self.batches.cost.machine.devices
 
+    def _stage_of(self, view: MachineView) -> int:
+        """The stage in whose group a view lies."""
+        return view.start // self.batches.cost.machine.devices
+
     def _operator(self, node: Node, strategy: Strategy, first: int) -> None:
         """Cut an operator by its strategy, on the devices from ``first`` on."""
         inputs = tuple(self._new[value] for value in node.inputs)
@@ -138,7 +143,7 @@ class _Builder:
 
         kind = self.batches.spaces.kind(node), strategy, ways
         outer, inner, view = self._templates.cut(kind, node, inputs, cut, _behind, scribe)
-        return outer, inner, replace(view, start=view.start + first)
+        return outer, inner, _from(view, view.start + first)
 
     def _ways(
         self, node: Node, inputs: tuple[Value, ...], inner: Node, view: MachineView
@@ -149,17 +154,24 @@ class _Builder:
         ways: dict[Value, TransferParts | None] = dict.fromkeys(inputs)
         if self.crossings is None or node not in self.batches.streams.axes:
             return WHOLE * len(inputs)
-        devices = set(view.devices)
+        stage = self._stage_of(view)
         for position, value in enumerate(inputs):
             source, _ = trace(value)
             if source.node.is_leaf or value.node.name != "batch":
                 continue
             there = self._views[source.node]
-            if devices.isdisjoint(there.devices):
+            if self._stage_of(there) != stage:
                 layout = output_layout(source.node, source.port, there)
                 wanted = operand_layout(inner, position, view)
                 ways[value] = self.crossings.best(layout, wanted)
         return tuple(ways[value] for value in inputs)
+
+
+@lru_cache(maxsize=4096)
+def _from(view: MachineView, start: int) -> MachineView:
+    """A view from another first device on. Equal views are one object, which lists its devices
+    once."""
+    return replace(view, start=start)
 
 
 def _behind(value: Value) -> list[Value]:

@@ -32,7 +32,6 @@ from search.pipeline.crossing import Crossings
 from search.pipeline.micro import GroupStrategies, MicroBatches
 from search.pipeline.moves import FEW_DEVICES, BoundMoves
 from search.pipeline.outline import (
-    PLAIN,
     Outline,
     least_excess,
     micro_batch_counts,
@@ -40,6 +39,7 @@ from search.pipeline.outline import (
 )
 from search.pipeline.price import StageGroups, chunks_on, stage_bytes, stage_seconds
 from search.pipeline.stage_batches import StageBatches, by_kind, group_costs
+from search.pipeline.stage_memory import PLAIN
 from search.pipeline.streams import Streams, streams
 from search.pipeline.tries import FEW_OPERATORS, PLAIN_FIRST, OutlineSearch
 from search.plan.finish import finished

@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm  # pyright: ignor
 from torch.nn.modules.dropout import _DropoutNd as Dropout  # pyright: ignore[reportPrivateUsage]
 
 from pcg.capture import Captured, capture
-from pcg.capture.running.watch import refuse_hooks
+from pcg.capture.running.refusals import refuse_hooks, refuse_kinds
 from pcg.errors import InputError
 from pcg.models import MAX_BATCH
 from runtime.module.calls import ForwardSignature, ModuleCall, call_of
@@ -118,6 +118,7 @@ def optimize(
     )
     losses = LossSource(loss)
     # Checked here, because a copy would not have the hooks.
+    refuse_kinds(model, called)
     refuse_hooks(model, called)
     asked = _Asked(model, called, _example(model, inputs, losses), losses, batch)
     with _without_dashes():
@@ -214,7 +215,7 @@ class _Asked:
         def make(begin: Callable[[], object]) -> tuple[Module, tuple[Any, ...]]:
             begin()
             copied = twin(self.model, _with_values)
-            examples = [torch.zeros(t.shape, dtype=t.dtype) for t in self.call.tensors.values()]
+            examples = [_at_hand(tensor) for tensor in self.call.tensors.values()]
             return with_loss(copied, self.call, self.losses), tuple(examples)
 
         return compare_captured(self.name, captured, make)
@@ -275,6 +276,13 @@ def _with_values(tensor: Tensor) -> Tensor:
         return tensor.detach().to("cpu", copy=True)
     fan_in = tensor.shape[-1] if tensor.dim() > 1 else 1
     return torch.randn(tensor.shape, dtype=torch.float64).mul_(fan_in**-0.5).to(tensor.dtype)
+
+
+def _at_hand(tensor: Tensor) -> Tensor:
+    """Return an example in main memory: zeros if it has no values."""
+    if tensor.is_meta:
+        return torch.zeros(tensor.shape, dtype=tensor.dtype)
+    return tensor.detach().to("cpu", copy=True)
 
 
 def _is_at_hand(model: Module) -> bool:

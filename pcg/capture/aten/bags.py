@@ -24,7 +24,7 @@ REAL = "float32"
 
 
 def _embedding_bag(call: AtenCall) -> tuple[Value, ...]:
-    call.expect(scale_grad_by_freq=False, sparse=False)
+    call.expect(scale_grad_by_freq=False)  # a sparse gradient is the dense one
     ids, table = call.value("indices"), call.value("weight")
     mode, length = call.integer("mode"), _equal_length(call)
     plain = call.arguments["per_sample_weights"] is None and call.integer("padding_idx") == -1

@@ -156,7 +156,7 @@ def _normed_by_statistics(call: AtenCall) -> Value:
 
 
 def _embedding(call: AtenCall) -> Value:
-    call.expect(scale_grad_by_freq=False, sparse=False)
+    call.expect(scale_grad_by_freq=False)  # a sparse gradient is the dense one
     ids, table = call.value("indices"), call.value("weight")
     padding = call.integer("padding_idx")
     if padding != -1:

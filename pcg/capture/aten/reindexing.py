@@ -320,19 +320,6 @@ def _least_and_greatest(call: AtenCall) -> tuple[Value, ...]:
     return _least(one), _greatest(one)
 
 
-def _diagonal(call: AtenCall) -> Value:
-    """Return a diagonal: every (columns + 1)-th element of two dimensions merged into one."""
-    x = call.value("self")
-    first, second = call.axis("dim1", x.rank), call.axis("dim2", x.rank)
-    others = [axis for axis in range(x.rank) if axis not in (first, second)]
-    x = permute(x, [*others, first, second])
-    *before, rows, columns = shape_of(x)
-    offset, count = call.integer("offset"), call.shape[-1]
-    start = offset if offset >= 0 else -offset * columns
-    merged = reshaped(x, (*before, rows * columns))
-    return strided(merged, len(before), start, columns + 1, count)
-
-
 def _full(call: AtenCall) -> Value:
     number = call.arguments["fill_value" if "fill_value" in call.arguments else "value"]
     if not isinstance(number, (bool, int, float)):
@@ -365,5 +352,4 @@ ENTRIES: Mapping[str, Entry] = {
     "aten.max.default": _greatest,
     "aten.min.default": _least,
     "aten.aminmax.default": _least_and_greatest,
-    "aten.diagonal.default": _diagonal,
 }

@@ -162,6 +162,21 @@ def _index_put(call: AtenCall) -> Value:
     return _sum(x, reshaped(added, shape_of(x)))
 
 
+def _counted(call: AtenCall) -> Value:
+    """Return how often each integer from 0 on occurs. Torch counts the upper end in the last bin,
+    and nothing beyond it."""
+    x, bins, real = call.value("self"), call.integer("bins"), call.formats["self"]
+    call.expect(min=0, max=bins)
+    if not is_natural(x):
+        raise Unsupported("self")
+    below = of_torch(f"aten.lt.Scalar(x0, {bins})", "bool", (x, real))
+    at_end = of_torch(f"aten.eq.Scalar(x0, {bins})", "bool", (x, real))
+    within = apply(algebra.multiply(), x, below)
+    places = apply(algebra.add(), within, scaled(at_end, float(bins - 1)))
+    ones, number = apply(algebra.add(), below, at_end), prod(shape_of(x))
+    return added_at(bins, 0, reshaped(places, (number,)), reshaped(ones, (number,)))
+
+
 def _put_where(call: AtenCall) -> Value:
     """Return a tensor with the same values put or added at all positions of a mask."""
     x, values, listed = call.value("self"), call.value("values"), call.arguments["indices"]
@@ -272,5 +287,6 @@ ENTRIES: Mapping[str, Entry] = {
     "aten.scatter_add.default": _scatter_add,
     "aten.scatter_reduce.two": _scatter_reduce,
     "aten.index_put.default": _index_put,
+    "aten.histc.default": _counted,
     "aten.masked_scatter.default": _masked_scatter,
 }

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from pcg.capture.aten import (
     bags,
+    diagonals,
     layers,
     losses,
     norms,
@@ -23,6 +24,7 @@ from pcg.graph.torch_calls import ATTENTION
 TABLE: Mapping[str, Entry] = {
     **pointwise.ENTRIES,
     **reindexing.ENTRIES,
+    **diagonals.ENTRIES,
     **layers.ENTRIES,
     **bags.ENTRIES,
     **scatter.ENTRIES,
@@ -57,11 +59,12 @@ DOCUMENTED = frozenset(
         *("aten.linalg_inv.default", "aten.linalg_cholesky.default"),
         *("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor"),
         *("aten.multilabel_margin_loss.default", "aten.multilabel_margin_loss_forward.default"),
+        *("aten.max_unpool2d.default", "aten.max_unpool3d.default"),
     }
 )
 """Functions that torch would decompose into internal functions, unknown to graphs, or into ones
 with other values or derivatives. Examples are an index that fills an element twice, and labels that
-end before the row does."""
+end before the row does. Unpooling would become one write into all images, which is not cut."""
 KEPT = TABLE.keys() | ELEMENTWISE | DOCUMENTED
 """Functions that the decomposition of a program leaves as they are."""
 

@@ -20,6 +20,7 @@ from unittest.mock import patch
 
 from pcg.capture.running.autograd_functions import Use, run_forward
 from pcg.capture.running.python_random import watched_random
+from pcg.capture.running.refusals import LOST
 from pcg.errors import InputError
 from pcg.lazy import torch
 
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 _FOLDER = str(Path(__file__).parent)
-LOST = "is lost when the module is captured"
+ACROSS_CHANNELS = (
+    "CrossMapLRN2d has a backward that is not the derivative of its forward, "
+    "expected LocalResponseNorm"
+)
 
 
 @dataclass
@@ -51,6 +55,8 @@ def watched(module: Module, where: str) -> Generator[ModuleWatch]:
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if cls is checkpoint:
             return _checkpointed(*args)
+        if cls is import_module("torch.nn.modules._functions").CrossMapLRN2d:
+            raise InputError(_line(where), ACROSS_CHANNELS)
         if cls.__module__.partition(".")[0] == "torch":
             return own.__func__(cls, *args, **kwargs)
         use = Use(cls, args, kwargs)
@@ -90,6 +96,9 @@ def _unfollowed() -> Iterator[tuple[Any, str, str]]:
         yield owner, hook, f"a hook by {hook} {LOST}"
     inner = "takes gradients within forward, which no graph can follow"
     yield torch.autograd, "grad", f"torch.autograd.grad {inner}"
+    functions: Any = import_module("torch.func")
+    for name in ("grad", "grad_and_value", "vjp", "jvp", "jacrev", "jacfwd", "hessian"):
+        yield functions, name, f"torch.func.{name} {inner}"
     yield torch.autograd, "backward", f"torch.autograd.backward {inner}"
     yield torch.Tensor, "backward", f"backward {inner}"
     sized = "has sizes that depend on values, which no graph can follow, expected padded rows"
@@ -163,23 +172,6 @@ def _uniform_numbers() -> Iterator[tuple[Any, str, Any]]:
 
     yield import_module("torch"), "rand", rand
     yield torch.Tensor, "__lt__", __lt__
-
-
-def refuse_hooks(module: Module, where: str) -> None:
-    """Raise InputError for a module with hooks that see or change gradients. Forward hooks are
-    captured as a part of the module."""
-    common: Any = torch.nn.modules.module
-    if common._global_backward_hooks or common._global_backward_pre_hooks:
-        raise InputError(where, f"a backward hook of all modules {LOST}")
-    parts: list[tuple[str, Any]] = list(module.named_modules())
-    for name, part in parts:
-        if part._backward_hooks or part._backward_pre_hooks:
-            kind = type(part).__name__
-            raise InputError(where, f"a backward hook of {name or 'the module'} ({kind}) {LOST}")
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        hooks: Any = parameter
-        if hooks._backward_hooks or hooks._post_accumulate_grad_hooks:
-            raise InputError(where, f"a hook of parameter {name} {LOST}")
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from pcg.capture import CapturedWeight, apart, capture
 from pcg.errors import InputError
 from pcg.models import capture_model
 from pcg.plan.text import print_graph
+from runtime.train.eager import compare_module
 
 ROWS = torch.empty(4, 6)
 
@@ -185,3 +186,19 @@ def test_casts_between_wide_formats_are_dropped(kept: torch.dtype) -> None:
     rows = ROWS.to(kept)
     assert "_to_copy" not in print_graph(capture(Given(function).to(kept), (rows,)).graph)
     assert "_to_copy" in print_graph(capture(Given(rounded).to(kept), (rows,)).graph)
+
+
+@pytest.mark.parametrize("own", [torch.bfloat16, torch.float16])
+def test_a_cast_to_the_format_of_the_module_does_not_round(own: torch.dtype) -> None:
+    """As norms of ``transformers`` are, which compute in float32: a plan chooses the format."""
+
+    def function(x: Tensor, w: Tensor) -> Tensor:
+        wide = (x * w).float()
+        return (wide * wide.square().mean(1, keepdim=True).rsqrt()).to(x.dtype).sum()
+
+    module, inputs = Given(function).to(own), (ROWS.to(own),)
+    captured = capture(module, inputs)
+    assert "_to_copy" not in print_graph(captured.graph)
+    comparison = compare_module(module, inputs, captured, "model")
+    assert comparison.error is not None, comparison.reason
+    assert comparison.error < 1e-12

@@ -14,6 +14,7 @@ from torch.nn import functional as f
 
 from pcg.capture import Captured, capture
 from pcg.plan.text import parse_graph, print_graph
+from runtime.train.eager import compare_module
 
 IDS = torch.tensor([[1, 0, 3, 2], [2, 2, 4, 1]])
 WITH_IGNORED = torch.tensor([[1, -100, 3, 2], [2, -100, -100, 1]])
@@ -185,3 +186,52 @@ def test_a_constant_that_is_no_buffer_is_one_line() -> None:
 
     with pytest.raises(Exception, match="constant of 81 numbers, which is no buffer"):
         capture(Held(), (torch.randn(81),))
+
+
+class Steps(nn.Module):
+    """A row of a table for a random step of each sample, as diffusion models have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        steps = torch.randint(0, 6, (x.shape[0],))
+        return (x * self.table(steps)).square().sum() + (steps + 1).sum() * 0.0
+
+
+class Counted(nn.Module):
+    """How often each place is the greatest, up to the upper end, which counts in the last bin."""
+
+    def __init__(self, bins: int) -> None:
+        super().__init__()
+        self.bins = bins
+        self.layer = nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.layer(x).softmax(-1)
+        places = scores.topk(2, -1).indices.flatten().to(x.dtype)
+        counts = torch.histc(places, bins=self.bins, min=0, max=self.bins)
+        return (counts * scores.sum(0)[: self.bins]).sum()
+
+
+class Sparse(nn.Module):
+    """A table whose gradient torch keeps as a list of rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(6, 4, sparse=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.table(IDS).sum(0) * x).square().mean()
+
+
+@pytest.mark.parametrize("make", [Steps, lambda: Counted(5), lambda: Counted(3), Sparse])
+def test_integers_that_a_model_draws_or_counts(make: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    module, inputs = make().double(), (torch.randn(4, 4, dtype=torch.float64),)
+    made = capture(module, inputs)
+    comparison = compare_module(module, inputs, made, "model")
+    assert made.opaque == ()
+    assert comparison.error is not None, comparison.reason
+    assert comparison.error < 1e-12

@@ -262,6 +262,7 @@ CASES = {
     "unfold with gaps": case(lambda x: x.unfold(0, 2, 3), (8, 3)),
     **{f"windows: {name}": case(*given) for name, given in WINDOWS.items()},
     "diagonal": case(lambda x: x.diagonal(1, 0, 2), (3, 4, 5)),
+    "a written diagonal": case(lambda x, y: x.diagonal_scatter(y, 1, 0, 2), (3, 4, 5), (4, 3)),
     "length": case(lambda x: x.norm(dim=0), X),
     "filled in place": case(lambda x, y: x * (y * 1).fill_(2.0) + (y * 1).zero_() + y, X, X),
     "bags of what is computed": case(

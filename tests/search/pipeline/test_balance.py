@@ -13,13 +13,12 @@ from search.pipeline import balance
 from search.pipeline.balance import (
     Band,
     ChunkMemory,
-    Crossing,
-    CrossingSeconds,
     OperatorBytes,
     balanced,
     in_flight,
     sums,
 )
+from search.pipeline.cut_crossings import Crossing, CrossingSeconds
 
 limits = st.floats(1.0, 20.0)
 values = st.lists(st.floats(0.0, 8.0), min_size=1, max_size=7)
@@ -151,6 +150,27 @@ def test_stages_that_fit_lie_in_the_bands_of_memory(row, stages, micro_batches, 
         assert holds.bands is not None
         assert all(x.first <= at <= x.last for x, at in zip(holds.bands, bounds, strict=True))
         assert all(holds.first(s, b) <= a and b <= holds.last(s, a) for s, a, b in pairs)
+
+
+@settings(max_examples=40, deadline=None)
+@given(row=rows(), stages=st.integers(1, 5), micro_batches=st.integers(1, 4), limit=limits)
+def test_equal_stages_share_their_tables(row, stages, micro_batches, limit):
+    seconds, memory, crossings = row
+    own, crossing, made = sums(seconds), CrossingSeconds(crossings), []
+    holds = memory_of(memory, seconds, stages, micro_batches, limit)
+
+    def table(_: int, starts: Band, ends: Band):
+        made.append(starts)
+        return own(starts, ends) + crossing.received(starts, ends) + crossing.sent(starts, ends)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"FEW": 0, "LARGEST": 1, "PART": 2, "OVERLAP": 0}.items():
+            patch.setattr(balance, name, value)
+        patch.setattr(balance, "GREEDY_SLACK", ())
+        apart = balanced(table, seconds, stages, holds)
+        looks = len(made)
+        assert balanced(table, seconds, stages, holds, lambda _: None) == apart
+    assert len(made) - looks <= looks
 
 
 def test_balancing_a_long_row_prices_few_of_its_stages():

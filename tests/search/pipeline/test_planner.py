@@ -28,10 +28,11 @@ from search.pipeline.beside import WithPipelines
 from search.pipeline.build import build
 from search.pipeline.clock import step_seconds
 from search.pipeline.micro import MicroBatches
-from search.pipeline.outline import PLAIN, Sparing, outline, stage_counts
+from search.pipeline.outline import outline, stage_counts
 from search.pipeline.planner import BuiltPipeline, PipelinePlanner
 from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
 from search.pipeline.stage_batches import alike
+from search.pipeline.stage_memory import PLAIN, Sparing
 from search.pipeline.streams import streams
 from search.report.describe import pipeline_text
 from search.split.colours import MOST_FREE

@@ -30,6 +30,9 @@ def case(
 
 
 BY_PLACE = {
+    "counts of ids": case(
+        lambda x, at: x * at.to(x.dtype).histc(5, 0, 5), (5,), buffers=("labels",)
+    ),
     "sums of rows": case(
         lambda x, y, at: x.index_add(0, at, y, alpha=2), (5, 2), (3, 2), buffers=("labels",)
     ),

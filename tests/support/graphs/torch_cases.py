@@ -270,6 +270,11 @@ CASES = tuple(
         ("aten.triu.default(x0, 1)", "f[3,4,5]"),
         ("aten.linalg_solve_triangular.default(x0, x1, upper=True)", "f[3,4,4] f[3,4,5]"),
         ("aten.linalg_solve.default(x0, x1)", "f[3,4,4] f[3,4,5]"),
+        ("aten.max_unpool2d.default(x0, x1, [4, 6])", "f[3,2,2,3] i24[3,2,2,3]"),
+        (
+            "aten.max_unpool3d.default(x0, x1, [2, 4, 6], [2, 2, 2], [0, 0, 0])",
+            "f[3,2,1,2,3] i48[3,2,1,2,3]",
+        ),
         ("aten.pixel_shuffle.default(x0, 2)", "f[3,8,5,6]"),
         ("aten.pixel_unshuffle.default(x0, 2)", "f[3,5,4,6]"),
         ("aten.channel_shuffle.default(x0, 2)", "f[3,8,5,6]"),

@@ -14,6 +14,7 @@ import unity
 from pcg.capture import Captured
 from pcg.plan.plan import load_plan, save_plan
 from runtime.module.twin import twin, without_elements
+from runtime.train.eager import ON_EXAMPLES
 from unity.api.losses import LossSource, with_loss
 from unity.api.optimizing import _Asked, _example
 
@@ -46,6 +47,7 @@ def value(model: nn.Module, inputs, loss=None) -> float:
     return with_loss(model, call, losses)(*call.tensors.values()).item()
 
 
+NO_LOSS = LossSource(None)
 X, Y = torch.randn(4, 6), torch.randint(5, (4,))
 LOGITS = torch.randn(4, 6)
 
@@ -211,3 +213,21 @@ def test_evaluation_mode_is_reported_if_it_matters(part: nn.Module, told: str | 
     notes = made(model.eval(), inputs, "cross_entropy").notes
     assert len(notes) == (told is not None)
     assert told is None or told in notes[0]
+
+
+class Choosy(Two):
+    """A model that takes no inputs but its own, as one whose texts have a place for each image."""
+
+    def forward(self, x, y=None, *, scale: float = 1.0):
+        if not torch.compiler.is_compiling() and not torch.equal(x.float(), X):
+            raise ValueError("images and their places do not match")
+        return super().forward(x, y, scale=scale).square().mean()
+
+
+def test_a_model_that_refuses_random_inputs_is_compared_on_the_inputs_given():
+    inputs = (X,)
+    asked = _Asked(Choosy(), "model", _example(Choosy(), inputs, NO_LOSS), NO_LOSS, None)
+    agreement = asked.agreement()
+    assert agreement.copy == ON_EXAMPLES
+    assert agreement.error is not None
+    assert agreement.error < 1e-6
